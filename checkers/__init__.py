@@ -1,0 +1,1 @@
+"""Pure functions from what was recorded to a verdict. No I/O."""

@@ -1,0 +1,54 @@
+"""What a checker says, and how verdicts compose.
+
+Three verdicts: `valid`, `invalid`, `unknown`. They compose by the worst, in the order valid < unknown < invalid:
+one proven violation outweighs any number of checks that could not decide. A checker that crashes says `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Validity(StrEnum):
+    """A checker's answer."""
+
+    VALID = "valid"
+    UNKNOWN = "unknown"
+    INVALID = "invalid"
+
+
+_SEVERITY = {Validity.VALID: 0, Validity.UNKNOWN: 1, Validity.INVALID: 2}
+
+
+def worst(answers: Iterable[Validity]) -> Validity:
+    """The most severe of `answers`; `unknown` when there are none, since nothing was checked."""
+    return max(answers, key=_SEVERITY.__getitem__, default=Validity.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One violation, or one stated reason for not deciding."""
+
+    kind: str
+    """A stable name: `lost-append`, `real-time-order`, `log-mismatch` …"""
+    lines: tuple[str, ...]
+    """Two or three readable lines naming the operations involved, their times and offsets."""
+    topic: str = ""
+    partition: int = -1
+    operations: tuple[int, ...] = ()
+    """`index` of each operation involved, as in the history."""
+    offsets: tuple[int, ...] = ()
+    time_ns: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one checker says of one run."""
+
+    checker: str
+    validity: Validity
+    findings: tuple[Finding, ...] = ()
+    """At most a handful; `figures` tells how many there were in all."""
+    figures: Mapping[str, float] = field(default_factory=dict)

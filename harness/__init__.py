@@ -1,0 +1,1 @@
+"""The runner, and the only room that knows all the others."""

@@ -1,0 +1,1 @@
+"""Where a cluster lives: the embedded simulation, containers, hosts."""

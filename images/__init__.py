@@ -1,0 +1,1 @@
+"""What is deployed: one folder a system under test."""

@@ -1,0 +1,123 @@
+"""The safety rules of the replication protocol, each a switch.
+
+All are on by default. Switching one off yields a *mutant*: a broker known to be wrong in exactly one way, which
+a checker must catch to earn trust. Seeds are cited as in the protocol notes: LD (log divergence), RC (replication
+correctness), KIP-320, KIP-966, LEN (leader epoch notes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+
+
+def _rule(protects: str, seed: str) -> bool:
+    on: bool = field(default=True, metadata={"protects": protects, "seed": seed})
+    return on
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which safety rules a broker or controller keeps."""
+
+    fence_fetch_epoch: bool = _rule(
+        "A Fetch, OffsetForLeaderEpoch or ListOffsets sent in another leader epoch is refused (74 or 75), so a "
+        "request that outlived its leadership never counts as a follower's position.",
+        "KIP-320 Leader Fetch Handling",
+    )
+    ignore_stale_fetch_answer: bool = _rule(
+        "A follower ignores an answer to a fetch it sent at another offset or in another leader epoch.",
+        "KIP-320 Replica Handling",
+    )
+    truncate_on_divergence: bool = _rule(
+        "A leader tells a follower where their logs part and the follower cuts its log there before it appends.",
+        "LD 3.2",
+    )
+    maximal_isr: bool = _rule(
+        "While an ISR change is in flight the high watermark waits for current and proposed members alike.",
+        "RC 6.5.2",
+    )
+    min_isr_gates_high_watermark: bool = _rule(
+        "The high watermark stands still while the committed ISR is smaller than min.insync.replicas.",
+        "RC 6.5.2",
+    )
+    leso_gates_isr_join: bool = _rule(
+        "A follower joins the ISR only once it has reached the leader epoch start offset, since the leader's own "
+        "high watermark may be stale below it.",
+        "RC 6.5.3",
+    )
+    current_epoch_fetch_gates_isr_join: bool = _rule(
+        "A follower joins the ISR only on a fetch received in the current leader epoch.", "RC 6.5.4"
+    )
+    fenced_stay_out_of_isr: bool = _rule(
+        "A leader does not propose a fenced or shutting-down broker for the ISR.", "KIP-320 Leader Fetch Handling"
+    )
+    ack_after_high_watermark: bool = _rule(
+        "An acks=all append is acknowledged only when the high watermark has passed it.", "RC 6.1"
+    )
+    min_isr_gates_append: bool = _rule(
+        "An acks=all append is refused while the committed ISR is smaller than min.insync.replicas.", "RC 6.5.2"
+    )
+    consumer_reads_below_high_watermark: bool = _rule(
+        "Consumers are served committed records only.", "RC 6.1"
+    )
+    applied_high_watermark: bool = _rule(
+        "The latest offset is not told while the high watermark is below the leader epoch start offset.", "RC 6.4.2"
+    )
+    latest_confirmed_by_isr: bool = _rule(
+        "The latest offset is told only after every in-sync follower has been heard from since the question came, "
+        "so a deposed leader cannot tell an old one.",
+        "RC 6.1",
+    )
+    idempotent_dedupe: bool = _rule(
+        "A batch seen before from the same producer is answered with its first offsets and not appended again.",
+        "RC 6.1",
+    )
+    producer_sequence_checked: bool = _rule(
+        "A batch that leaves a gap in its producer's sequence, or comes from an older producer epoch, is refused.",
+        "RC 6.1",
+    )
+    broker_epoch_checked_in_alter_partition: bool = _rule(
+        "The controller refuses an ISR member whose broker epoch is not the registered one.", "RC 6.5.1 case 3"
+    )
+    partition_epoch_checked_in_alter_partition: bool = _rule(
+        "The controller refuses an ISR change made from an older view of the partition.", "RC 6.3"
+    )
+    registration_waits_for_fencing: bool = _rule(
+        "A second incarnation of a broker is refused while the session of the first is alive.", "RC 6.5.1"
+    )
+    unclean_leaves_isr: bool = _rule(
+        "A broker that registers again leaves leadership and every ISR first.", "RC 6.5.1 case 1"
+    )
+    unclean_leaves_elr: bool = _rule(
+        "A broker that registers after an unclean shutdown leaves every ELR.", "RC 6.5.1 case 1"
+    )
+    elect_from_isr_or_elr: bool = _rule(
+        "Only a member of the ISR or the ELR is elected, unless the topic allows unclean election.", "RC 6.5"
+    )
+
+    def without(self, names: Iterable[str]) -> Rules:
+        """These rules with `names` switched off. Raises ValueError naming a rule that does not exist."""
+        for name in names:
+            if name not in NAMES:
+                raise ValueError(f"unknown rule {name!r}; one of: {', '.join(NAMES)}")
+        return replace(self, **{name: False for name in names})
+
+    def off(self) -> tuple[str, ...]:
+        """The names of the rules switched off, in the order of their definition."""
+        return tuple(name for name in NAMES if not getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What one rule protects and the seed section that demands it."""
+
+    name: str
+    protects: str
+    seed: str
+
+
+DESCRIPTIONS: tuple[Description, ...] = tuple(
+    Description(item.name, item.metadata["protects"], item.metadata["seed"]) for item in fields(Rules)
+)
+NAMES: tuple[str, ...] = tuple(description.name for description in DESCRIPTIONS)

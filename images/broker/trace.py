@@ -1,0 +1,58 @@
+"""The protocol trace: what a node did that the protocol's promises are about.
+
+One flat event type, so that a trace is one table. Fields that do not apply hold -1, an empty string or an empty
+tuple. Offsets are exclusive where they are ends (LEO, HW). The receiver adds `time_ns` (its own clock, one clock for
+the whole cluster in simulation) and `node`.
+
+kind                      written by  meaning of the fields used
+------------------------  ----------  -----------------------------------------------------------------------------
+node_started              any         broker_epoch of the previous life if it ended cleanly
+log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: cut_bytes
+registered                broker      broker_epoch granted; detail: clean
+became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR
+became_follower           broker      leader_epoch, partition_epoch, leader, log_end
+resigned                  broker      the partition has no leader or is no longer hosted here
+appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id, …
+truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before
+high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
+                                      positions {replica: LEO the leader held for it}
+follower_high_watermark   follower    high_watermark after, offset=before
+isr_proposed              leader      members=proposed ISR, partition_epoch it was proposed from; detail: reason
+isr_committed             leader      members=ISR, partition_epoch
+isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
+diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch
+request_fenced            leader      leader_epoch held; detail: api, requested epoch, error
+acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: producer_id, acks
+latest_told               leader      high_watermark told to a ListOffsets(latest)
+broker_registered         controller  broker=id, broker_epoch; detail: clean, incarnation
+broker_fenced             controller  broker=id, broker_epoch; detail: reason
+broker_unfenced           controller  broker=id, broker_epoch
+partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
+                                      replicas, min_isr, reason (created, elected, alter_partition, fenced, …), unclean
+alter_partition_refused   controller  broker=sender, members=proposed ISR; detail: error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One thing a node did; the table above says which fields each `kind` fills."""
+
+    kind: str
+    topic: str = ""
+    partition: int = -1
+    leader: int = -1
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    broker: int = -1
+    broker_epoch: int = -1
+    offset: int = -1
+    log_end: int = -1
+    high_watermark: int = -1
+    members: tuple[int, ...] = ()
+    detail: Mapping[str, object] = field(default_factory=dict)
+    """Further facts, JSON values only."""

@@ -1,0 +1,1 @@
+"""What goes wrong: faults as values, when they happen and to whom."""

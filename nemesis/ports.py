@@ -1,0 +1,105 @@
+"""What a fault needs from a cluster.
+
+An environment implements `Cluster`: the simulation by reaching into its world, others by commands on the node.
+Nodes are named `b1 … bN` (brokers) and `c1 … cM` (controllers). Every call that ends a fault returns *evidence*:
+numbers that show whether the fault bit, measured by the environment and not assumed by the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+Evidence = Mapping[str, float]
+"""What was measured: messages held, bytes lost, seconds frozen … A fault says which of them must be positive."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """One direction between two nodes: what `source` sends no longer reaches `target`."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkQuality:
+    """How a degraded link behaves; each value comes on top of the environment's own."""
+
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    loss: float = 0.0
+    """Share of packets lost, 0 to 1. On a stream a loss shows as the delay of a retransmission."""
+
+
+class Keep(StrEnum):
+    """What a power loss leaves of the writes that were not synced."""
+
+    NOTHING = "nothing"
+    PREFIX = "prefix"
+    """A prefix, of a length the environment draws, of each file's unsynced writes."""
+    TORN = "torn"
+    """As PREFIX, and the last write kept is cut in its middle."""
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A node's clock from now on: jumps by `jump_ms` at once, then runs at `rate` (0 is frozen, 1 is true)."""
+
+    jump_ms: float = 0.0
+    rate: float = 1.0
+
+
+class Cluster(Protocol):
+    """A running cluster that can be broken. Calls are idempotent: cutting what is cut changes nothing."""
+
+    @property
+    def brokers(self) -> tuple[str, ...]: ...
+
+    @property
+    def controllers(self) -> tuple[str, ...]: ...
+
+    def now_ns(self) -> int:
+        """True time since the run began, unaffected by clock faults."""
+
+    async def leaders(self) -> Mapping[tuple[str, int], str]:
+        """Who leads each (topic, partition) now, as far as the cluster tells; partitions without a leader are absent."""
+
+    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
+        """Stop delivery on each link. Open connections hang (`reset=False`) or break."""
+
+    async def mend(self, links: Sequence[Link]) -> Evidence:
+        """Deliver again, held data first. Evidence: `held` (messages that were stopped), `refused` (connections)."""
+
+    async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
+        """Make links slow or lossy."""
+
+    async def restore(self, links: Sequence[Link]) -> Evidence:
+        """Undo `degrade`. Evidence: `delayed` (messages), `delay_seconds` (in all), `lost` (retransmissions)."""
+
+    async def pause(self, node: str) -> None:
+        """Freeze the process (SIGSTOP)."""
+
+    async def resume(self, node: str) -> Evidence:
+        """Thaw it. Evidence: `frozen_seconds`, `missed` (callbacks or messages that waited meanwhile)."""
+
+    async def kill(self, node: str) -> Evidence:
+        """End the process at once (SIGKILL); what it wrote stays. Evidence: `killed` (1 if it was alive)."""
+
+    async def start(self, node: str) -> None:
+        """Start the process of a node that is down; returns once the process runs, not once it is ready."""
+
+    async def power_off(self, node: str, keep: Keep) -> Evidence:
+        """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`."""
+
+    async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
+        """Acknowledge fsync without keeping anything. Evidence when it ends: `lies` (fsyncs not kept)."""
+
+    async def set_clock(self, node: str, change: ClockChange) -> Evidence:
+        """Change a node's clock. Evidence: `offset_ms` read back inside the node."""
+
+    async def reset_clock(self, node: str) -> Evidence:
+        """Let the clock run at its true rate again, keeping it monotonic. Evidence: `offset_ms` before the reset."""

@@ -1,0 +1,1 @@
+"""What runs leave behind: run directories, tables, figures, reports."""
