@@ -1,0 +1,259 @@
+"""Configuration of a node and of a topic: Kafka's keys, Kafka's defaults.
+
+A node reads a properties file, the same for brokers and controllers. Keys of topics may be given there as the
+broker-wide default (under Kafka's broker names, e.g. `min.insync.replicas`, `log.segment.bytes`) and per topic when it
+is created (under Kafka's topic names, e.g. `min.insync.replicas`, `segment.bytes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from images.broker.rules import Rules
+
+
+class ConfigError(ValueError):
+    """A key or value that cannot be used; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, key: str, text: str) -> Self:
+        """Read `[PLAINTEXT://]host:port`."""
+        address = text.rpartition("://")[2]
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise ConfigError(f"{key}: {text!r} is not host:port")
+        return cls(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A controller: its node id and where it listens."""
+
+    id: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of one configuration key."""
+
+    kind: type[int] | type[bool] | type[str]
+    default: int | bool | str
+    documentation: str
+    minimum: int = 0
+
+    def parse(self, name: str, text: str) -> int | bool | str:
+        """The value `text` stands for; ConfigError when it stands for none."""
+        text = text.strip()
+        if self.kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise ConfigError(f"{name}: {text!r} is neither true nor false")
+            return text.lower() == "true"
+        if self.kind is int:
+            try:
+                number = int(text)
+            except ValueError:
+                raise ConfigError(f"{name}: {text!r} is not a whole number") from None
+            if number < self.minimum:
+                raise ConfigError(f"{name}: {number} is less than {self.minimum}")
+            return number
+        return text
+
+
+TOPIC_KEYS: Mapping[str, Key] = {
+    "min.insync.replicas": Key(int, 1, "In-sync replicas an acks=all append needs.", minimum=1),
+    "unclean.leader.election.enable": Key(bool, False, "Whether a replica outside ISR and ELR may be elected."),
+    "segment.bytes": Key(int, 1 << 30, "Size at which a log segment is closed.", minimum=1024),
+    "flush.messages": Key(int, (1 << 63) - 1, "Records between two forced flushes of a log.", minimum=1),
+    "max.message.bytes": Key(int, 1_048_588, "Largest record batch accepted.", minimum=1),
+}
+"""Keys a topic may set, by Kafka's topic name."""
+
+BROKER_NAME_OF_TOPIC_KEY: Mapping[str, str] = {
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+    "segment.bytes": "log.segment.bytes",
+    "flush.messages": "log.flush.interval.messages",
+    "max.message.bytes": "message.max.bytes",
+}
+"""The broker-wide key that gives a topic key its default."""
+
+NODE_KEYS: Mapping[str, Key] = {
+    "num.partitions": Key(int, 1, "Partitions of a topic created without a count.", minimum=1),
+    "default.replication.factor": Key(int, 1, "Replicas of a topic created without a count.", minimum=1),
+    "replica.lag.time.max.ms": Key(int, 30_000, "Longest time a follower in the ISR may lag.", minimum=1),
+    "replica.fetch.wait.max.ms": Key(int, 500, "Longest wait of a follower's fetch at the leader.", minimum=1),
+    "replica.fetch.max.bytes": Key(int, 1 << 20, "Bytes a follower fetches of one partition.", minimum=1),
+    "replica.fetch.response.max.bytes": Key(int, 10 << 20, "Bytes of one answer to a follower.", minimum=1),
+    "replica.fetch.backoff.ms": Key(int, 1_000, "Pause of a follower after a failed fetch.", minimum=1),
+    "replica.socket.timeout.ms": Key(int, 30_000, "Time after which a request to another node is given up.", minimum=1),
+    "replica.high.watermark.checkpoint.interval.ms": Key(
+        int, 5_000, "Time between two checkpoints of the high watermarks.", minimum=1
+    ),
+    "fetch.max.bytes": Key(int, 55 << 20, "Bytes of one answer to a consumer.", minimum=1024),
+    "socket.request.max.bytes": Key(int, 100 << 20, "Largest request accepted.", minimum=1024),
+    "broker.heartbeat.interval.ms": Key(int, 2_000, "Time between two heartbeats to the controller.", minimum=1),
+    "broker.session.timeout.ms": Key(int, 9_000, "Silence after which the controller fences a broker.", minimum=1),
+    "controlled.shutdown.timeout.ms": Key(int, 30_000, "Time a stopping broker hands leadership over.", minimum=0),
+}
+"""Keys of a node that are single values, by Kafka's broker name."""
+
+_STRUCTURAL_KEYS = (
+    "process.roles",
+    "node.id",
+    "cluster.id",
+    "listeners",
+    "advertised.listeners",
+    "controller.quorum.voters",
+    "log.dirs",
+    "faultline.rules.off",
+)
+
+DEFAULT_CLUSTER_ID = "ZmF1bHRsaW5lLWNsdXN0ZQ"
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Java properties as Kafka's files use them: `key=value` lines, `#` comments. ConfigError names a broken line."""
+    properties: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ConfigError(f"line {number}: {line!r} is not key=value")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+def parse_topic_config(settings: Mapping[str, str]) -> dict[str, int | bool | str]:
+    """Check and read a topic's own settings; ConfigError names an unknown key or a bad value."""
+    parsed: dict[str, int | bool | str] = {}
+    for name, text in settings.items():
+        key = TOPIC_KEYS.get(name)
+        if key is None:
+            raise ConfigError(f"unknown topic configuration {name!r}")
+        parsed[name] = key.parse(name, text)
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The settings in force for one topic."""
+
+    min_insync_replicas: int
+    unclean_leader_election: bool
+    segment_bytes: int
+    flush_interval_messages: int
+    max_batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What one node is told when it starts."""
+
+    node_id: int
+    roles: tuple[str, ...]
+    listener: Endpoint
+    advertised: Endpoint
+    voters: tuple[Voter, ...]
+    cluster_id: str
+    log_directory: str
+    rules: Rules
+    values: Mapping[str, int | bool | str]
+    """Every key of NODE_KEYS, and the broker-wide default of every topic key under its broker name."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a properties file. Raises ConfigError with one line naming the key, the value and what is wrong."""
+        properties = read_properties(text)
+        topic_key_of = {broker: topic for topic, broker in BROKER_NAME_OF_TOPIC_KEY.items()}
+        values: dict[str, int | bool | str] = {name: key.default for name, key in NODE_KEYS.items()}
+        values |= {broker: TOPIC_KEYS[topic].default for broker, topic in topic_key_of.items()}
+        for name, value in properties.items():
+            if name in _STRUCTURAL_KEYS:
+                continue
+            key = NODE_KEYS.get(name) or TOPIC_KEYS.get(topic_key_of.get(name, ""))
+            if key is None:
+                raise ConfigError(f"unknown configuration {name!r}")
+            values[name] = key.parse(name, value)
+        roles = tuple(role.strip() for role in _required(properties, "process.roles").split(","))
+        if roles not in (("broker",), ("controller",)):
+            raise ConfigError(f"process.roles: {','.join(roles)!r} is neither 'broker' nor 'controller'")
+        node_id = _required(properties, "node.id")
+        if not node_id.isdigit():
+            raise ConfigError(f"node.id: {node_id!r} is not a whole number")
+        listener = Endpoint.parse("listeners", _required(properties, "listeners"))
+        advertised = properties.get("advertised.listeners")
+        return cls(
+            node_id=int(node_id),
+            roles=roles,
+            listener=listener,
+            advertised=Endpoint.parse("advertised.listeners", advertised) if advertised else listener,
+            voters=_parse_voters(_required(properties, "controller.quorum.voters")),
+            cluster_id=properties.get("cluster.id", DEFAULT_CLUSTER_ID),
+            log_directory=properties.get("log.dirs", "data"),
+            rules=_parse_rules(properties.get("faultline.rules.off", "")),
+            values=values,
+        )
+
+    def number(self, name: str) -> int:
+        """The whole number configured under `name`."""
+        value = self.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def seconds(self, name: str) -> float:
+        """The duration configured under `name`, a key in milliseconds, in seconds."""
+        return self.number(name) / 1000
+
+    def topic(self, settings: Mapping[str, str]) -> TopicConfig:
+        """The settings in force for a topic that was created with `settings`."""
+        own = parse_topic_config(settings)
+
+        def value(name: str) -> int:
+            found = own.get(name, self.values[BROKER_NAME_OF_TOPIC_KEY[name]])
+            assert isinstance(found, int)
+            return found
+
+        return TopicConfig(
+            min_insync_replicas=value("min.insync.replicas"),
+            unclean_leader_election=bool(value("unclean.leader.election.enable")),
+            segment_bytes=value("segment.bytes"),
+            flush_interval_messages=value("flush.messages"),
+            max_batch_bytes=value("max.message.bytes"),
+        )
+
+
+def _required(properties: Mapping[str, str], name: str) -> str:
+    value = properties.get(name)
+    if not value:
+        raise ConfigError(f"{name} is missing")
+    return value
+
+
+def _parse_voters(text: str) -> tuple[Voter, ...]:
+    voters = []
+    for item in text.split(","):
+        identity, at, address = item.strip().partition("@")
+        if not at or not identity.isdigit():
+            raise ConfigError(f"controller.quorum.voters: {item.strip()!r} is not id@host:port")
+        voters.append(Voter(int(identity), Endpoint.parse("controller.quorum.voters", address)))
+    return tuple(voters)
+
+
+def _parse_rules(text: str) -> Rules:
+    try:
+        return Rules().without(name.strip() for name in text.split(",") if name.strip())
+    except ValueError as error:
+        raise ConfigError(f"faultline.rules.off: {error}") from None
