@@ -1,0 +1,78 @@
+"""What a run left behind, as the checkers are handed it.
+
+A checker is a pure function from `RunEvidence` to a `Verdict`. What a system does not offer (a trace, replica logs) is
+an empty table; a checker that needs it says so in its verdict and never passes because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
+from workloads.history import SCHEMA as HISTORY
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """The settings of a run that decide what its promises are."""
+
+    acks: int = -1
+    """-1 all, 1 the leader alone, 0 none. Only `all` promises that an acknowledged record stays."""
+    min_insync_replicas: int = 2
+    replication_factor: int = 3
+    unclean_election: bool = False
+    """`unclean.leader.election.enable`, or an unclean recovery strategy other than `manual`."""
+    recency: str = "default"
+    """`default`: an empty poll proves nothing. `strict`: it asserts the end of the log."""
+    time_limit_ns: int = 60_000_000_000
+    """How long the clients were driven, healing and final reads excluded."""
+    faults_asked: bool = False
+    """Whether the spec asked for faults, so that a run without any that bit tested less than it was meant to."""
+    trace_has_one_clock: bool = True
+    """Whether the trace's times and `seq` order events of different nodes; so in simulation only."""
+    brokers: int = 3
+
+    def __post_init__(self) -> None:
+        if self.recency not in ("default", "strict"):
+            raise ValueError(f"recency: {self.recency!r} is neither 'default' nor 'strict'")
+        if self.acks not in (-1, 0, 1):
+            raise ValueError(f"acks: {self.acks!r} is not -1 (all), 0 or 1")
+
+    @property
+    def promises_durability(self) -> bool:
+        """Whether an acknowledged record may be lost only when the fault model is exceeded."""
+        return self.acks == -1 and not self.unclean_election
+
+    @property
+    def losses_tolerated(self) -> int:
+        """How many replicas of a partition may lose data at one time without an acknowledged record being lost."""
+        return max(0, min(self.min_insync_replicas, self.replication_factor) - 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CheckSettings:
+        """The inverse of `to_json`; unknown names are dropped, so that newer runs can be judged by older code."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvidence:
+    """Everything recorded of one run."""
+
+    history: pa.Table = field(default_factory=HISTORY.empty_table)
+    replicas: pa.Table = field(default_factory=REPLICAS.empty_table)
+    replica_ends: pa.Table = field(default_factory=REPLICA_ENDS.empty_table)
+    trace: pa.Table = field(default_factory=TRACE.empty_table)
+    faults: pa.Table = field(default_factory=FAULTS.empty_table)
+    settings: CheckSettings = field(default_factory=CheckSettings)
+    recovery: Mapping[str, Any] = field(default_factory=dict)
+    """`recovered` bool, `seconds`, `limit_seconds`, `waiting_for` list of str, `final_reads` bool. Empty when the run
+    ended before it came to recovery."""

@@ -1,0 +1,98 @@
+"""The tables that checkers read, besides the history: protocol trace, replica logs, replica ends and faults.
+
+Whoever records them writes these columns; `results` seals them as Parquet with these schemas. The history's own schema
+is `workloads.history.SCHEMA`. Times are nanoseconds of true time since the run began. Offsets that are ends (LEO, HW)
+are exclusive.
+
+TRACE: one row a protocol event, `images.broker.trace.TraceEvent` with the time and the node that its receiver adds.
+`-1`, `""` and an empty list mean that a field does not apply. `seq` is the order in which the receiver took the
+events: in simulation it is the order in which they happened, which settles equal times. `detail` is a JSON object
+(the empty string counts as `{}`).
+
+REPLICAS: one row a record found on a replica's disk when the run ended. `value` is null for a record that no workload
+wrote; `producer_id`, `producer_epoch`, `sequence` are -1 when the batch has no producer; `batch_base` is the first
+offset of the batch the record came in. Transactional control records are left out.
+
+REPLICA_ENDS: one row a replica, also an empty one: where its log starts and ends, and the high watermark it had last
+checkpointed or traced (-1 when that is not known, and never guessed).
+
+FAULTS: one row an injected fault. `nodes` are the nodes it was aimed at. `ended_ns` is null when the run ended first.
+`detail` is a JSON object of the fault's own fields. `evidence` is a JSON object name → number, summed over the nodes,
+such as `{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the same numbers a node under
+the key `nodes`: `{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
+`bit` tells whether the evidence shows that the fault did something; `note` is a line for the reader.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+TRACE = pa.schema(
+    [
+        _required("time_ns", pa.int64()),
+        _required("node", pa.string()),
+        _required("seq", pa.int64()),
+        _required("kind", pa.string()),
+        _required("topic", pa.string()),
+        _required("partition", pa.int32()),
+        _required("leader", pa.int32()),
+        _required("leader_epoch", pa.int32()),
+        _required("partition_epoch", pa.int32()),
+        _required("broker", pa.int32()),
+        _required("broker_epoch", pa.int64()),
+        _required("offset", pa.int64()),
+        _required("log_end", pa.int64()),
+        _required("high_watermark", pa.int64()),
+        _required("members", pa.list_(pa.int32())),
+        _required("detail", pa.string()),
+    ],
+    metadata={"faultline.table": "trace", "faultline.version": "1"},
+)
+
+REPLICAS = pa.schema(
+    [
+        _required("node", pa.string()),
+        _required("topic", pa.string()),
+        _required("partition", pa.int32()),
+        _required("offset", pa.int64()),
+        _required("leader_epoch", pa.int32()),
+        pa.field("value", pa.int64()),
+        _required("producer_id", pa.int64()),
+        _required("producer_epoch", pa.int32()),
+        _required("sequence", pa.int32()),
+        _required("batch_base", pa.int64()),
+    ],
+    metadata={"faultline.table": "replicas", "faultline.version": "1"},
+)
+
+REPLICA_ENDS = pa.schema(
+    [
+        _required("node", pa.string()),
+        _required("topic", pa.string()),
+        _required("partition", pa.int32()),
+        _required("log_start", pa.int64()),
+        _required("log_end", pa.int64()),
+        _required("high_watermark", pa.int64()),
+    ],
+    metadata={"faultline.table": "replica_ends", "faultline.version": "1"},
+)
+
+FAULTS = pa.schema(
+    [
+        _required("fault", pa.string()),
+        _required("family", pa.string()),
+        _required("nodes", pa.list_(pa.string())),
+        _required("started_ns", pa.int64()),
+        pa.field("ended_ns", pa.int64()),
+        _required("detail", pa.string()),
+        _required("evidence", pa.string()),
+        _required("bit", pa.bool_()),
+        _required("note", pa.string()),
+    ],
+    metadata={"faultline.table": "faults", "faultline.version": "1"},
+)
