@@ -66,7 +66,7 @@ class Cluster(Protocol):
         """True time since the run began, unaffected by clock faults."""
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
-        """Who leads each (topic, partition) now, as far as the cluster tells; partitions without a leader are absent."""
+        """Who leads each (topic, partition) now, as far as the cluster tells; without a leader, it is absent."""
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Stop delivery on each link. Open connections hang (`reset=False`) or break."""

@@ -58,9 +58,7 @@ class Rules:
     min_isr_gates_append: bool = _rule(
         "An acks=all append is refused while the committed ISR is smaller than min.insync.replicas.", "RC 6.5.2"
     )
-    consumer_reads_below_high_watermark: bool = _rule(
-        "Consumers are served committed records only.", "RC 6.1"
-    )
+    consumer_reads_below_high_watermark: bool = _rule("Consumers are served committed records only.", "RC 6.1")
     applied_high_watermark: bool = _rule(
         "The latest offset is not told while the high watermark is below the leader epoch start offset.", "RC 6.4.2"
     )
@@ -101,7 +99,7 @@ class Rules:
         for name in names:
             if name not in NAMES:
                 raise ValueError(f"unknown rule {name!r}; one of: {', '.join(NAMES)}")
-        return replace(self, **{name: False for name in names})
+        return replace(self, **dict.fromkeys(names, False))
 
     def off(self) -> tuple[str, ...]:
         """The names of the rules switched off, in the order of their definition."""

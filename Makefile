@@ -1,0 +1,66 @@
+# `make run` and `make test` do all the set-up they need: a virtual environment in .venv, made by a Python of 3.11 or
+# later (PYTHON=python3.12 make run chooses one).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+WORKERS ?= auto
+PACKAGES := images workloads nemesis checkers results harness tests
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint types format pytest torture bench constraints clean
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
+
+run: $(READY) ## set up, then one torture run (ARGS="--seed 7 --faults kill" passes options on)
+	$(BIN)/faultline run $(ARGS)
+
+test: lint types pytest ## everything CI checks
+
+lint: $(READY) ## format, lint and who-may-import-whom
+	$(BIN)/ruff format --check $(PACKAGES)
+	$(BIN)/ruff check $(PACKAGES)
+	$(BIN)/lint-imports --no-cache
+
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+format: $(READY) ## put the sources into format
+	$(BIN)/ruff format $(PACKAGES)
+	$(BIN)/ruff check --fix $(PACKAGES)
+
+pytest: $(READY) ## the tests alone (ARGS="-k high_watermark" chooses)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+torture: $(READY) ## the seed counts the project promises, on every core, with a table
+	$(BIN)/faultline torture $(ARGS)
+
+bench: $(READY) ## rates: simulation, checkers, broker on loopback
+	$(BIN)/faultline bench $(ARGS)
+
+constraints: ## pin what a fresh environment resolves to
+	rm -rf $(VENV)
+	@$(MAKE) --no-print-directory venv-without-pins
+	{ echo '# The exact versions the tests ran with; `make constraints` writes this file anew.'; \
+	  $(BIN)/pip freeze --exclude-editable | sort -f; } > constraints.txt
+	touch $(READY)
+
+.PHONY: venv-without-pins
+venv-without-pins:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -e '.[dev]'
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Faultline needs Python 3.11 or later; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo 'Python lacks venv; on Debian: apt-get install python3-venv' >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+clean: ## remove the environment and the caches, never results/
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(PACKAGES) -name __pycache__ -type d -prune -exec rm -rf {} +
