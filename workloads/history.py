@@ -5,7 +5,7 @@ One row an operation. An operation is *invoked* and later *completed* `ok`, `fai
 
 column        type           meaning
 ------------  -------------  -----------------------------------------------------------------------------------
-index         int64          order of invocation, unique in the run
+index         int64          order of invocation, unique in the run; reads that came back empty leave gaps
 process       int32          the client thread that asked; one operation at a time unless pipelined
 kind          string         append · poll · end_offset
 phase         string         main · final (the reads after healing)
@@ -21,11 +21,27 @@ leader_epoch  int32          epoch of the answering leader where the answer tell
 offsets       list<int64>    poll: offsets returned, in the order delivered
 values        list<int64>    poll: values returned, same order
 error         string         Kafka's error name, `timeout`, `connection` …; null when ok
+
+While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds the
+columns above by name, null ones left out. An append is two lines: its invocation (no `completed_ns`) before anything
+is sent, and its completion (`index`, `completed_ns`, `outcome` and what was learnt). A read changes nothing, so it
+is one line, written when it completes: a read cut short by the death of the run leaves no trace and proves nothing.
+Each line is handed to the operating system in one write before the recorder returns, so that `kill -9` loses at most
+the line being written, whose torn rest the reader leaves out.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
 import pyarrow as pa
+
+Kind = Literal["append", "poll", "end_offset"]
+Phase = Literal["main", "final"]
+Outcome = Literal["ok", "fail", "info"]
 
 SCHEMA = pa.schema(
     [
@@ -47,3 +63,155 @@ SCHEMA = pa.schema(
     ],
     metadata={"faultline.table": "history", "faultline.version": "1"},
 )
+
+_COLUMNS: Final = tuple(SCHEMA.names)
+
+
+class Recorder:
+    """Writes the history of one run as it happens.
+
+    `path` is created, or emptied; without one the lines are kept in memory. `now_ns` tells the true time since the run
+    began. Not for several threads.
+    """
+
+    def __init__(self, path: Path | None, now_ns: Callable[[], int]) -> None:
+        self._path = path
+        self._file = path.open("wb", buffering=0) if path is not None else None
+        self._lines: list[bytes] = []
+        self._now_ns = now_ns
+        self._next_index = 0
+        self._open: dict[int, dict[str, Any]] = {}
+        self._counts: dict[tuple[Kind, Outcome], int] = {}
+
+    def invoke(
+        self,
+        process: int,
+        kind: Kind,
+        topic: str,
+        partition: int,
+        *,
+        phase: Phase = "main",
+        value: int | None = None,
+        offset: int | None = None,
+    ) -> int:
+        """An operation begins now. Returns its index, with which it is completed (or, for a read, discarded)."""
+        index = self._next_index
+        self._next_index += 1
+        row: dict[str, Any] = {
+            "index": index,
+            "process": process,
+            "kind": kind,
+            "phase": phase,
+            "topic": topic,
+            "partition": partition,
+            "invoked_ns": self._now_ns(),
+        }
+        if value is not None:
+            row["value"] = value
+        if offset is not None:
+            row["offset"] = offset
+        self._open[index] = row
+        if kind == "append":
+            self._write(row)
+        return index
+
+    def complete(
+        self,
+        index: int,
+        outcome: Outcome,
+        *,
+        offset: int | None = None,
+        leader_epoch: int | None = None,
+        offsets: Sequence[int] | None = None,
+        values: Sequence[int] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """The operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""
+        invocation = self._open.pop(index)
+        kind: Kind = invocation["kind"]
+        row: dict[str, Any] = {"index": index} if kind == "append" else invocation
+        row["completed_ns"] = self._now_ns()
+        row["outcome"] = outcome
+        if offset is not None:
+            row["offset"] = offset
+        if leader_epoch is not None:
+            row["leader_epoch"] = leader_epoch
+        if offsets is not None:
+            row["offsets"] = list(offsets)
+        if values is not None:
+            row["values"] = list(values)
+        if error is not None:
+            row["error"] = error
+        self._write(row)
+        self._counts[kind, outcome] = self._counts.get((kind, outcome), 0) + 1
+
+    def discard(self, index: int) -> None:
+        """Forget a read that told nothing. Raises ValueError for an append: an append is never forgotten."""
+        if self._open[index]["kind"] == "append":
+            raise ValueError(f"operation {index} is an append; it can only be completed")
+        del self._open[index]
+
+    def count(self, kind: Kind, outcome: Outcome) -> int:
+        """How many operations of `kind` ended in `outcome` so far."""
+        return self._counts.get((kind, outcome), 0)
+
+    @property
+    def open_operations(self) -> int:
+        """How many operations were invoked and have not ended."""
+        return len(self._open)
+
+    def to_table(self) -> pa.Table:
+        """The history so far, in SCHEMA, ordered by index; what a reader of the file would see now."""
+        return table_of(self._lines) if self._path is None else read_jsonl(self._path)
+
+    def close(self) -> None:
+        """Release the file. What is still open stays without completion. May be called twice."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, row: dict[str, Any]) -> None:
+        line = _encode(row).encode() + b"\n"
+        if self._file is None:
+            self._lines.append(line)
+        else:
+            self._file.write(line)
+
+
+_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def read_jsonl(path: Path) -> pa.Table:
+    """The history a (perhaps killed) run left in `path`, in SCHEMA, ordered by index.
+
+    A torn last line is left out. Raises ValueError naming the line when any other is not what a recorder writes.
+    """
+    with open(path, "rb") as file:
+        return table_of(file)
+
+
+def table_of(lines: Iterable[bytes]) -> pa.Table:
+    """As `read_jsonl`, from lines that keep their line ends."""
+    rows: dict[int, dict[str, Any]] = {}
+    torn: tuple[int, str] | None = None
+    for number, line in enumerate(lines, start=1):
+        if torn is not None:
+            raise ValueError(f"history line {torn[0]} is damaged: {torn[1]}")
+        try:
+            if not line.endswith(b"\n"):
+                raise ValueError("no line end")
+            row = json.loads(line)
+            if not isinstance(row, dict) or not isinstance(row.get("index"), int):
+                raise ValueError("not an operation")
+        except ValueError as error:
+            torn = (number, str(error))
+            continue
+        known = rows.setdefault(row["index"], row)
+        if known is not row:
+            known.update(row)
+        elif "kind" not in row:
+            raise ValueError(f"history line {number} completes operation {row['index']}, which was never invoked")
+    ordered = [rows[index] for index in sorted(rows)]
+    for row in ordered:
+        row.setdefault("outcome", "info")
+    columns = [pa.array([row.get(name) for row in ordered], SCHEMA.field(name).type) for name in _COLUMNS]
+    return pa.table(columns, schema=SCHEMA)

@@ -1,0 +1,109 @@
+"""What the recorder writes is what a reader finds, whenever the run dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workloads.history import SCHEMA, Recorder, read_jsonl
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        self.now += 10
+        return self.now
+
+
+def write_a_history(recorder: Recorder) -> None:
+    first = recorder.invoke(0, "append", "t", 1, value=7)
+    poll = recorder.invoke(1, "poll", "t", 1, phase="final", offset=0)
+    second = recorder.invoke(0, "append", "t", 0, value=8)
+    recorder.invoke(0, "append", "t", 0, value=9)
+    recorder.complete(second, "info", error="timeout")
+    recorder.complete(poll, "ok", offsets=[0, 1], values=[7, 5], leader_epoch=3)
+    recorder.complete(first, "ok", offset=0)
+
+
+def test_a_history_reads_back_row_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    recorder = Recorder(path, Clock())
+    write_a_history(recorder)
+    table = read_jsonl(path)
+    assert table.schema.equals(SCHEMA, check_metadata=True)
+    assert table.to_pylist() == [
+        row(0, 0, "append", "main", 1, 10, 70, "ok", value=7, offset=0),
+        row(1, 1, "poll", "final", 1, 20, 60, "ok", offset=0, offsets=[0, 1], values=[7, 5], leader_epoch=3),
+        row(2, 0, "append", "main", 0, 30, 50, "info", value=8, error="timeout"),
+        row(3, 0, "append", "main", 0, 40, None, "info", value=9),
+    ]
+
+
+def row(index: int, process: int, kind: str, phase: str, partition: int, invoked: int, completed: int | None,
+        outcome: str, **columns: object) -> dict[str, object]:  # fmt: skip
+    known: dict[str, object] = dict.fromkeys(SCHEMA.names)
+    known.update(index=index, process=process, kind=kind, phase=phase, topic="t", partition=partition)
+    known.update(invoked_ns=invoked, completed_ns=completed, outcome=outcome, **columns)
+    return known
+
+
+def test_memory_and_file_hold_the_same_history(tmp_path: Path) -> None:
+    in_file, in_memory = Recorder(tmp_path / "h.jsonl", Clock()), Recorder(None, Clock())
+    write_a_history(in_file)
+    write_a_history(in_memory)
+    assert in_file.to_table().equals(in_memory.to_table())
+
+
+def test_a_history_cut_at_any_byte_reads_back_as_far_as_its_last_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    write_a_history(Recorder(path, Clock()))
+    written = path.read_bytes()
+    for size in range(len(written)):
+        path.write_bytes(written[:size])
+        invoked = sum(b'"kind"' in line for line in written[:size].split(b"\n")[:-1])
+        assert read_jsonl(path).num_rows == invoked
+
+
+def test_an_append_is_on_disk_before_it_is_sent_and_a_read_only_once_it_told_something(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    recorder = Recorder(path, Clock())
+    poll = recorder.invoke(0, "poll", "t", 0, offset=0)
+    assert read_jsonl(path).num_rows == 0
+    append = recorder.invoke(0, "append", "t", 0, value=1)
+    assert read_jsonl(path).column("outcome").to_pylist() == ["info"]
+    recorder.discard(poll)
+    with pytest.raises(ValueError, match="is an append"):
+        recorder.discard(append)
+    assert recorder.open_operations == 1
+
+
+def test_nothing_completes_twice() -> None:
+    recorder = Recorder(None, Clock())
+    index = recorder.invoke(0, "append", "t", 0, value=1)
+    recorder.complete(index, "fail", error="NOT_ENOUGH_REPLICAS")
+    with pytest.raises(KeyError):
+        recorder.complete(index, "ok", offset=3)
+    assert recorder.count("append", "fail") == 1
+    assert recorder.count("append", "ok") == 0
+
+
+def test_damage_before_the_last_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    write_a_history(Recorder(path, Clock()))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"\0\0\0\n" + b"".join(lines[1:]))
+    with pytest.raises(ValueError, match="line 2 is damaged"):
+        read_jsonl(path)
+    path.write_bytes(lines[-1])
+    with pytest.raises(ValueError, match="never invoked"):
+        read_jsonl(path)
+
+
+def test_an_empty_history_is_a_table_without_rows(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.touch()
+    assert read_jsonl(path).num_rows == 0
+    assert Recorder(None, Clock()).to_table().schema.equals(SCHEMA)

@@ -1,0 +1,117 @@
+"""What a workload is: clients that use the cluster, and the history of what they saw.
+
+The runner drives every workload through the same four calls, in this order:
+
+1. `set_up()` creates what the workload needs (its topic) on a cluster that is up. Nothing is recorded.
+2. `run(until_s)` lets the clients loose until the loop's clock reads `until_s`; faults happen meanwhile. It invokes
+   nothing after `until_s`, and returns once every append invoked before has completed: at the latest one delivery
+   timeout later.
+3. `final_reads(until_s)`, after the faults were healed and the cluster has recovered, reads everything back.
+4. `close()` ends every task and connection; it may be called at any point, also after a failure of the others.
+
+A workload never fails because the cluster does: trouble is recorded as operations that end `fail` or `info`. What it
+raises is its own bug, or `set_up` finding that the cluster cannot be used (`SetUpError`).
+
+Workloads run in simulation: asyncio only, time is the running loop's, randomness comes from the streams handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from workloads.history import Recorder
+
+
+class SetUpError(Exception):
+    """The cluster did not let the workload begin; the message says what was asked and what was answered last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the clients of one run do, and how patient they are. Raises ValueError naming a field that is wrong."""
+
+    bootstrap: tuple[tuple[str, int], ...]
+    """(host, port) of brokers to begin with."""
+    topic: str = "faultline"
+    partitions: int = 2
+    replication_factor: int = 3
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+    """Kafka topic settings given when the topic is created, such as `min.insync.replicas`."""
+
+    producers: int = 3
+    consumers: int = 2
+    end_offset_readers: int = 1
+    rate: float = 20.0
+    """Appends invoked per second, summed over all producers."""
+    end_offset_interval_s: float = 1.0
+    """Mean time between two reads of the end of one partition by one reader."""
+    record_empty_polls: bool = False
+    """Record polls that returned nothing; wanted only when they are judged (`recency: strict`)."""
+
+    acks: int = -1
+    """-1 (all), 1 or 0, as Kafka's producer setting. Producers are idempotent unless it is 0."""
+    max_in_flight: int = 5
+    """Batches in flight per partition and producer."""
+    pipeline: int = 5
+    """Appends a producer has open at once; one that falls due beyond them waits for a place."""
+    delivery_timeout_ms: int = 8_000
+    """How long a producer tries to get a record acknowledged; then its outcome is unknown."""
+    request_timeout_ms: int = 1_500
+    """How long any request may take before its connection is given up."""
+    connect_timeout_ms: int = 1_000
+    retry_backoff_ms: int = 50
+    """First pause before something is tried again; doubles, with jitter, up to `retry_backoff_ms_max`."""
+    retry_backoff_ms_max: int = 500
+    metadata_max_age_ms: int = 5_000
+    """How old what is known of leaders may become before it is asked for again unprompted."""
+    fetch_wait_ms_max: int = 500
+    """How long a broker may hold a consumer's fetch that finds nothing."""
+    fetch_bytes_max: int = 1 << 20
+    set_up_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap:
+            raise ValueError("bootstrap: at least one (host, port) is needed")
+        if self.acks not in (-1, 0, 1):
+            raise ValueError(f"acks: {self.acks} is not one of -1, 0, 1")
+        for name in ("partitions", "replication_factor", "pipeline", "max_in_flight", "delivery_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is less than 1")
+        for name in ("producers", "consumers", "end_offset_readers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is less than 0")
+        if self.max_in_flight > 5:
+            raise ValueError(f"max_in_flight: {self.max_in_flight} is more than the 5 batches a broker remembers")
+        if not self.rate > 0:
+            raise ValueError(f"rate: {self.rate} appends per second is not more than 0")
+
+
+class Workload(Protocol):
+    """One workload of one run; see the module's docstring for when each is called."""
+
+    async def set_up(self) -> None:
+        """Make the cluster ready for the clients. Raises SetUpError."""
+
+    async def run(self, until_s: float) -> None:
+        """Drive the clients until the running loop's `time()` is `until_s`, then wait for what is in flight."""
+
+    async def final_reads(self, until_s: float) -> bool:
+        """Read everything back; False when that was not done by `until_s`."""
+
+    async def close(self) -> None:
+        """End every task and connection. May be called twice."""
+
+
+Factory = Callable[[Settings, Recorder, Callable[[str], Random]], Workload]
+"""Makes a workload from its settings, where its history goes, and the seeded stream of randomness of each purpose."""
+
+
+def registry() -> Mapping[str, Factory]:
+    """Every workload by the name a spec gives it."""
+    # Imported here since each workload's module needs this one.
+    from workloads.append import Append
+
+    return {"append": Append}
