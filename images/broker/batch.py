@@ -1,0 +1,217 @@
+"""Kafka record batches, format v2 (magic 2): the 61-byte header, and the records for those who ask.
+
+To the broker a batch is opaque bytes behind this header (big-endian):
+
+offset  size  field                 |  offset  size  field
+------  ----  --------------------  |  ------  ----  ------------------------------------------
+     0     8  base offset           |      27     8  base timestamp (ms)
+     8     4  length of the rest    |      35     8  max timestamp (ms)
+    12     4  partition leader epoch|      43     8  producer id        (-1: not idempotent)
+    16     1  magic (2)             |      51     2  producer epoch
+    17     4  CRC-32C of bytes 21…  |      53     4  base sequence
+    21     2  attributes            |      57     4  count of records
+    23     4  last offset delta     |      61     …  records, compressed as the attributes say
+
+Base offset and leader epoch lie before what the CRC covers, so a leader assigns them without recomputing it; for
+the same reason no checksum notices when just those two are damaged: whoever stores batches compares them with the
+offset and epoch it expects. Every other flipped bit is found by `check`.
+
+`records` and `build` go through aiokafka's compiled codec and belong to clients and to the metadata log; the
+broker's data path only ever uses the header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
+from aiokafka.record._crecords import DefaultRecordBatch, DefaultRecordBatchBuilder
+from google_crc32c import value as crc32c
+
+HEADER_BYTES = 61
+MAGIC = 2
+LENGTH_END = 12
+"""Bytes before the part that the length field counts."""
+CRC_START = 21
+"""First byte the CRC covers."""
+SEQUENCE_MODULUS = 1 << 31
+"""Sequence numbers count 0 … 2^31 - 1 and start again at 0."""
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_OFFSET = Struct(">q")
+_EPOCH = Struct(">i")
+_MAGIC_AT = 16
+_CODEC_MASK = 0x07
+_CONTROL_BIT = 0x20
+_NO_SIZE_LIMIT = (1 << 31) - 1
+
+
+class CorruptBatch(Exception):
+    """These bytes are not a whole, intact batch (Kafka's CORRUPT_MESSAGE, 2). The message says what is wrong."""
+
+
+class Header(NamedTuple):
+    """The header of one batch. `length` counts the bytes after itself; `size` the whole batch."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # a field in Kafka's words; nobody counts values in a header
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + LENGTH_END
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, wrapped as Kafka's are; -1 without one."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) % SEQUENCE_MODULUS
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds transaction markers, which only a broker may write."""
+        return bool(self.attributes & _CONTROL_BIT)
+
+
+class Record(NamedTuple):
+    """One record of a batch."""
+
+    offset: int
+    timestamp: int
+    """Milliseconds since the epoch."""
+    key: bytes | None
+    value: bytes | None
+
+
+def parse(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    """The header at `offset`, unchecked. Raises CorruptBatch when fewer than 61 bytes are there."""
+    if len(buffer) - offset < HEADER_BYTES:
+        raise CorruptBatch(f"{max(0, len(buffer) - offset)} bytes are too few for a batch header")
+    return Header._make(_HEADER.unpack_from(buffer, offset))
+
+
+def iterate(buffer: bytes) -> Iterator[tuple[Header, bytes]]:
+    """Each whole batch in `buffer`, its header parsed but its content unchecked.
+
+    A batch cut short by the end of the buffer is left out: a Fetch answer may end in one. Raises CorruptBatch on
+    reaching a header that cannot be one (another magic, a length shorter than a header), since nothing says where
+    the next batch would begin.
+    """
+    start, end = 0, len(buffer)
+    while end - start >= HEADER_BYTES:
+        header = Header._make(_HEADER.unpack_from(buffer, start))
+        _check_frame(header)
+        stop = start + header.length + LENGTH_END
+        if stop > end:
+            return
+        yield header, buffer if stop - start == end else buffer[start:stop]
+        start = stop
+
+
+def check(batch: bytes, *, produced: bool = False) -> Header:
+    """The header of a batch that is exactly these bytes and intact; raises CorruptBatch otherwise.
+
+    Checked: magic, length, CRC-32C, and that the counts are possible. With `produced`, also what holds for a batch
+    fresh from a producer, before compaction or transactions: it has records, one for each offset, and no markers.
+    """
+    header = parse(batch)
+    _check_frame(header)
+    if header.length + LENGTH_END != len(batch):
+        raise CorruptBatch(f"the batch says it has {header.length + LENGTH_END} bytes and has {len(batch)}")
+    crc = crc32c(batch[CRC_START:])
+    if crc != header.crc:
+        raise CorruptBatch(f"CRC-32C is {crc:#010x}, the batch says {header.crc:#010x}")
+    if not 0 <= header.count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
+        raise CorruptBatch(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
+    if produced:
+        if header.count != header.last_offset_delta + 1:
+            raise CorruptBatch(f"{header.count} records for {header.last_offset_delta + 1} offsets from a producer")
+        if header.attributes & _CONTROL_BIT:
+            raise CorruptBatch("a control batch from a producer")
+    return header
+
+
+def assign(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
+    """The same batch at another offset, in another leader epoch. The CRC does not cover either."""
+    return b"".join(
+        (
+            _OFFSET.pack(base_offset),
+            batch[8:LENGTH_END],
+            _EPOCH.pack(leader_epoch),
+            batch[_MAGIC_AT:],
+        )
+    )
+
+
+def build(
+    records: Iterable[bytes | tuple[bytes | None, bytes | None]],
+    *,
+    timestamp_ms: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    leader_epoch: int = -1,
+    base_offset: int = 0,
+    gzip: bool = False,
+) -> bytes:
+    """One batch of `records`, each a value or a (key, value) pair, all at one timestamp. At least one is needed."""
+    builder = DefaultRecordBatchBuilder(
+        magic=MAGIC,
+        compression_type=int(gzip),
+        is_transactional=0,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        batch_size=_NO_SIZE_LIMIT,
+    )
+    delta = -1
+    for delta, record in enumerate(records):
+        key, value = record if isinstance(record, tuple) else (None, record)
+        builder.append(delta, timestamp_ms, key, value, [])
+    if delta < 0:
+        raise ValueError("a batch needs at least one record")
+    return assign(bytes(builder.build()), base_offset, leader_epoch)
+
+
+def records(batch: bytes) -> Sequence[Record]:
+    """The records of one batch, CRC checked first. Raises CorruptBatch, also for a codec other than none and gzip."""
+    check(batch)
+    try:
+        return [
+            Record(record.offset, record.timestamp, record.key, record.value) for record in DefaultRecordBatch(batch)
+        ]
+    except UnsupportedCodecError as error:
+        raise CorruptBatch(f"compression codec {parse(batch).attributes & _CODEC_MASK} cannot be read here") from error
+    except (CorruptRecordException, ValueError, EOFError, OSError) as error:
+        raise CorruptBatch(f"the records cannot be read: {error}") from error
+
+
+def _check_frame(header: Header) -> None:
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"magic {header.magic}, expected {MAGIC}")
+    if header.length < HEADER_BYTES - LENGTH_END:
+        raise CorruptBatch(f"length {header.length} is shorter than a batch header")
