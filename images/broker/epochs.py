@@ -1,0 +1,167 @@
+"""The leader epoch cache: where each leader epoch begins in a replica's log.
+
+Protocol notes §1; LD 3.2; KIP-101 and KIP-279. An entry `(epoch, start)` says that the first record written in
+`epoch` has offset `start`. Epochs and starts both rise strictly from entry to entry. A leader also enters its own
+epoch at its log end offset before it serves anything (the leader epoch start offset, LESO), so the last entry, and
+only the last, may stand for an epoch without records.
+
+End offset for epoch E, with h the first entry above E and f the greatest entry at or below E:
+
+    E                                             answer
+    --------------------------------------------  --------------------------------------
+    -1 (undefined)                                (-1, -1)
+    the latest epoch                              (E, log end offset)
+    above every entry, or the cache is empty      (-1, -1)
+    otherwise                                     (f.epoch, h.start), or (E, h.start) without f
+
+The cache is a value: every change gives a new one. It does not know the log: the caller hands in the log end offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import NamedTuple
+
+UNDEFINED = -1
+"""No leader epoch, or no offset."""
+
+CHECKPOINT_VERSION = 0
+
+
+class EpochEntry(NamedTuple):
+    """The first record of `epoch` has offset `start`."""
+
+    epoch: int
+    start: int
+
+
+class EpochEnd(NamedTuple):
+    """Where `epoch` ends (exclusive): the answer to a lookup. `(-1, -1)` is undefined."""
+
+    epoch: int
+    end: int
+
+    @property
+    def undefined(self) -> bool:
+        return self.end == UNDEFINED
+
+    def diverges_from(self, last_fetched_epoch: int, fetch_offset: int) -> bool:
+        """Whether a follower that asked from (last fetched epoch, fetch offset) holds records this log does not.
+
+        Meaningless for an undefined answer: a leader answers that with OFFSET_OUT_OF_RANGE.
+        """
+        return self.epoch < last_fetched_epoch or self.end < fetch_offset
+
+
+_UNDEFINED_END = EpochEnd(UNDEFINED, UNDEFINED)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCache:
+    """The epochs of one replica's log, oldest first. Compares and hashes by its entries."""
+
+    entries: tuple[EpochEntry, ...] = ()
+
+    @property
+    def latest(self) -> int:
+        """The latest epoch, -1 when there is none."""
+        return self.entries[-1].epoch if self.entries else UNDEFINED
+
+    @property
+    def latest_start(self) -> int:
+        """The start offset of the latest epoch, -1 when there is none."""
+        return self.entries[-1].start if self.entries else UNDEFINED
+
+    def assign(self, epoch: int, offset: int) -> EpochCache:
+        """The cache once a batch of `epoch` begins at `offset`, or a leader takes over there.
+
+        Entries at the tail that contradict it (epoch or start not below the new one) go. The same cache comes back
+        when nothing changes, so that the common case costs one comparison.
+        """
+        entries = self.entries
+        keep = len(entries)
+        if keep:
+            last = entries[-1]
+            if last.epoch == epoch and offset >= last.start:
+                return self
+            while keep and (entries[keep - 1].epoch >= epoch or entries[keep - 1].start >= offset):
+                keep -= 1
+        return EpochCache((*entries[:keep], EpochEntry(epoch, offset)))
+
+    def truncate_end(self, offset: int) -> EpochCache:
+        """The cache once the log is cut to `offset`: no entry starts there or above, wherever the log ended."""
+        keep = bisect_left(self.entries, offset, key=_start)
+        return self if keep == len(self.entries) else EpochCache(self.entries[:keep])
+
+    def advance_start(self, offset: int) -> EpochCache:
+        """The cache once the log starts at `offset`: the epoch in force there starts there, older ones are gone."""
+        drop = bisect_right(self.entries, offset, key=_start)
+        if drop == 0 or (drop == 1 and self.entries[0].start == offset):
+            return self
+        return EpochCache((EpochEntry(self.entries[drop - 1].epoch, offset), *self.entries[drop:]))
+
+    def clear(self) -> EpochCache:
+        """The empty cache, as after full truncation."""
+        return EpochCache()
+
+    def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
+        """Where `epoch`, or the greatest epoch below it, ends in a log whose end offset is `log_end`."""
+        entries = self.entries
+        if epoch == UNDEFINED or not entries:
+            return _UNDEFINED_END
+        if epoch == entries[-1].epoch:
+            return EpochEnd(epoch, log_end)
+        above = bisect_right(entries, epoch, key=_epoch)
+        if above == len(entries):
+            return _UNDEFINED_END
+        found = entries[above - 1].epoch if above else epoch
+        return EpochEnd(found, entries[above].start)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch in force at `offset`, -1 below the first entry. Meaningful below the log end offset."""
+        at = bisect_right(self.entries, offset, key=_start)
+        return self.entries[at - 1].epoch if at else UNDEFINED
+
+    def next_lower(self, epoch: int) -> int:
+        """The greatest epoch strictly below `epoch`, -1 when there is none."""
+        at = bisect_left(self.entries, epoch, key=_epoch)
+        return self.entries[at - 1].epoch if at else UNDEFINED
+
+    def to_checkpoint(self) -> str:
+        """The text of Kafka's `leader-epoch-checkpoint`: version, count, then an `epoch start` line an entry."""
+        lines = [str(CHECKPOINT_VERSION), str(len(self.entries))]
+        lines += [f"{entry.epoch} {entry.start}" for entry in self.entries]
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def from_checkpoint(text: str) -> EpochCache | None:
+        """Read what `to_checkpoint` wrote. None when it is torn or garbled in any way; the log is the authority then."""
+        if not text.endswith("\n"):
+            return None
+        lines = text[:-1].split("\n")
+        if len(lines) < 2 or lines[0] != str(CHECKPOINT_VERSION) or lines[1] != str(len(lines) - 2):
+            return None
+        entries: list[EpochEntry] = []
+        for line in lines[2:]:
+            epoch, _, start = line.partition(" ")
+            if not (_is_plain_number(epoch) and _is_plain_number(start)):
+                return None
+            entry = EpochEntry(int(epoch), int(start))
+            if entries and (entry.epoch <= entries[-1].epoch or entry.start <= entries[-1].start):
+                return None
+            entries.append(entry)
+        return EpochCache(tuple(entries))
+
+
+def _epoch(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _start(entry: EpochEntry) -> int:
+    return entry.start
+
+
+def _is_plain_number(text: str) -> bool:
+    # int() also takes signs, blanks, underscores and other scripts' digits, none of which this file ever holds.
+    return text.isascii() and text.isdigit()
