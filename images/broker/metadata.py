@@ -10,7 +10,7 @@ record            meaning
 RegisterBroker    a new incarnation of a broker; its broker epoch is this record's offset, and it starts fenced
 ChangeBroker      a registered broker is fenced, unfenced or shutting down; its broker epoch stays
 TopicRecord       a topic comes into being, without configuration or partitions yet
-TopicConfig       the topic's whole configuration, replacing what was there; `min.insync.replicas` and
+TopicConfigRecord       the topic's whole configuration, replacing what was there; `min.insync.replicas` and
                   `unclean.leader.election.enable` are always in it, so that all nodes go by the same values
 PartitionRecord   a partition's whole state, new or changed
 RemoveTopic       the topic and its partitions are gone
@@ -65,7 +65,7 @@ class TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfigRecord:
     """The whole configuration of a topic, Kafka's names and text values."""
 
     name: str
@@ -110,13 +110,15 @@ class PartitionImage:
 PartitionRecord = PartitionImage
 """A partition's record is its whole state."""
 
-Record = RegisterBroker | ChangeBroker | TopicRecord | TopicConfig | PartitionImage | RemoveTopic | ProducerIdsBlock
+Record = (
+    RegisterBroker | ChangeBroker | TopicRecord | TopicConfigRecord | PartitionImage | RemoveTopic | ProducerIdsBlock
+)
 
 _TYPES: Mapping[str, type[Any]] = {
     "RegisterBroker": RegisterBroker,
     "ChangeBroker": ChangeBroker,
     "TopicRecord": TopicRecord,
-    "TopicConfig": TopicConfig,
+    "TopicConfigRecord": TopicConfigRecord,
     "PartitionRecord": PartitionImage,
     "RemoveTopic": RemoveTopic,
     "ProducerIdsBlock": ProducerIdsBlock,
@@ -245,7 +247,7 @@ class ClusterImage:
                 raise MetadataError(f"topic {record.name} is created twice")
             topic = TopicImage(record.name, record.topic_id)
             return _with_topic(image, topic)
-        if isinstance(record, TopicConfig):
+        if isinstance(record, TopicConfigRecord):
             return _with_topic(image, replace(_known_topic(image, record.name), config=record.config))
         if isinstance(record, RemoveTopic):
             _known_topic(image, record.name)

@@ -1,0 +1,107 @@
+"""How one partition changes: its ISR, who leads it, who stays eligible to lead it.
+
+One pure function, `change`, through which every change of a partition goes: an ISR the leader asked for, a broker
+fenced, registered again or shutting down, a broker back. It keeps these in step:
+
+*Leader*: the current one while it is in the ISR and eligible; else the first eligible ISR member in replica order;
+else, the ISR being empty, the first eligible ELR member, and the ISR becomes that one; else the first eligible
+replica if the topic allows unclean election, ISR and ELR starting afresh with it; else nobody.
+
+*ELR* (KIP-966): empty while |ISR'| ≥ min.isr. Else ELR' = ((ELR ∪ ISR) ∩ replicas) − ISR' − unclean, and whoever was
+a candidate but is in neither is remembered in LastKnownELR. Since the high watermark stands still below min.isr,
+everybody in ISR ∪ ELR holds every committed record (Leader Candidate Completeness, RC 6.5).
+
+*Epochs*: every change bumps the partition epoch; a change of leader, also to nobody, bumps the leader epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
+
+from images.broker.metadata import NO_LEADER, PartitionImage, TopicImage
+from images.broker.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """A partition's next state, and whether its leader may lack committed records with everybody's consent."""
+
+    partition: PartitionImage
+    unclean: bool = False
+
+
+def change(
+    topic: TopicImage,
+    partition: PartitionImage,
+    *,
+    isr: Iterable[int],
+    eligible: Callable[[int], bool],
+    rules: Rules,
+    unclean: Container[int] = (),
+) -> PartitionChange | None:
+    """`partition` with `isr` as its ISR; None when that leaves everything as it is.
+
+    `eligible` tells who may lead. `unclean` are the replicas that may have lost what they had confirmed.
+    """
+    wanted = _in_order(partition, isr)
+    candidates = _in_order(partition, {*partition.isr, *partition.elr})
+    fit = tuple(replica for replica in candidates if replica not in wanted and replica not in unclean)
+    election = _elect(topic, partition, wanted, fit, eligible, rules)
+    if election.unclean:
+        elr: tuple[int, ...] = ()
+        last_known_elr: tuple[int, ...] = ()
+    elif len(election.isr) >= topic.min_isr(partition):
+        elr = last_known_elr = ()
+    else:
+        elr = tuple(replica for replica in fit if replica not in election.isr)
+        known = _in_order(partition, {*candidates, *partition.last_known_elr})
+        last_known_elr = tuple(replica for replica in known if replica not in election.isr and replica not in elr)
+    changed = replace(partition, isr=election.isr, elr=elr, last_known_elr=last_known_elr, leader=election.leader)
+    if changed == partition:
+        return None
+    return PartitionChange(
+        replace(
+            changed,
+            leader_epoch=partition.leader_epoch + (election.leader != partition.leader),
+            partition_epoch=partition.partition_epoch + 1,
+        ),
+        election.unclean,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Election:
+    leader: int
+    isr: tuple[int, ...]
+    unclean: bool = False
+
+
+def _elect(
+    topic: TopicImage,
+    partition: PartitionImage,
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    eligible: Callable[[int], bool],
+    rules: Rules,
+) -> _Election:
+    if partition.leader in isr and eligible(partition.leader):
+        return _Election(partition.leader, isr)
+    anyone = next(filter(eligible, partition.replicas), NO_LEADER)
+    if not rules.elect_from_isr_or_elr and anyone != NO_LEADER:
+        return _Election(anyone, isr if anyone in isr else (anyone,))
+    in_sync = next(filter(eligible, isr), NO_LEADER)
+    if in_sync != NO_LEADER:
+        return _Election(in_sync, isr)
+    complete = next(filter(eligible, elr), NO_LEADER) if not isr else NO_LEADER
+    if complete != NO_LEADER:
+        return _Election(complete, (complete,))
+    if topic.unclean_election and anyone != NO_LEADER:
+        return _Election(anyone, (anyone,), unclean=True)
+    return _Election(NO_LEADER, isr)
+
+
+def _in_order(partition: PartitionImage, members: Iterable[int]) -> tuple[int, ...]:
+    """`members` in replica order, without those who are no replicas."""
+    wanted = frozenset(members)
+    return tuple(replica for replica in partition.replicas if replica in wanted)
