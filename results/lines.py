@@ -1,0 +1,178 @@
+"""JSON lines that survive the death of their writer, and their way into a table.
+
+A writer only ever appends whole lines, so a file cut short at any byte (`kill -9`, a full disk) is still a sequence of
+whole lines and at most one torn rest. The reader leaves that rest out. A line that is damaged in the middle of the
+file ends the reading there: what came before it stands, and how much was left out is told, never hidden.
+
+A line is a JSON object of column names; a column left out is null, or takes the empty value of a column that has no
+nulls: -1, "", false, an empty list.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+
+class StoreError(Exception):
+    """Something in a run directory cannot be written or read; the message is one line for the user."""
+
+    @classmethod
+    def of(cls, doing: str, path: Path, error: OSError) -> StoreError:
+        """The line for an error of the operating system: what was being done, to which file, and why it failed."""
+        return cls(f"cannot {doing} {path}: {error.strerror or error}")
+
+
+class LineWriter:
+    """Appends lines to a file, handing them on in blocks: a killed process loses at most what `flush` would have kept.
+
+    What it will not do: rewrite or reorder anything already written.
+    """
+
+    BLOCK_BYTES = 1 << 16
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: BinaryIO | None = open(path, "ab", buffering=self.BLOCK_BYTES)
+        except OSError as error:
+            raise StoreError.of("write", path, error) from error
+
+    def write(self, line: str) -> None:
+        """Append one line, given without its line end."""
+        if self._file is None:
+            raise StoreError(f"cannot write {self.path}: the run directory is closed")
+        try:
+            self._file.write(line.encode() + b"\n")
+        except OSError as error:
+            raise StoreError.of("write", self.path, error) from error
+
+    def write_object(self, values: dict[str, Any]) -> None:
+        """Append one object and flush, for files that grow by few lines."""
+        self.write(json.dumps(values, separators=(",", ":")))
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand every line on to the operating system."""
+        try:
+            if self._file is not None:
+                self._file.flush()
+        except OSError as error:
+            raise StoreError.of("write", self.path, error) from error
+
+    def close(self) -> None:
+        """Flush and release the file. Closing twice changes nothing."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            file.close()
+        except OSError as error:
+            raise StoreError.of("write", self.path, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What a file of lines still tells."""
+
+    table: pa.Table
+    lost_bytes: int = 0
+    """Bytes after the last line that could be read: a torn line, or everything from a damaged line on."""
+
+
+def read_lines(path: Path, schema: pa.Schema) -> Salvaged:
+    """The whole lines of `path` as a table of `schema`; an empty one when the file is missing."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Salvaged(schema.empty_table())
+    except OSError as error:
+        raise StoreError.of("read", path, error) from error
+    whole = data[: data.rfind(b"\n") + 1]
+    try:
+        table = _parse(whole, schema)
+    except pa.ArrowInvalid:
+        whole = _sound_prefix(whole, schema)
+        table = _parse(whole, schema)
+    return Salvaged(table, len(data) - len(whole))
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a short file as objects, up to the first that is not one; none when the file is missing."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError.of("read", path, error) from error
+    found: list[dict[str, Any]] = []
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(value, dict):
+            break
+        found.append(value)
+    return found
+
+
+def fill(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with exactly the columns of `schema`, nulls of its required columns filled with their empty values."""
+    columns = []
+    for field in schema:
+        column = table[field.name] if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
+        if not field.nullable and column.null_count:
+            column = pc.fill_null(column, pa.scalar(_empty(field.type), field.type))
+        columns.append(column)
+    return pa.table(columns, schema=schema)
+
+
+def _parse(lines: bytes, schema: pa.Schema) -> pa.Table:
+    if not lines:
+        return schema.empty_table()
+    table = pyarrow.json.read_json(
+        io.BytesIO(lines),
+        read_options=pyarrow.json.ReadOptions(block_size=max(1 << 22, _longest(lines))),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([field.with_nullable(True) for field in schema]),
+            unexpected_field_behavior="ignore",
+        ),
+    )
+    return fill(table, schema)
+
+
+def _longest(lines: bytes) -> int:
+    """An upper bound of the longest line's bytes; the parser refuses a line longer than its block."""
+    return len(lines) if len(lines) < 1 << 26 else max(map(len, lines.splitlines())) + 1
+
+
+def _sound_prefix(lines: bytes, schema: pa.Schema) -> bytes:
+    """The longest run of lines from the start that parse, each on its own."""
+    end = 0
+    while end < len(lines):
+        line_end = lines.index(b"\n", end) + 1
+        line = lines[end:line_end]
+        try:
+            if not isinstance(json.loads(line), dict):
+                break
+            _parse(line, schema)
+        except (ValueError, pa.ArrowInvalid):
+            break
+        end = line_end
+    return lines[:end]
+
+
+def _empty(kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return []
+    if pa.types.is_boolean(kind):
+        return False
+    return "" if pa.types.is_string(kind) else -1

@@ -1,0 +1,382 @@
+"""A run directory: everything a run leaves behind, and all it takes to judge it, or bring it back.
+
+path                              what                                                        written
+--------------------------------  ----------------------------------------------------------  -----------------------
+spec.yaml                         the complete spec, defaults and seed included               when the run starts
+settings.json                     CheckSettings: what was promised                            when the run starts
+status.json                       state, stage, seed, version, times, message                 at every change
+history.jsonl → history.parquet   what clients saw (workloads/history.py)                     as it happens → sealed
+trace.jsonl → trace.parquet       what nodes did (images/broker/trace.py)                     as it happens → sealed
+faults.jsonl → faults.parquet     what was broken, when, and whether it bit                   as it happens → sealed
+recovery.json                     the liveness phase after healing                            after healing
+nodes/<node>/data/, node.log      each node's files and log lines                             when collected
+replicas.parquet                  one row a record of a replica's log                         sealed
+replica_ends.parquet              one row a replica                                           sealed
+digest.txt, trail.txt             digest of the run; where it stood at every so many steps    when the run ends
+verdict.json                      the verdicts                                                when checked
+report.html                       all of it, for people                                       when reported
+
+While the run goes on its tables are JSON lines, appended as things happen; the end of the run seals them as Parquet
+and removes them. Killing the run at any moment leaves a directory that still loads, as far as it goes: `load` never
+fails because something is missing or torn, and `gaps` tells in words what is. Whole small files are replaced
+atomically: they hold the old content or the new, never half of it. The trace is handed to the operating system in
+blocks, at the latest after one second of the run's time.
+
+Errors of the disk (full, read-only, no permission) are StoreErrors of one line naming the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
+from checkers.verdict import Verdict
+from images.broker.trace import TraceEvent
+from results import replicas
+from results.encoding import compact, trace_line, verdicts_from_json, verdicts_to_json
+from results.lines import LineWriter, StoreError, fill, read_lines, read_objects
+from results.store import new_run
+from workloads.history import SCHEMA as HISTORY
+from workloads.history import read_jsonl
+
+FORMAT = 1
+_TRACE_FLUSH_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run stands. `state`: running · finished · failed (could not be carried out) · interrupted."""
+
+    state: str
+    stage: str = ""
+    seed: int = 0
+    name: str = ""
+    version: str = ""
+    started: str = ""
+    """Wall-clock time, ISO 8601, UTC. The only wall-clock times of a run are in its status and its name."""
+    updated: str = ""
+    message: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Figures of the runner: CPU seconds, steps, versions of what was run."""
+
+
+class RunDirectory:
+    """One run's directory, open for writing while it goes on and for reading ever after."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._trace: LineWriter | None = None
+        self._faults: LineWriter | None = None
+        self._trace_seq = 0
+        self._trace_flushed_ns = 0
+        self._status = Status("")
+
+    # ---- making and finding one -----------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, store: Path, spec_name: str, seed: int) -> Self:
+        """A new, empty directory in the store, named for the moment, the spec and the seed."""
+        run = cls(new_run(store, spec_name, seed))
+        run._status = Status("running", seed=seed, name=spec_name, started=_now())
+        run._save_status(run._status)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A directory that a run left behind. StoreError when it is not one."""
+        run = cls(path)
+        if not path.is_dir():
+            raise StoreError(f"{path}: there is no such run directory")
+        if not any((path / name).exists() for name in ("status.json", "spec.yaml")):
+            raise StoreError(f"{path}: not a run directory (neither status.json nor spec.yaml is in it)")
+        run._status = run.status()
+        return run
+
+    @property
+    def name(self) -> str:
+        """The directory's own name, such as `20261121T001500-append-seed7`."""
+        return self.path.resolve().name
+
+    @property
+    def history_path(self) -> Path:
+        """Where the run's Recorder writes."""
+        return self.path / "history.jsonl"
+
+    @property
+    def nodes_path(self) -> Path:
+        """Below which an environment collects each node's files: `<node>/data/` and `<node>/node.log`."""
+        return self.path / "nodes"
+
+    @property
+    def report_path(self) -> Path:
+        """Where the report stands."""
+        return self.path / "report.html"
+
+    # ---- small files ----------------------------------------------------------------------------------------------
+
+    def write_spec(self, text: str) -> None:
+        """Keep the complete spec, as `replay` will read it."""
+        self._replace("spec.yaml", text)
+
+    def read_spec_text(self) -> str:
+        """The spec as it was run. StoreError when the run died before it was written."""
+        text = self._read("spec.yaml")
+        if text is None:
+            raise StoreError(f"{self.path}: spec.yaml is missing, so this run cannot be brought back")
+        return text
+
+    def write_settings(self, settings: CheckSettings) -> None:
+        """Keep what the checkers need to know of the spec."""
+        self._replace_json("settings.json", settings.to_json())
+
+    def write_status(self, state: str, *, stage: str = "", message: str = "", **facts: Any) -> None:
+        """Say where the run stands. Facts given once are kept."""
+        old = self._status
+        self._save_status(
+            Status(state, stage, old.seed, old.name, old.version, old.started, _now(), message, {**old.facts, **facts})
+        )
+
+    def status(self) -> Status:
+        """Where the run stood last; state `unknown` when that cannot be read."""
+        values = self._read_json("status.json")
+        known = {name: values[name] for name in Status.__slots__ if name in values}
+        return Status(**{"state": "unknown", **known})
+
+    def write_recovery(self, recovery: Mapping[str, Any]) -> None:
+        """Keep what the liveness phase found (`checkers.evidence.RunEvidence.recovery`)."""
+        self._replace_json("recovery.json", dict(recovery))
+
+    def write_digest(self, digest: str | None, trail: Sequence[tuple[int, int, str]] = ()) -> None:
+        """Keep the digest of a deterministic run, and its trail of (step, time in ns, digest so far)."""
+        if digest is not None:
+            self._replace("trail.txt", "".join(f"{step} {time_ns} {part}\n" for step, time_ns, part in trail))
+            self._replace("digest.txt", digest + "\n")
+
+    def digest(self) -> str | None:
+        """The digest; None when the run had none or did not get that far."""
+        text = self._read("digest.txt")
+        return text.strip() if text else None
+
+    def trail(self) -> list[tuple[int, int, str]]:
+        """The trail; empty when there is none."""
+        rows = (line.split() for line in (self._read("trail.txt") or "").splitlines())
+        return [(int(row[0]), int(row[1]), row[2]) for row in rows if len(row) == 3]
+
+    def write_verdict(self, verdicts: Sequence[Verdict]) -> None:
+        """Keep the verdicts, and what they come to."""
+        self._replace_json("verdict.json", verdicts_to_json(verdicts))
+
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts; empty when the run was never checked."""
+        return verdicts_from_json(self._read_json("verdict.json"))
+
+    # ---- what happens during the run ------------------------------------------------------------------------------
+
+    def append_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
+        """Record a protocol event at once; called in the order in which the events are received."""
+        if self._trace is None:
+            self._trace = LineWriter(self.path / "trace.jsonl")
+        self._trace.write(trace_line(time_ns, node, self._trace_seq, event))
+        self._trace_seq += 1
+        if time_ns - self._trace_flushed_ns >= _TRACE_FLUSH_NS:
+            self._trace_flushed_ns = time_ns
+            self._trace.flush()
+
+    def append_fault(
+        self,
+        number: int,
+        *,
+        fault: str,
+        family: str,
+        nodes: Sequence[str],
+        started_ns: int,
+        ended_ns: int | None = None,
+        detail: Mapping[str, Any] | None = None,
+        evidence: Mapping[str, Any] | None = None,
+        bit: bool = False,
+        note: str = "",
+    ) -> None:
+        """Record that fault `number` began and, called again with the same number, how it ended: the last call counts.
+
+        Written when it begins, so that a run that dies during a fault still tells of it.
+        """
+        if self._faults is None:
+            self._faults = LineWriter(self.path / "faults.jsonl")
+        row = {
+            "number": number,
+            "fault": fault,
+            "family": family,
+            "nodes": list(nodes),
+            "started_ns": started_ns,
+            "ended_ns": ended_ns,
+            "detail": compact(dict(detail or {})),
+            "evidence": compact(dict(evidence or {})),
+            "bit": bit,
+            "note": note,
+        }
+        self._faults.write_object(row)
+
+    # ---- the end of the run ---------------------------------------------------------------------------------------
+
+    def seal(self) -> RunEvidence:
+        """Make Parquet of every table, read the collected replica logs, and return it all as evidence.
+
+        Sealing what is sealed changes nothing. A table's lines are removed once its Parquet file is safely in place.
+        """
+        for writer in (self._trace, self._faults):
+            if writer is not None:
+                writer.close()
+        evidence = self.load()
+        tables = {
+            "history": evidence.history,
+            "trace": evidence.trace,
+            "faults": evidence.faults,
+            "replicas": evidence.replicas,
+            "replica_ends": evidence.replica_ends,
+        }
+        for name, table in tables.items():
+            target = self.path / f"{name}.parquet"
+            if not target.exists():
+                self._replace_with(target, partial(pq.write_table, table, compression="zstd"))
+            (self.path / f"{name}.jsonl").unlink(missing_ok=True)
+        return evidence
+
+    def close(self) -> None:
+        """Flush and release the files; what is not sealed stays as lines. Closing twice changes nothing."""
+        for writer in (self._trace, self._faults):
+            if writer is not None:
+                writer.close()
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def load(self) -> RunEvidence:
+        """The evidence as far as it goes: sealed tables where there are, else what their lines still tell."""
+        for writer in (self._trace, self._faults):
+            if writer is not None:
+                writer.flush()
+        trace = self._table("trace", TRACE, lambda: read_lines(self.path / "trace.jsonl", TRACE).table)
+        logs = replicas.Logs(
+            self._table("replicas", REPLICAS, REPLICAS.empty_table),
+            self._table("replica_ends", REPLICA_ENDS, REPLICA_ENDS.empty_table),
+        )
+        if not (self.path / "replica_ends.parquet").exists():
+            logs = replicas.read_nodes(self.nodes_path, trace)
+        return RunEvidence(
+            history=self._table("history", HISTORY, self._history_lines),
+            replicas=logs.records,
+            replica_ends=logs.ends,
+            trace=trace,
+            faults=self._table("faults", FAULTS, self._fault_lines),
+            settings=CheckSettings.from_json(self._read_json("settings.json")),
+            recovery=self._read_json("recovery.json"),
+        )
+
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing or cut short, in words; empty for a run that ended as it should."""
+        found = []
+        status = self.status()
+        if status.state == "running":
+            at = f" (it was at: {status.stage})" if status.stage else ""
+            found.append(f"the run did not end: it was killed, or is still going on{at}")
+        elif status.state != "finished":
+            found.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
+        for name in ("history", "trace", "faults"):
+            if not (self.path / f"{name}.parquet").exists():
+                found.append(self._gap_of_lines(name))
+        if not (self.path / "settings.json").exists():
+            found.append("settings.json is missing: judged by the default settings")
+        if not self.nodes_path.is_dir():
+            found.append("no replica logs were collected")
+        return tuple(gap for gap in found if gap)
+
+    def _gap_of_lines(self, name: str) -> str:
+        path = self.path / f"{name}.jsonl"
+        if not path.exists():
+            return f"no {name} was recorded" if name != "faults" else ""
+        schema = {"history": HISTORY, "trace": TRACE, "faults": FAULTS}[name]
+        lost = read_lines(path, schema).lost_bytes
+        return f"{path.name} ends in a torn line, left out ({lost} bytes)" if lost else ""
+
+    def _history_lines(self) -> pa.Table:
+        try:
+            return read_jsonl(self.history_path)
+        except FileNotFoundError:
+            return HISTORY.empty_table()
+        except OSError as error:
+            raise StoreError.of("read", self.history_path, error) from error
+        except ValueError as error:
+            raise StoreError(f"{self.history_path}: {error}") from error
+
+    def _fault_lines(self) -> pa.Table:
+        latest = {row["number"]: row for row in read_objects(self.path / "faults.jsonl") if "number" in row}
+        rows = [{name: row.get(name) for name in FAULTS.names} for row in latest.values()]
+        nullable = pa.schema([field.with_nullable(True) for field in FAULTS])
+        return fill(pa.Table.from_pylist(rows, nullable), FAULTS)
+
+    def _table(self, name: str, schema: pa.Schema, otherwise: Callable[[], pa.Table]) -> pa.Table:
+        path = self.path / f"{name}.parquet"
+        if not path.exists():
+            return otherwise()
+        try:
+            return fill(pq.read_table(path), schema)
+        except OSError as error:
+            raise StoreError.of("read", path, error) from error
+        except pa.ArrowException as error:
+            raise StoreError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+
+    # ---- whole files ----------------------------------------------------------------------------------------------
+
+    def _save_status(self, status: Status) -> None:
+        self._status = status
+        self._replace_json("status.json", {name: getattr(status, name) for name in Status.__slots__})
+
+    def _replace_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._replace(name, json.dumps(value, indent=2) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        self._replace_with(self.path / name, lambda part: part.write_text(text, encoding="utf-8"))
+
+    def _replace_with(self, target: Path, write: Callable[[Path], object]) -> None:
+        """Let `write` make the new content beside `target`, then put it in its place at once."""
+        part = target.with_name(f".{target.name}.part")
+        try:
+            write(part)
+            os.replace(part, target)
+        except OSError as error:
+            raise StoreError.of("write", target, error) from error
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error if isinstance(error, OSError) else OSError(str(error))
+            raise StoreError.of("read", self.path / name, reason) from error
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        text = self._read(name)
+        if text is None:
+            return {}
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise StoreError(f"{self.path / name} is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise StoreError(f"{self.path / name} does not hold a JSON object")
+        return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,74 @@
+"""Where runs go: one directory a run, below one store.
+
+The store is what `--store` says, else the environment variable FAULTLINE_STORE, else `results/runs` below the current
+directory. A run is named for the moment it began (UTC), its spec and its seed: `20261121T001500-append-seed7`. Two
+runs of the same second get different names. `latest` in the store is a link to the newest run; it is a convenience
+and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+from results.lines import StoreError
+
+DEFAULT_STORE = Path("results/runs")
+LATEST = "latest"
+
+
+def store_path(option: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The store: the option, the environment or the default, in this order; an empty one counts as not given."""
+    return Path(option or environ.get("FAULTLINE_STORE") or DEFAULT_STORE).expanduser()
+
+
+def run_name(began: datetime, spec_name: str, seed: int) -> str:
+    """The name of a run that began at `began`."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", spec_name).strip("-.") or "run"
+    return f"{began.astimezone(UTC):%Y%m%dT%H%M%S}-{plain}-seed{seed}"
+
+
+def new_run(store: Path, spec_name: str, seed: int, began: datetime | None = None) -> Path:
+    """A new empty directory in the store, which is made when missing. Never one that was there before."""
+    base = run_name(began or datetime.now(UTC), spec_name, seed)
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        for attempt in count(1):
+            path = store / (base if attempt == 1 else f"{base}-{attempt}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            break
+    except OSError as error:
+        raise StoreError.of("make a run directory in", store, error) from error
+    _point_latest_at(path)
+    return path
+
+
+def runs(store: Path) -> list[Path]:
+    """The run directories of a store, oldest first; none when there is no store."""
+    try:
+        entries = sorted(store.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError.of("list", store, error) from error
+    return [
+        entry for entry in entries if entry.is_dir() and not entry.is_symlink() and (entry / "status.json").exists()
+    ]
+
+
+def _point_latest_at(run: Path) -> None:
+    """Swing the link over at once. A file system without links goes without."""
+    link = run.parent / LATEST
+    part = run.parent / f".{LATEST}.{run.name}"
+    try:
+        part.symlink_to(run.name)
+        os.replace(part, link)
+    except OSError:
+        part.unlink(missing_ok=True)

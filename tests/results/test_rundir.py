@@ -1,0 +1,201 @@
+"""What a run directory keeps, whatever happens to the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from checkers.evidence import CheckSettings
+from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
+from checkers.verdict import Finding, Validity, Verdict
+from images.broker import batch
+from images.broker.trace import TraceEvent
+from results.lines import StoreError
+from results.rundir import RunDirectory
+from workloads.history import SCHEMA as HISTORY
+from workloads.history import Recorder
+
+EVENT = TraceEvent(
+    "high_watermark", topic="t", partition=0, offset=1, high_watermark=3, members=(1, 2), detail={"positions": {"2": 3}}
+)
+PLAIN = TraceEvent("node_started")
+
+
+def test_a_run_is_named_for_its_spec_and_seed_and_latest_points_at_it(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "store", "append", 7)
+    assert run.name.endswith("-append-seed7")
+    assert (tmp_path / "store" / "latest").resolve() == run.path.resolve()
+    assert RunDirectory.create(tmp_path / "store", "append", 7).path != run.path
+
+
+def test_a_killed_writer_leaves_all_but_the_line_being_written(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from pathlib import Path
+        from images.broker.trace import TraceEvent
+        from results.rundir import RunDirectory
+        run = RunDirectory.create(Path(sys.argv[1]), "append", 7)
+        for second in range(10):
+            run.append_trace(second * 1_000_000_000, "b1", TraceEvent("resigned", topic="t", partition=0))
+        run.append_fault(0, fault="Kill", family="kill", nodes=["b1"], started_ns=5)
+        with open(run.path / "trace.jsonl", "ab") as torn:
+            torn.write(b'{"time_ns":11,"seq":99,"no')
+            torn.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    process = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, env=os.environ, timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    run = RunDirectory.open(tmp_path / "latest")
+    evidence = run.load()
+    assert evidence.trace["time_ns"].to_pylist() == [second * 1_000_000_000 for second in range(10)]
+    assert evidence.faults["fault"].to_pylist() == ["Kill"]
+    assert evidence.faults["ended_ns"].to_pylist() == [None]
+    gaps = run.gaps()
+    assert any("did not end" in gap for gap in gaps)
+    assert any("trace.jsonl ends in a torn line" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "trace.jsonl", "faults.jsonl", "status.json", "settings.json"])
+def test_a_run_directory_loads_whatever_single_file_is_missing(tmp_path: Path, name: str) -> None:
+    run = _recorded(tmp_path)
+    (run.path / name).unlink()
+    evidence = RunDirectory.open(run.path).load()
+    rows = {"history": evidence.history, "trace": evidence.trace, "faults": evidence.faults}
+    assert {table: content.num_rows > 0 for table, content in rows.items()} == {
+        table: name != f"{table}.jsonl" for table in rows
+    }
+
+
+def test_a_run_cut_at_any_byte_still_loads_a_prefix(tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    for name, column in (("trace", "seq"), ("history", "index"), ("faults", "started_ns")):
+        path = run.path / f"{name}.jsonl"
+        whole = path.read_bytes()
+        complete = getattr(run.load(), name)[column].to_pylist()
+        for size in range(0, len(whole), 7):
+            path.write_bytes(whole[:size])
+            left = getattr(run.load(), name)[column].to_pylist()
+            assert left == complete[: len(left)]
+        path.write_bytes(whole)
+
+
+def test_sealing_keeps_every_row_and_removes_the_lines(tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    before = run.load()
+    sealed = run.seal()
+    after = RunDirectory.open(run.path).load()
+    for name, schema in (
+        ("history", HISTORY),
+        ("trace", TRACE),
+        ("faults", FAULTS),
+        ("replicas", REPLICAS),
+        ("replica_ends", REPLICA_ENDS),
+    ):
+        table = getattr(after, name)
+        assert table.equals(getattr(before, name))
+        assert table.equals(getattr(sealed, name))
+        assert table.schema.equals(schema, check_metadata=True)
+        assert not (run.path / f"{name}.jsonl").exists()
+    assert after.settings == CheckSettings(acks=1, brokers=5)
+    assert run.seal().trace.equals(after.trace)
+
+
+def test_trace_fields_that_do_not_apply_come_back_as_their_empty_values(tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    full, plain = run.seal().trace.to_pylist()
+    assert full["members"] == [1, 2]
+    assert json.loads(full["detail"]) == {"positions": {"2": 3}}
+    assert plain["seq"] == 1
+    assert plain["topic"] == plain["detail"] == ""
+    assert plain["members"] == []
+    assert {plain[name] for name in ("partition", "leader", "leader_epoch", "offset", "log_end")} == {-1}
+
+
+def test_a_fault_recorded_again_takes_the_place_of_its_beginning(tmp_path: Path) -> None:
+    faults = _recorded(tmp_path).load().faults.to_pylist()
+    assert [(fault["ended_ns"], fault["bit"], json.loads(fault["evidence"])) for fault in faults] == [
+        (9, True, {"killed": 1})
+    ]
+
+
+def test_verdicts_come_back_as_they_were_written(tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    verdicts = [
+        Verdict("linearizability", Validity.VALID, figures={"operations": 3}),
+        Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one", "two"), "t", 1, (4, 5), (9,), 77),), {}),
+    ]
+    run.write_verdict(verdicts)
+    assert RunDirectory.open(run.path).verdicts() == verdicts
+    assert json.loads((run.path / "verdict.json").read_text())["validity"] == "invalid"
+
+
+def test_digest_and_trail_come_back(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    assert run.digest() is None
+    run.write_digest("abc", [(1, 2_000, "d1"), (2, 3_000, "d2")])
+    assert run.digest() == "abc"
+    assert run.trail() == [(1, 2_000, "d1"), (2, 3_000, "d2")]
+
+
+def test_a_status_keeps_the_facts_told_before(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.write_status("running", stage="deploying", nodes=4)
+    run.write_status("finished", steps=12)
+    status = RunDirectory.open(run.path).status()
+    assert (status.state, status.stage, status.seed) == ("finished", "", 7)
+    assert status.facts == {"nodes": 4, "steps": 12}
+
+
+def test_a_directory_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(StoreError) as refusal:
+            RunDirectory.open(path)
+        assert str(path) in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_full_disk_is_told_in_one_line_naming_the_file(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    (run.path / "trace.jsonl").symlink_to("/dev/full")
+    with pytest.raises(StoreError, match=r"cannot write .*trace\.jsonl: No space left on device"):
+        run.append_trace(1_000_000_000, "b1", PLAIN)
+
+
+def test_a_store_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot make a run directory in .*file/store: Not a directory"):
+        RunDirectory.create(tmp_path / "file" / "store", "append", 7)
+
+
+def _recorded(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory.create(tmp_path / "store", "append", 7)
+    run.write_spec("seed: 7\n")
+    run.write_settings(CheckSettings(acks=1, brokers=5))
+    times = iter(range(100))
+    recorder = Recorder(run.history_path, lambda: next(times))
+    index = recorder.invoke(1, "append", "t", 0, value=5)
+    recorder.complete(index, "ok", offset=0, leader_epoch=0)
+    poll = recorder.invoke(2, "poll", "t", 0, offset=0)
+    recorder.complete(poll, "ok", offsets=[0], values=[5])
+    recorder.invoke(1, "append", "t", 0, value=6)
+    recorder.close()
+    run.append_trace(10, "b1", EVENT)
+    run.append_trace(11, "b2", PLAIN)
+    run.append_fault(0, fault="Kill", family="kill", nodes=["b1"], started_ns=5, detail={"signal": 9})
+    run.append_fault(
+        0, fault="Kill", family="kill", nodes=["b1"], started_ns=5, ended_ns=9, evidence={"killed": 1}, bit=True
+    )
+    replica = run.nodes_path / "b1" / "data" / "t-0"
+    replica.mkdir(parents=True)
+    (replica / f"{0:020}.log").write_bytes(batch.build([b"5"], timestamp_ms=1, leader_epoch=0))
+    run.close()
+    return run
