@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from importlib import import_module
 from io import BytesIO
@@ -316,51 +316,55 @@ def _varint(frame: bytes, start: int) -> tuple[int, int]:
 
 
 class Frames:
-    """Cuts a byte stream into frames. `feed` gives the frames that are complete, length prefix included."""
+    """Cuts a byte stream into frames.
 
-    __slots__ = ("_chunks", "_have", "_limit", "_need")
+    `feed` gives the frames that are complete, length prefix included. Once a length comes that no frame may have,
+    `broken` says so, and nothing that follows is taken, since nothing says where the next frame would begin.
+    """
+
+    __slots__ = ("_chunks", "_limit", "_need", "broken", "partial")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        self.broken: str | None = None
+        self.partial = 0
+        """Bytes received of a frame that is not complete."""
         self._limit = limit
         self._chunks: list[bytes] = []
-        self._have = 0
         self._need = 4
 
-    @property
-    def partial(self) -> int:
-        """Bytes received of a frame that is not complete."""
-        return self._have
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The frames completed by `data`. Raises Malformed on a length that no frame may have."""
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        """The frames completed by `data`, in order."""
+        if self.broken is not None:
+            return ()
         have = len(data)
-        if not self._have and have >= 4:  # the usual case: exactly one frame, handed on without copying it
-            need = int.from_bytes(data[:4]) + 4
-            if need == have and 0 < need - 4 <= self._limit:
-                return [data]
-        if self._have:
+        if self.partial:
             self._chunks.append(data)
-            self._have += have
-            if self._have < self._need:
-                return []
+            self.partial += have
+            if self.partial < self._need:
+                return ()
             data = b"".join(self._chunks)
             self._chunks.clear()
-            have = self._have
-        frames = []
+            have = self.partial
+        elif have > 4 and int.from_bytes(data[:4]) == have - 4 <= self._limit:
+            return (data,)  # by far the usual case: exactly one frame, handed on without copying it
+        frames: list[bytes] = []
         start = 0
         self._need = 4
         while have - start >= 4:
             length = _LENGTH.unpack_from(data, start)[0]
             if not 0 < length <= self._limit:
-                raise Malformed(f"a frame of {length} bytes; at most {self._limit} are taken")
-            if have - start < length + 4:
-                self._need = length + 4
+                self.broken = f"a frame of {length} bytes; at most {self._limit} are taken"
+                self.partial = 0
+                return frames
+            end = start + 4 + length
+            if end > have:
+                self._need = end - start
                 break
-            frames.append(data[start : start + length + 4])
-            start += length + 4
-        self._have = have - start
-        if self._have:
-            self._chunks.append(data[start:] if start else data)
+            frames.append(data[start:end])
+            start = end
+        self.partial = have - start
+        if self.partial:
+            self._chunks.append(data[start:])
         return frames
 
 
@@ -484,6 +488,8 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
                 if not future.done():
                     future.set_result(payload)
+            if self._frames.broken is not None:
+                raise Malformed(self._frames.broken)
         except Malformed as error:
             self._lose(str(error))
 
