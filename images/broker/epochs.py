@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 UNDEFINED = -1
 """No leader epoch, or no offset."""
@@ -62,6 +62,11 @@ class EpochCache:
     """The epochs of one replica's log, oldest first. Compares and hashes by its entries."""
 
     entries: tuple[EpochEntry, ...] = ()
+
+    @classmethod
+    def of(cls, *entries: tuple[int, int]) -> Self:
+        """The cache with these (epoch, start) pairs, given oldest first."""
+        return cls(tuple(EpochEntry(*entry) for entry in entries))
 
     @property
     def latest(self) -> int:
@@ -136,7 +141,7 @@ class EpochCache:
 
     @staticmethod
     def from_checkpoint(text: str) -> EpochCache | None:
-        """Read what `to_checkpoint` wrote. None when it is torn or garbled in any way; the log is the authority then."""
+        """Read what `to_checkpoint` wrote. None when torn or garbled in any way: the log is the authority then."""
         if not text.endswith("\n"):
             return None
         lines = text[:-1].split("\n")
