@@ -1,0 +1,135 @@
+"""Mappings from YAML into frozen dataclasses, strictly.
+
+What a user writes is read by the annotations of the dataclass it stands for: an unknown name, a missing name or a value
+of another type is refused with one line that names the field, the value, and what would be right. Nothing is guessed:
+`"3"` is not a number and `yes` is not a list.
+
+A duration is a number of seconds or a text such as `300ms`, `5s`, `2m`; it goes to fields whose name ends in `_s`, and
+may be written without that ending (`at: 5s` fills `at_s`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from enum import StrEnum
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+
+
+class FieldError(ValueError):
+    """A field that cannot be used; the message is one line for the user."""
+
+
+def read(cls: type[T], values: object, where: str = "") -> T:
+    """The `cls` that the mapping `values` stands for. Raises FieldError; `where` is put before the names it tells."""
+    if not isinstance(values, Mapping):
+        raise FieldError(f"{where or cls.__name__.lower()}: {values!r} is not a mapping of names to values")
+    known = _names(cls)
+    hints = get_type_hints(cls)
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        item = known.get(name) if isinstance(name, str) else None
+        if item is None:
+            raise FieldError(f"{_at(where, name)}: unknown field{_suggestion(str(name), known)}")
+        arguments[item.name] = convert(value, hints[item.name], _at(where, name), duration=item.name.endswith("_s"))
+    for item in known.values():
+        if item.name not in arguments and item.default is MISSING and item.default_factory is MISSING:
+            raise FieldError(f"{_at(where, item.name.removesuffix('_s'))}: missing")
+    try:
+        return cls(**arguments)
+    except FieldError:
+        raise
+    except ValueError as error:
+        raise FieldError(f"{where}: {error}" if where else str(error)) from None
+
+
+def convert(value: object, kind: Any, where: str, *, duration: bool = False) -> Any:
+    """`value` as the annotation `kind` asks for it. Raises FieldError naming `where`."""
+    origin = get_origin(kind)
+    if origin is Union or origin is types.UnionType:
+        if value is None and type(None) in get_args(kind):
+            return None
+        (kind,) = (choice for choice in get_args(kind) if choice is not type(None))
+        return convert(value, kind, where, duration=duration)
+    if origin is tuple:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, Sequence):
+            raise FieldError(f"{where}: {value!r} is not a list")
+        element = get_args(kind)[0]
+        return tuple(convert(part, element, f"{where}[{number}]") for number, part in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise FieldError(f"{where}: {value!r} is not a mapping of names to values")
+        return {str(name): _setting(part, _at(where, name)) for name, part in value.items()}
+    if duration:
+        return seconds(value, where)
+    return _scalar(value, kind, where)
+
+
+def seconds(value: object, where: str) -> float:
+    """A duration: a number of seconds, or a text with its unit."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match[1]) * _SECONDS[match[2]]
+    raise FieldError(f"{where}: {value!r} is not a duration such as 300ms, 5s, 2m or a number of seconds")
+
+
+def _scalar(value: object, kind: Any, where: str) -> Any:
+    if issubclass(kind, StrEnum):
+        if isinstance(value, str) and value in set(kind):
+            return kind(value)
+        raise FieldError(f"{where}: {value!r} is not one of {', '.join(kind)}")
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise FieldError(f"{where}: {value!r} is neither true nor false")
+    if kind is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise FieldError(f"{where}: {value!r} is not a whole number")
+    if kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        raise FieldError(f"{where}: {value!r} is not a number")
+    if isinstance(value, str):
+        return value
+    raise FieldError(f"{where}: {value!r} is not a text; put it in quotes")
+
+
+def _setting(value: object, where: str) -> str:
+    """A Kafka setting's value as its text: YAML reads `true` and `2` as themselves, properties know only text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise FieldError(f"{where}: {value!r} is not a single value")
+
+
+def _names(cls: type) -> dict[str, Field[Any]]:
+    known: dict[str, Field[Any]] = {}
+    for item in fields(cls):
+        if not item.init:
+            continue
+        known[item.name] = item
+        if item.name.endswith("_s"):
+            known[item.name.removesuffix("_s")] = item
+    return known
+
+
+def _at(where: str, name: object) -> str:
+    return f"{where}.{name}" if where else str(name)
+
+
+def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; one of: {', '.join(known)}"

@@ -1,0 +1,124 @@
+"""The nemesis: carries a schedule out and keeps the record of what it did.
+
+Every fault runs by itself, so faults overlap as the schedule has them. A fault is injected at its time, healed when its
+duration is over or the run's is, whichever comes first, and healed as well when the nemesis is cancelled. Each is
+recorded when it begins and when it holds, so that a run killed in the middle still tells what was broken at the time,
+and when it has healed, with its evidence. The last record of a number counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from nemesis.fault import Fault, Grips, Site
+from nemesis.ports import Cluster
+from nemesis.schedule import Planned, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What became of one fault of the schedule."""
+
+    number: int
+    """Its place in the schedule, from 0; the later records of a fault have the number of the first."""
+    fault: str
+    family: str
+    nodes: tuple[str, ...]
+    started_ns: int
+    ended_ns: int | None
+    detail: Mapping[str, Any]
+    """The fault's own fields, and under `resolved` the nodes its symbolic targets stood for."""
+    evidence: Mapping[str, Any]
+    """Numbers by name, summed over nodes; under `nodes` the same a node when there were several."""
+    bit: bool
+    note: str
+
+
+class Nemesis:
+    """Carries out one schedule on one cluster, once."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        schedule: Schedule,
+        random: Random,
+        record: Callable[[Injection], None],
+        topic: str = "",
+    ) -> None:
+        self._cluster = cluster
+        self._schedule = schedule
+        self._random = random
+        self._record = record
+        self._topic = topic
+        self._grips = Grips()
+        self._active: dict[int, str] = {}
+        self.injections: list[Injection] = []
+        """Every fault that has healed, in that order."""
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The faults that hold now, in a few words each."""
+        return tuple(self._active.values())
+
+    async def run(self, until_s: float) -> None:
+        """Carry the schedule out until the loop's clock reads `until_s`; return once everything is healed."""
+        start_s = asyncio.get_running_loop().time()
+        # A stream each, drawn before anything happens: what one fault draws changes nothing for the others.
+        streams = [Random(self._random.getrandbits(64)) for _ in self._schedule]
+        faults = [
+            asyncio.ensure_future(self._carry_out(number, planned, stream, start_s, until_s))
+            for number, (planned, stream) in enumerate(zip(self._schedule, streams, strict=True))
+            if start_s + planned.at_s < until_s
+        ]
+        await asyncio.gather(*faults)
+
+    async def _carry_out(self, number: int, planned: Planned, random: Random, start_s: float, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, start_s + planned.at_s - loop.time()))
+        fault = planned.fault
+        site = Site(self._cluster, self._grips, random, self._topic)
+        began_ns = self._cluster.now_ns()
+        self._active[number] = fault.describe()
+        try:
+            async with asyncio.timeout_at(min(loop.time() + planned.for_s, until_s)):
+                self._record(_injection(number, fault, site, began_ns, None))
+                await fault.inject(site)
+                self._record(_injection(number, fault, site, began_ns, None))
+                self._active[number] = " ".join((fault.describe(), *_resolved(site)))
+                await loop.create_future()
+        except TimeoutError:
+            pass
+        except Exception as error:
+            site.notes.append(f"injecting failed: {type(error).__name__}: {error}")
+        finally:
+            await site.heal()
+            del self._active[number]
+            healed = _injection(number, fault, site, began_ns, self._cluster.now_ns())
+            self.injections.append(healed)
+            self._record(healed)
+
+
+def _injection(number: int, fault: Fault, site: Site, began_ns: int, ended_ns: int | None) -> Injection:
+    evidence: dict[str, Any] = dict(site.evidence)
+    if len(site.evidence_of_node) > 1:
+        evidence["nodes"] = site.evidence_of_node
+    return Injection(
+        number=number,
+        fault=fault.name,
+        family=fault.family,
+        nodes=tuple(site.aimed_at),
+        started_ns=began_ns,
+        ended_ns=ended_ns,
+        detail={**fault.to_mapping(), "resolved": site.resolved},
+        evidence=evidence,
+        bit=fault.bit(site.evidence),
+        note="; ".join([" ".join((fault.describe(), *_resolved(site))), *site.notes]),
+    )
+
+
+def _resolved(site: Site) -> list[str]:
+    return [f"[{target}: {' '.join(nodes)}]" for target, nodes in site.resolved.items() if target != "all"]

@@ -1,0 +1,123 @@
+"""Faults laid out in time.
+
+A schedule is a list of faults, each with the moment it is injected, counted from the start of the workload, and how
+long it lasts. It is a value: scripted in a spec,
+
+    faults:
+      - {at: 5s, for: 3s, fault: partition, shape: isolate, nodes: [leader/0]}
+      - {at: 6s, for: 10s, fault: power-loss, nodes: [b2], keep: torn}
+
+drawn from a seed (`nemesis.swarm`) or made by Hypothesis (`nemesis.strategies`), and written back as the same script.
+Everything is healed at the end of the workload, whatever the schedule says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nemesis.choreography import DeafLeader, UncleanReturn, ZombieFollower
+from nemesis.clock import Clock
+from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
+from nemesis.fault import Fault, TargetError, check_target
+from nemesis.fields import FieldError, read, seconds
+from nemesis.packets import Packets
+from nemesis.partition import Partition
+from nemesis.process import Kill, Pause
+
+FAULTS: Mapping[str, type[Fault]] = {
+    fault.name: fault
+    for fault in (
+        Partition,
+        Kill,
+        PowerLoss,
+        Pause,
+        Clock,
+        Packets,
+        ZombieFollower,
+        UncleanReturn,
+        DeafLeader,
+        PowerLossAll,
+        FsyncLies,
+    )
+}
+"""Every fault by the name a schedule gives it."""
+
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(fault.family for fault in FAULTS.values()))
+"""Every family by the name `--faults` gives it."""
+
+BY_NAME_ONLY = (PowerLossAll.family, FsyncLies.family)
+"""Families that `all` leaves out, since the protocol promises nothing against them."""
+
+FAIR_FAMILIES = tuple(family for family in FAMILIES if family not in BY_NAME_ONLY)
+"""The families of `--faults all`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault with its time, in seconds from the start of the workload."""
+
+    at_s: float
+    for_s: float
+    fault: Fault
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As a line of a script."""
+        return {"at": round(self.at_s, 6), "for": round(self.for_s, 6)} | self.fault.to_mapping()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Faults in the order of their injection; equal times keep the order given."""
+
+    planned: tuple[Planned, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "planned", tuple(sorted(self.planned, key=lambda planned: planned.at_s)))
+
+    def __iter__(self) -> Iterator[Planned]:
+        return iter(self.planned)
+
+    def __len__(self) -> int:
+        return len(self.planned)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that occur, in the order of FAMILIES."""
+        present = [planned.fault.family for planned in self.planned]
+        return tuple(family for family in FAMILIES if family in present)
+
+    def check(self, brokers: Sequence[str], controllers: Sequence[str], partitions: int) -> None:
+        """Raise FieldError when a target names nothing in such a cluster."""
+        for number, planned in enumerate(self.planned):
+            for target in planned.fault.targets():
+                try:
+                    check_target(target, brokers, controllers, partitions)
+                except TargetError as error:
+                    raise FieldError(f"faults[{number}]: {error}") from None
+
+    def to_script(self) -> list[dict[str, Any]]:
+        """As `parse_script` reads it."""
+        return [planned.to_mapping() for planned in self.planned]
+
+
+def parse_script(script: object) -> Schedule:
+    """The schedule that a spec's list of faults stands for. Raises FieldError naming what is wrong."""
+    if not isinstance(script, Sequence) or isinstance(script, str):
+        raise FieldError(f"faults: {script!r} is not a list of faults")
+    return Schedule(tuple(_parse(item, f"faults[{number}]") for number, item in enumerate(script)))
+
+
+def _parse(item: object, where: str) -> Planned:
+    if not isinstance(item, Mapping):
+        raise FieldError(f"{where}: {item!r} is not a fault such as {{at: 5s, for: 3s, fault: kill, nodes: [b2]}}")
+    values = dict(item)
+    name = values.pop("fault", None)
+    if name not in FAULTS:
+        raise FieldError(f"{where}.fault: {name!r} is not one of {', '.join(FAULTS)}")
+    for needed in ("at", "for"):
+        if needed not in values:
+            raise FieldError(f"{where}.{needed}: missing; a duration such as 5s")
+    at_s, for_s = seconds(values.pop("at"), f"{where}.at"), seconds(values.pop("for"), f"{where}.for")
+    return Planned(at_s, for_s, read(FAULTS[name], values, where))

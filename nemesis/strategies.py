@@ -1,0 +1,69 @@
+"""Hypothesis strategies for schedules, for property tests and for making a failing schedule smaller.
+
+Everything shrinks towards less: fewer faults, earlier and shorter ones, plain node names over symbolic targets, and the
+first of each choice (isolate over ring, held over reset). The fair budget of `nemesis.swarm` holds: only `victims` are
+killed or lose power.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from nemesis.clock import Clock
+from nemesis.disk import PowerLoss
+from nemesis.fault import Fault
+from nemesis.packets import Packets
+from nemesis.partition import Flavour, Partition, Shape
+from nemesis.ports import Keep
+from nemesis.process import Kill, Pause
+from nemesis.schedule import Planned, Schedule
+from nemesis.swarm import Ground
+
+
+def targets(ground: Ground) -> st.SearchStrategy[str]:
+    """One target: a broker, a controller, or the leader of a partition."""
+    leaders = [f"leader/{index}" for index in range(ground.partitions)]
+    return st.sampled_from([*ground.brokers, *ground.controllers, *leaders])
+
+
+def faults(ground: Ground, victims: tuple[str, ...]) -> st.SearchStrategy[Fault]:
+    """One fault of any fair family that is a single step."""
+    one = targets(ground).map(lambda target: (target,))
+    brokers = st.sampled_from(ground.brokers).map(lambda broker: (broker,))
+    kinds: list[st.SearchStrategy[Fault]] = [
+        st.builds(Pause, nodes=one),
+        st.builds(
+            Partition,
+            shape=st.sampled_from(list(Shape)),
+            nodes=brokers,
+            flavour=st.sampled_from(list(Flavour)),
+        ),
+        st.builds(
+            Packets,
+            nodes=one,
+            delay_ms=st.integers(1, 1_000).map(float),
+            jitter_ms=st.integers(0, 500).map(float),
+            loss=st.sampled_from([0.0, 0.05, 0.3]),
+            one_way=st.booleans(),
+        ),
+        st.builds(
+            Clock, nodes=one, jump_ms=st.integers(1, 4_000).map(float), rate=st.sampled_from([1.0, 0.0, 0.5, 2.0])
+        ),
+    ]
+    if victims:
+        victim = st.sampled_from(victims).map(lambda node: (node,))
+        kinds += [
+            st.builds(Kill, nodes=victim),
+            st.builds(PowerLoss, nodes=victim, keep=st.sampled_from(list(Keep))),
+        ]
+    return st.one_of(kinds)
+
+
+@st.composite
+def schedules(draw: st.DrawFn, ground: Ground, time_limit_s: float = 30.0, most: int = 12) -> Schedule:
+    """A fair schedule of up to `most` faults within `time_limit_s`."""
+    victims = tuple(draw(st.permutations(ground.brokers)))[: ground.unclean_budget]
+    moments = st.integers(0, int(time_limit_s * 10)).map(lambda tenths: tenths / 10)
+    durations = st.integers(1, int(ground.patience_s * 50)).map(lambda tenths: tenths / 10)
+    planned = st.builds(Planned, at_s=moments, for_s=durations, fault=faults(ground, victims))
+    return Schedule(tuple(draw(st.lists(planned, max_size=most))))
