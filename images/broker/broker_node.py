@@ -1,0 +1,314 @@
+"""The life of a broker: register, follow the metadata log, send heartbeats, serve, hand over and leave.
+
+A broker acts upon metadata only from its own registration record on. Everything before belongs to earlier lives of the
+same broker, in which it may have led partitions; the registration has taken it out of leadership and ISRs (RC §6.5.1).
+
+Whatever fails here that is not the network (a full disk, a bug) ends the whole node, as a storage failure ends Kafka's
+broker: a broker that cannot write must not go on promising.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
+from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest, Listener
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+
+from images.broker import batch as batches
+from images.broker import metadata
+from images.broker.config import NodeConfig
+from images.broker.controller_channel import ControllerChannel
+from images.broker.describing import Describing
+from images.broker.doors import Doors, Files
+from images.broker.isr_changes import IsrChanges
+from images.broker.metadata import ClusterImage
+from images.broker.replicas import Replicas
+from images.broker.server import Handler, Request, Server
+from images.broker.serving import Serving
+from images.broker.trace import TraceEvent
+from images.broker.wire import Api, ConnectionLost
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+NO_BROKER_EPOCH = -1
+_METADATA_WAIT_S = 0.5
+_METADATA_MAX_BYTES = 1 << 20
+_PLAINTEXT = 0
+
+
+class BrokerNode:
+    """One broker process. `run` returns after a controlled shutdown."""
+
+    def __init__(self, config: NodeConfig, doors: Doors) -> None:
+        self._config = config
+        self._doors = doors
+        self._epoch = NO_BROKER_EPOCH
+        self._image = ClusterImage()
+        """The metadata log as far as it has been read."""
+        self._applied = ClusterImage()
+        """The metadata this broker acts upon; empty until it has read its own registration."""
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timeout_s = config.seconds("replica.socket.timeout.ms")
+
+        def channel(purpose: str) -> ControllerChannel:
+            return ControllerChannel(config.voters, f"broker-{config.node_id}-{purpose}", timeout_s)
+
+        self._heartbeats = channel("heartbeat")
+        self._metadata = channel("metadata")
+        self._isr_channel = channel("alter-partition")
+        self._forwards = channel("forwarding")
+        self._backoff_s = config.seconds("replica.fetch.backoff.ms")
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until `stopping` is set, then hand over and leave cleanly. Raises what made the node fail."""
+        loop = asyncio.get_running_loop()
+        previous_epoch = take_clean_shutdown(self._doors.files)
+        self._doors.trace(TraceEvent("node_started", broker_epoch=previous_epoch))
+        async with asyncio.TaskGroup() as tasks:
+
+            def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+                return tasks.create_task(work)
+
+            isr_changes = IsrChanges(
+                self._config.node_id, self._isr_channel, lambda: self._epoch, self._backoff_s, spawn
+            )
+            replicas = Replicas(
+                self._config,
+                self._doors,
+                loop.time,
+                lambda: self._epoch,
+                isr_changes.propose,
+                spawn,
+                clean=previous_epoch != NO_BROKER_EPOCH,
+            )
+            server = self._server(replicas)
+            await server.start(self._config.listener.host, self._config.listener.port)
+            await self._register(previous_epoch)
+            background = [
+                spawn(self._follow_metadata(replicas)),
+                spawn(self._keep_session()),
+                spawn(self._tick(replicas)),
+                spawn(self._checkpoint(replicas)),
+                spawn(self._watch_failure()),
+            ]
+            await stopping.wait()
+            await self._hand_over()
+            for task in background:
+                task.cancel()
+            await server.close()
+            replicas.close()
+            leave_clean_shutdown(self._doors.files, self._epoch)
+            for channel in (self._heartbeats, self._metadata, self._isr_channel, self._forwards):
+                channel.close()
+            self._doors.log("shut down cleanly")
+
+    def _server(self, replicas: Replicas) -> Server:
+        serving = Serving(
+            replicas,
+            lambda: self._applied,
+            fetch_max_bytes=self._config.number("fetch.max.bytes"),
+            latest_timeout_s=self._config.seconds("replica.fetch.wait.max.ms"),
+        )
+        describing = Describing(self._config, lambda: self._applied, self._forwards, lambda: self._epoch)
+        handlers: dict[Api, Handler] = {
+            Api.PRODUCE: serving.produce,
+            Api.FETCH: serving.fetch,
+            Api.LIST_OFFSETS: serving.list_offsets,
+            Api.OFFSET_FOR_LEADER_EPOCH: serving.offset_for_leader_epoch,
+            Api.METADATA: describing.metadata,
+            Api.DESCRIBE_CLUSTER: describing.describe_cluster,
+            Api.DESCRIBE_CONFIGS: describing.describe_configs,
+            Api.CREATE_TOPICS: describing.create_topics,
+            Api.DELETE_TOPICS: describing.delete_topics,
+            Api.INIT_PRODUCER_ID: describing.init_producer_id,
+        }
+        return Server(
+            {api: self._guarded(handler) for api, handler in handlers.items()},
+            log=self._doors.log,
+            topic_names=describing,
+            max_frame_bytes=self._config.number("socket.request.max.bytes"),
+        )
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """A handler whose storage failure is the failure of the node and not of one connection."""
+
+        async def handle(request: Request) -> Any:
+            try:
+                return await handler(request)
+            except OSError as error:
+                if not self._failed.done():
+                    self._failed.set_exception(error)
+                raise
+
+        return handle
+
+    async def _watch_failure(self) -> None:
+        await self._failed
+
+    # --- the session with the controller ------------------------------------------------------------------------------
+
+    async def _register(self, previous_epoch: int) -> None:
+        """Ask until the controller grants a broker epoch; it refuses while the session of an earlier life lasts."""
+        request = BrokerRegistrationRequest(
+            broker_id=self._config.node_id,
+            cluster_id=self._config.cluster_id,
+            incarnation_id=uuid.UUID(int=self._doors.random.getrandbits(128), version=4),
+            listeners=(
+                Listener(
+                    name="PLAINTEXT",
+                    host=self._config.advertised.host,
+                    port=self._config.advertised.port,
+                    security_protocol=_PLAINTEXT,
+                ),
+            ),
+            features=(),
+            rack=None,
+            previous_broker_epoch=previous_epoch,
+        )
+        refusal = ""
+        while True:
+            try:
+                answer = await self._heartbeats.call(request)
+                if answer.error_code is ErrorCode.none:
+                    break
+                reason = answer.error_code.name
+                if answer.error_code is ErrorCode.not_controller:
+                    self._heartbeats.try_next()
+            except ConnectionLost as lost:
+                reason = str(lost)
+            if reason != refusal:
+                self._doors.log(f"not registered yet: {reason}")
+                refusal = reason
+            await asyncio.sleep(self._backoff_s)
+        self._epoch = answer.broker_epoch
+        self._doors.trace(
+            TraceEvent("registered", broker_epoch=self._epoch, detail={"clean": previous_epoch != NO_BROKER_EPOCH})
+        )
+        self._doors.log(f"registered with broker epoch {self._epoch}")
+
+    async def _beat(self, *, shutting_down: bool) -> Any:
+        """One heartbeat; None when no answer came."""
+        try:
+            answer = await self._heartbeats.call(
+                BrokerHeartbeatRequest(
+                    broker_id=self._config.node_id,
+                    broker_epoch=self._epoch,
+                    current_metadata_offset=self._applied.offset - 1,
+                    want_fence=False,
+                    want_shut_down=shutting_down,
+                )
+            )
+        except ConnectionLost:
+            return None
+        if answer.error_code is ErrorCode.not_controller:
+            self._heartbeats.try_next()
+        return answer
+
+    async def _keep_session(self) -> None:
+        interval_s = self._config.seconds("broker.heartbeat.interval.ms")
+        while True:
+            answer = await self._beat(shutting_down=False)
+            fenced = answer is not None and answer.error_code is ErrorCode.none and answer.is_fenced
+            # A fenced broker has nothing to do but to catch up, and is wanted back soon.
+            await asyncio.sleep(min(interval_s, self._backoff_s) if fenced or answer is None else interval_s)
+
+    async def _hand_over(self) -> None:
+        """Controlled shutdown: ask the controller to move leadership away, and wait until it has."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._config.seconds("controlled.shutdown.timeout.ms")
+        while loop.time() < until:
+            answer = await self._beat(shutting_down=True)
+            if answer is not None and answer.error_code is ErrorCode.none and answer.should_shut_down:
+                return
+            await asyncio.sleep(min(self._backoff_s, max(0.0, until - loop.time())))
+        self._doors.log("leaving without having handed everything over: the time for it is up")
+
+    # --- metadata -----------------------------------------------------------------------------------------------------
+
+    async def _follow_metadata(self, replicas: Replicas) -> None:
+        while True:
+            try:
+                response = await self._metadata.call(self._metadata_fetch(), _METADATA_WAIT_S)
+            except ConnectionLost:
+                await asyncio.sleep(self._backoff_s)
+                continue
+            answer = response.responses[0].partitions[0] if response.responses else None
+            if answer is None or answer.error_code is not ErrorCode.none:
+                self._metadata.try_next()
+                await asyncio.sleep(self._backoff_s)
+                continue
+            if answer.records:
+                self._read_metadata(answer.records)
+                if self._image.offset > self._epoch:
+                    self._applied = self._image
+                    replicas.apply(self._image)
+
+    def _metadata_fetch(self) -> FetchRequest:
+        partition = FetchPartition(
+            partition=0, fetch_offset=self._image.offset, partition_max_bytes=_METADATA_MAX_BYTES
+        )
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._config.node_id, replica_epoch=self._epoch),
+            max_wait=timedelta(seconds=_METADATA_WAIT_S),
+            min_bytes=1,
+            max_bytes=_METADATA_MAX_BYTES,
+            topics=(FetchTopic(topic_id=metadata.TOPIC_ID, partitions=(partition,)),),
+            forgotten_topics_data=(),
+        )
+
+    def _read_metadata(self, records: bytes) -> None:
+        """Apply whole batches: all records of one change share a batch, so that none is ever seen in part."""
+        for header, batch in batches.iterate(records):
+            if header.base_offset < self._image.offset:
+                continue
+            changes = [metadata.decode(record.value or b"") for record in batches.records(batch)]
+            self._image = self._image.apply_all(changes, header.base_offset)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    async def _tick(self, replicas: Replicas) -> None:
+        # Half of the lag allowed, as Kafka's isr-expiration task.
+        interval_s = self._config.seconds("replica.lag.time.max.ms") / 2
+        while True:
+            await asyncio.sleep(interval_s)
+            replicas.tick()
+
+    async def _checkpoint(self, replicas: Replicas) -> None:
+        interval_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
+        while True:
+            await asyncio.sleep(interval_s)
+            replicas.checkpoint_high_watermarks()
+
+
+def take_clean_shutdown(files: Files) -> int:
+    """The broker epoch of the previous life if it ended cleanly, else -1. The mark is gone before anything is written,
+    so that a crash of this life is never mistaken for a clean end."""
+    if not files.exists(CLEAN_SHUTDOWN):
+        return NO_BROKER_EPOCH
+    file = files.open(CLEAN_SHUTDOWN)
+    content = file.read(0, file.size())
+    file.close()
+    files.delete(CLEAN_SHUTDOWN)
+    files.sync_directory(".")
+    try:
+        return int(json.loads(content)["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return NO_BROKER_EPOCH
+
+
+def leave_clean_shutdown(files: Files, broker_epoch: int) -> None:
+    """Mark that everything is on disk, as the last thing a broker does."""
+    temporary = f"{CLEAN_SHUTDOWN}.tmp"
+    files.delete(temporary)
+    file = files.open(temporary)
+    file.append(json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
+    file.fsync()
+    file.close()
+    files.rename(temporary, CLEAN_SHUTDOWN)
+    files.sync_directory(".")

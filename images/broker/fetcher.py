@@ -1,0 +1,192 @@
+"""Following: one fetcher for each broker that leads partitions this broker follows.
+
+A fetcher asks for all its partitions in one Fetch, waits at the leader until there is something new, and hands each
+answer, with the offset and leader epoch it was asked at, to the replica, which decides whether it still means anything.
+A partition that fails rests for `replica.fetch.backoff.ms`; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+from images.broker.config import Endpoint
+from images.broker.partition import Role
+from images.broker.replica import Replica, resolve
+from images.broker.wire import Connection, ConnectionLost
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Starts a task whose failure is the failure of the node."""
+
+LATEST = -1
+"""The timestamp by which ListOffsets asks for the end of a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How much and how long a fetcher asks for."""
+
+    max_wait_s: float
+    partition_max_bytes: int
+    max_bytes: int
+    backoff_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Where a partition stood when it was asked for."""
+
+    replica: Replica
+    offset: int
+    leader_epoch: int
+
+
+class Fetcher:
+    """Fetches from one leader for as long as there is something to follow."""
+
+    def __init__(
+        self,
+        node_id: int,
+        leader: int,
+        endpoint: Endpoint,
+        limits: FetchLimits,
+        broker_epoch: Callable[[], int],
+        log: Callable[[str], None],
+        spawn: Spawn,
+    ) -> None:
+        self.leader = leader
+        self.endpoint = endpoint
+        self._node_id = node_id
+        self._limits = limits
+        self._broker_epoch = broker_epoch
+        self._log = log
+        self._replicas: tuple[Replica, ...] = ()
+        self._resting_until: dict[Replica, float] = {}
+        self._connection: Connection | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self._task = spawn(self._run())
+
+    def follow(self, replicas: Iterable[Replica]) -> None:
+        """Fetch for these replicas from the next round on, which begins now if nothing is being waited for."""
+        self._replicas = tuple(replicas)
+        self._resting_until = {
+            replica: until for replica, until in self._resting_until.items() if replica in self._replicas
+        }
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def close(self) -> None:
+        """Stop fetching."""
+        self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            sent = {
+                (replica.topic_id, replica.index): _Sent(replica, replica.state.log_end, replica.state.leader_epoch)
+                for replica in self._replicas
+                if replica.state.role is Role.FOLLOWER
+                and replica.state.leader == self.leader
+                and self._resting_until.get(replica, now) <= now
+            }
+            if not sent:
+                await self._rest_all()
+                continue
+            try:
+                response = await self._call(self._request(list(sent.values())))
+                for topic in response.responses:
+                    for answer in topic.partitions:
+                        asked = sent.get((topic.topic_id, answer.partition_index))
+                        if asked is not None:
+                            await self._take(asked, answer)
+            except ConnectionLost as lost:
+                self._log(f"fetching from broker {self.leader} failed: {lost}")
+                await self._rest_all()
+
+    async def _call(self, request: Any) -> Any:
+        if self._connection is None or self._connection.closed:
+            self._connection = await Connection.open(
+                self.endpoint.host, self.endpoint.port, f"replica-{self._node_id}", self._limits.timeout_s
+            )
+        return await self._connection.call(request, self._limits.timeout_s + self._limits.max_wait_s)
+
+    def _request(self, sent: list[_Sent]) -> FetchRequest:
+        topics: dict[Any, list[FetchPartition]] = {}
+        for asked in sent:
+            topics.setdefault(asked.replica.topic_id, []).append(
+                FetchPartition(
+                    partition=asked.replica.index,
+                    current_leader_epoch=asked.leader_epoch,
+                    fetch_offset=asked.offset,
+                    last_fetched_epoch=asked.replica.state.epochs.latest,
+                    log_start_offset=asked.replica.state.log_start,
+                    partition_max_bytes=self._limits.partition_max_bytes,
+                )
+            )
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
+            max_wait=timedelta(seconds=self._limits.max_wait_s),
+            min_bytes=1,
+            max_bytes=self._limits.max_bytes,
+            topics=tuple(FetchTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
+            forgotten_topics_data=(),
+        )
+
+    async def _take(self, asked: _Sent, answer: Any) -> None:
+        replica = asked.replica
+        if answer.error_code is ErrorCode.none:
+            diverging = answer.diverging_epoch
+            if diverging.end_offset >= 0:
+                replica.diverged(asked.offset, asked.leader_epoch, diverging.epoch, diverging.end_offset)
+                return
+            complaint = replica.replicate(
+                asked.offset, asked.leader_epoch, answer.records or b"", answer.high_watermark
+            )
+            if complaint is not None:
+                self._log(complaint)
+                self._rest(replica)
+        elif answer.error_code is ErrorCode.offset_out_of_range:
+            await self._cut_to_leader_end(asked)
+        else:
+            # Fenced, not yet known, no longer the leader: metadata on one side or the other is on its way.
+            self._rest(replica)
+
+    async def _cut_to_leader_end(self, asked: _Sent) -> None:
+        partition = ListOffsetsPartition(
+            partition_index=asked.replica.index, current_leader_epoch=asked.leader_epoch, timestamp=LATEST
+        )
+        response = await self._call(
+            ListOffsetsRequest(
+                replica_id=self._node_id,
+                isolation_level=0,
+                topics=(ListOffsetsTopic(name=asked.replica.topic, partitions=(partition,)),),
+            )
+        )
+        answer = response.topics[0].partitions[0]
+        if answer.error_code is ErrorCode.none:
+            asked.replica.cut_to_leader_end(asked.leader_epoch, answer.offset)
+        else:
+            self._rest(asked.replica)
+
+    def _rest(self, replica: Replica) -> None:
+        self._resting_until[replica] = asyncio.get_running_loop().time() + self._limits.backoff_s
+
+    async def _rest_all(self) -> None:
+        """Wait for the back-off, or until `follow` brings something new."""
+        loop = asyncio.get_running_loop()
+        self._woken = woken = loop.create_future()
+        timer = loop.call_later(self._limits.backoff_s, resolve, woken)
+        await woken
+        timer.cancel()
+

@@ -1,0 +1,23 @@
+"""Running one node of either role: the one entry point for a process and for the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+
+from images.broker.broker_node import BrokerNode
+from images.broker.config import NodeConfig
+from images.broker.controller_node import ControllerNode
+from images.broker.doors import Doors
+
+
+async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
+    """Run until `stopping` is set; a broker then hands its leadership over first. Raises what made the node fail."""
+    if config.roles == ("broker",):
+        await BrokerNode(config, doors).run(stopping)
+        return
+    controller = ControllerNode(config, doors)
+    await controller.start()
+    try:
+        await stopping.wait()
+    finally:
+        await controller.close()

@@ -1,0 +1,447 @@
+"""One replica on this broker: the decision machine of `partition.py`, its log, and those who wait for it.
+
+This is the only place where decisions about a partition become I/O. Decisions are carried out in the order given,
+traced as they are carried out, and whoever waits for the replica (a produce for the high watermark, a fetch for data)
+is woken when anything changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from images.broker import partition as machine
+from images.broker.batch import CorruptBatch, Header, assign, check, iterate
+from images.broker.log import Log
+from images.broker.partition import (
+    BecameFollower,
+    BecameLeader,
+    Decision,
+    HighWatermarkMoved,
+    IsrCommitted,
+    IsrRefused,
+    IsrSettled,
+    Limits,
+    Partition,
+    ProposeIsr,
+    ReplicaFetch,
+    Resigned,
+    Role,
+    Step,
+    Truncate,
+    View,
+)
+from images.broker.producers import Duplicate, Refuse, judge
+from images.broker.trace import TraceEvent
+
+ACKS_ALL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of a produced batch. `end` is exclusive; a duplicate carries the offsets of the first time."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a fetch of one partition is given."""
+
+    error: ErrorCode
+    records: bytes = b""
+    high_watermark: int = -1
+    log_start: int = -1
+    diverging: tuple[int, int] | None = None
+    urgent: bool = False
+    """Worth answering at once although it carries no records."""
+
+
+class Replica:
+    """One replica of `topic`-`index`. `propose` takes an ISR change to the controller; it must not block."""
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: uuid.UUID,
+        index: int,
+        node: int,
+        limits: Limits,
+        max_batch_bytes: int,
+        log: Log,
+        high_watermark: int,
+        *,
+        trace: Callable[[TraceEvent], None],
+        clock: Callable[[], float],
+        propose: Callable[[Replica, ProposeIsr], None],
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.limits = limits
+        self.log = log
+        self.state = Partition(
+            node=node,
+            log_start=log.start,
+            log_end=log.end,
+            epochs=log.epochs,
+            high_watermark=max(log.start, min(high_watermark, log.end)),
+        )
+        self._max_batch_bytes = max_batch_bytes
+        self._trace = trace
+        self._clock = clock
+        self._propose = propose
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._told: dict[int, tuple[int, int, int]] = {}
+        """Per follower: connection, newest question and high watermark when its last fetch was answered."""
+        self._asking = 0
+
+    @property
+    def name(self) -> str:
+        """`topic-partition`, as Kafka names a log directory."""
+        return f"{self.topic}-{self.index}"
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def watch(self, woken: asyncio.Future[None]) -> None:
+        """Have `woken` resolved at the next change of this replica."""
+        self._waiting[woken] = None
+
+    def unwatch(self, woken: asyncio.Future[None]) -> None:
+        """Forget `woken`, resolved or not."""
+        self._waiting.pop(woken, None)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def _change(self, until: float) -> bool:
+        """Wait for the next change; False when `until`, a time of the loop, came first."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= until:
+            return False
+        woken = loop.create_future()
+        self.watch(woken)
+        timer = loop.call_at(until, resolve, woken)
+        await woken
+        timer.cancel()
+        self.unwatch(woken)
+        return True
+
+    # --- metadata and time --------------------------------------------------------------------------------------------
+
+    def apply_view(self, view: View) -> None:
+        """Take over the controller's metadata."""
+        self._take(machine.apply_view(self.state, view, self._now_ms(), self.limits))
+
+    def tick(self, active: Mapping[int, int]) -> None:
+        """Let time pass: lagging members are proposed for removal."""
+        self._take(machine.on_tick(self.state, active, self._now_ms(), self.limits))
+
+    def isr_committed(self, answer: IsrCommitted) -> None:
+        """The controller committed an ISR change of this leader."""
+        self._take(machine.on_isr_committed(self.state, answer, self.limits))
+
+    def isr_refused(self, proposal: ProposeIsr, answer: IsrRefused) -> None:
+        """The controller refused `proposal`."""
+        self._take(machine.on_isr_refused(self.state, proposal, answer))
+
+    def resign(self) -> None:
+        """This broker no longer hosts the partition: whoever waits is told that it does not lead."""
+        self.apply_view(View((), (), machine.NO_LEADER, self.state.leader_epoch, self.state.partition_epoch + 1))
+
+    def still_proposes(self, proposal: ProposeIsr) -> bool:
+        """Whether `proposal` is still the change in flight."""
+        leadership = self.state.leadership
+        return (
+            leadership is not None
+            and leadership.proposed == proposal.members
+            and self.state.partition_epoch == proposal.partition_epoch
+            and self.state.leader_epoch == proposal.leader_epoch
+        )
+
+    # --- producing ----------------------------------------------------------------------------------------------------
+
+    def append(self, batch: bytes, acks: int) -> Appended:
+        """Append one produced batch as the leader, or find that it was appended before."""
+        error = machine.check_append(self.state, acks, self.limits)
+        if error is not ErrorCode.none:
+            return Appended(error)
+        if len(batch) > self._max_batch_bytes:
+            return Appended(ErrorCode.message_too_large)
+        try:
+            header = check(batch, produced=True)
+        except CorruptBatch:
+            return Appended(ErrorCode.corrupt_message)
+        if header.producer_id >= 0:
+            verdict = judge(self.log.producers, header, self.limits.rules)
+            if isinstance(verdict, Duplicate):
+                return Appended(ErrorCode.none, verdict.base_offset, verdict.last_offset + 1)
+            if isinstance(verdict, Refuse):
+                return Appended(verdict.error)
+        base = self.log.end
+        self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
+        self._trace_append(base, self.state.leader_epoch, header)
+        self._take(machine.appended(self.state, self.log.epochs, self.log.end, self.limits))
+        self._wake()
+        return Appended(ErrorCode.none, base, self.log.end)
+
+    async def committed(self, end: int, until: float) -> ErrorCode:
+        """Wait until the high watermark passes an append ending at `end`; the error if that cannot be told by `until`."""
+        if not self.limits.rules.ack_after_high_watermark:
+            return ErrorCode.none
+        leader_epoch = self.state.leader_epoch
+        while True:
+            if self.state.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+                return ErrorCode.not_leader_or_follower
+            if self.state.high_watermark >= end:
+                return ErrorCode.none
+            if not await self._change(until):
+                return ErrorCode.request_timed_out
+
+    # --- being fetched from -------------------------------------------------------------------------------------------
+
+    def fetch_for_replica(
+        self, fetch: ReplicaFetch, connection: int, active: Mapping[int, int], max_bytes: int, at_least_one: bool
+    ) -> Slice:
+        """Answer a follower: record its position, then read."""
+        told = self._told.get(fetch.replica)
+        if told is not None and told[0] == connection:
+            # An answer was sent on this very connection, and this fetch came behind it: the follower has seen it.
+            fetch = ReplicaFetch(
+                fetch.replica, fetch.broker_epoch, fetch.leader_epoch, fetch.offset, fetch.last_fetched_epoch, told[1]
+            )
+        answer = machine.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
+        self._take(answer.step)
+        if answer.error is not ErrorCode.none:
+            self._trace_fenced("fetch", fetch.leader_epoch, answer.error, fetch.replica)
+            return Slice(answer.error)
+        if answer.diverging is not None:
+            epoch, end = answer.diverging
+            self._event("diverging", offset=end, detail={"replica": fetch.replica, "epoch": epoch})
+            return Slice(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
+        return self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one)
+
+    def read_for_replica(
+        self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool
+    ) -> Slice:
+        """Read again for a fetch that was accepted and has been waiting since: it is no news of its sender."""
+        error = machine.check_leader(self.state, leader_epoch, self.limits)
+        if error is not ErrorCode.none:
+            return Slice(error)
+        told = self._told.get(replica)
+        question = told is None or told[1] < self.state.leading.questions
+        stale = told is None or told[2] != self.state.high_watermark
+        return Slice(
+            ErrorCode.none,
+            self.log.read(offset, max_bytes, self.log.end, at_least_one),
+            self.state.high_watermark,
+            self.log.start,
+            urgent=stale or (question and self._asking > 0),
+        )
+
+    def answered(self, replica: int, connection: int) -> None:
+        """An answer to `replica` that says what this replica holds now is about to leave on `connection`."""
+        if self.state.leadership is not None:
+            self._told[replica] = (connection, self.state.leadership.questions, self.state.high_watermark)
+
+    def fetch_for_consumer(self, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool) -> Slice:
+        """Answer a consumer: committed records only, all below one high watermark."""
+        error = self.refuses("fetch", leader_epoch)
+        if error is not ErrorCode.none:
+            return Slice(error)
+        end = machine.readable_end(self.state, self.limits)
+        if not self.log.start <= offset <= self.log.end:
+            return Slice(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
+        records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
+        return Slice(ErrorCode.none, records, end, self.log.start)
+
+    def refuses(self, api: str, leader_epoch: int) -> ErrorCode:
+        """The error for a request in `leader_epoch` that only the leader may answer; none if it may be answered."""
+        error = machine.check_leader(self.state, leader_epoch, self.limits)
+        if error is not ErrorCode.none:
+            self._trace_fenced(api, leader_epoch, error, -1)
+        return error
+
+    async def latest(self, until: float) -> tuple[ErrorCode, int]:
+        """The latest offset for a client, once it is certain that no later leader can have told more."""
+        if self.state.leadership is None:
+            return ErrorCode.not_leader_or_follower, -1
+        leader_epoch = self.state.leader_epoch
+        self.state, question = machine.ask_latest(self.state)
+        self._asking += 1
+        self._wake()
+        try:
+            while not machine.confirms_latest(self.state, question, self.limits):
+                if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
+                    return ErrorCode.not_leader_or_follower, -1
+                if not await self._change(until):
+                    return ErrorCode.offset_not_available, -1
+        finally:
+            self._asking -= 1
+        if self.state.leader_epoch != leader_epoch:
+            return ErrorCode.not_leader_or_follower, -1
+        self._event("latest_told", high_watermark=self.state.high_watermark)
+        return ErrorCode.none, self.state.high_watermark
+
+    def offset_for_time(self, timestamp_ms: int | None) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of the newest
+        record; None when there is none."""
+        return self.log.offset_for_time(timestamp_ms, machine.readable_end(self.state, self.limits))
+
+    # --- following ----------------------------------------------------------------------------------------------------
+
+    def diverged(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
+        """The leader says that the logs part at or before (`epoch`, `end`)."""
+        if machine.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+            self._take(machine.on_diverging(self.state, epoch, end))
+
+    def cut_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
+        """The leader does not have the offset asked for; its log ends at `leader_end`."""
+        if self.state.role is Role.FOLLOWER and self.state.leader_epoch == sent_epoch:
+            self._take(machine.truncate(self.state, leader_end))
+
+    def replicate(self, sent_offset: int, sent_epoch: int, records: bytes, leader_high_watermark: int) -> str | None:
+        """Append what the leader sent and take over its high watermark; gives a complaint about what could not be."""
+        if not machine.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+            return None
+        complaint = None
+        try:
+            for header, batch in iterate(records):
+                if header.leader_epoch > sent_epoch:
+                    break  # written after this fetch was sent: it belongs to a leadership not followed yet
+                if header.base_offset != self.log.end:
+                    complaint = f"{self.name}: batch at {header.base_offset} does not follow {self.log.end}"
+                    break
+                self.log.append(batch)
+                self._trace_append(header.base_offset, header.leader_epoch, header)
+        except CorruptBatch as error:
+            complaint = f"{self.name}: corrupt batch from the leader: {error}"
+        self.state = machine.replicated(self.state, self.log.epochs, self.log.end)
+        self._take(machine.on_leader_high_watermark(self.state, leader_high_watermark))
+        return complaint
+
+    # --- carrying out -------------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step) -> None:
+        self.state = step.partition
+        if step.decisions:
+            for decision in step.decisions:
+                self._carry_out(decision)
+            self._wake()
+
+    def _carry_out(self, decision: Decision) -> None:
+        state = self.state
+        if isinstance(decision, HighWatermarkMoved):
+            if state.role is Role.LEADER:
+                positions = dict(zip(map(str, decision.quorum), decision.positions, strict=True))
+                self._event(
+                    "high_watermark",
+                    offset=decision.before,
+                    high_watermark=decision.after,
+                    members=decision.quorum,
+                    detail={"positions": positions},
+                )
+            else:
+                self._event("follower_high_watermark", offset=decision.before, high_watermark=decision.after)
+        elif isinstance(decision, Truncate):
+            self.log.truncate(decision.to)
+            self._event(
+                "truncated",
+                offset=decision.to,
+                log_end=decision.log_end_before,
+                high_watermark=decision.high_watermark_before,
+            )
+        elif isinstance(decision, BecameLeader):
+            self._told.clear()
+            self.log.assign_epoch(decision.leader_epoch, decision.start)
+            self._event("became_leader", offset=decision.start, log_end=state.log_end, members=state.isr)
+        elif isinstance(decision, BecameFollower):
+            self._event("became_follower", log_end=state.log_end)
+        elif isinstance(decision, Resigned):
+            self._event("resigned", log_end=state.log_end)
+        elif isinstance(decision, ProposeIsr):
+            self._event("isr_proposed", members=decision.members, detail={"reason": decision.reason})
+            self._propose(self, decision)
+        else:
+            self._settled(decision)
+
+    def _settled(self, decision: IsrSettled) -> None:
+        if decision.committed:
+            self._event("isr_committed", members=decision.isr)
+        else:
+            self._event(
+                "isr_rejected",
+                members=decision.isr,
+                detail={"error": decision.error.name, "rolled_back": decision.rolled_back},
+            )
+
+    # --- tracing ------------------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _event(
+        self,
+        kind: str,
+        *,
+        offset: int = -1,
+        log_end: int = -1,
+        high_watermark: int = -1,
+        members: tuple[int, ...] = (),
+        detail: Mapping[str, object] | None = None,
+    ) -> None:
+        state = self.state
+        self._trace(
+            TraceEvent(
+                kind,
+                self.topic,
+                self.index,
+                state.leader,
+                state.leader_epoch,
+                state.partition_epoch,
+                offset=offset,
+                log_end=log_end,
+                high_watermark=high_watermark,
+                members=members,
+                detail=detail or {},
+            )
+        )
+
+    def _trace_append(self, base: int, leader_epoch: int, header: Header) -> None:
+        self._trace(
+            TraceEvent(
+                "appended",
+                self.topic,
+                self.index,
+                self.state.leader,
+                leader_epoch,
+                offset=base,
+                log_end=self.log.end,
+                detail={"producer_id": header.producer_id, "sequence": header.base_sequence},
+            )
+        )
+
+    def _trace_fenced(self, api: str, requested: int, error: ErrorCode, replica: int) -> None:
+        self._event(
+            "request_fenced",
+            detail={"api": api, "requested": requested, "error": error.name, "replica": replica},
+        )
+
+    def acknowledged(self, base: int, end: int, acks: int) -> None:
+        """An append is about to be acknowledged to its producer."""
+        self._event("acknowledged", offset=base, log_end=end, high_watermark=self.state.high_watermark, detail={"acks": acks})
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Resolve a future that may have been resolved already: the callback of a timer that ends a wait."""
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,234 @@
+"""All replicas on this broker, kept in step with the cluster's metadata.
+
+Layout of the data directory, as Kafka's:
+
+    <topic>-<partition>/                one log, see `log.py`
+    <topic>-<partition>/partition.metadata   the topic's id, so that a namesake of a deleted topic starts empty
+    replication-offset-checkpoint       the high watermark of every replica, written from time to time
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+from images.broker.config import Endpoint, NodeConfig
+from images.broker.doors import Doors, Files
+from images.broker.fetcher import Fetcher, FetchLimits, Spawn
+from images.broker.log import Log, LogConfig
+from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
+from images.broker.partition import Limits, ProposeIsr, Role, View
+from images.broker.replica import Replica
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+
+class Replicas:
+    """The replicas this broker hosts, and the fetchers that feed its followers."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        doors: Doors,
+        clock: Callable[[], float],
+        broker_epoch: Callable[[], int],
+        propose: Callable[[Replica, ProposeIsr], None],
+        spawn: Spawn,
+        *,
+        clean: bool,
+    ) -> None:
+        self.active: Mapping[int, int] = {}
+        """The broker epoch of every broker that may be in an ISR, as far as this broker knows."""
+        self._config = config
+        self._doors = doors
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+        self._propose = propose
+        self._spawn = spawn
+        self._clean = clean
+        self._replicas: dict[tuple[str, int], Replica] = {}
+        self._fetchers: dict[int, Fetcher] = {}
+        self._high_watermarks = _read_high_watermarks(doors.files)
+        self._applied = False
+        self._fetch_limits = FetchLimits(
+            max_wait_s=config.seconds("replica.fetch.wait.max.ms"),
+            partition_max_bytes=config.number("replica.fetch.max.bytes"),
+            max_bytes=config.number("replica.fetch.response.max.bytes"),
+            backoff_s=config.seconds("replica.fetch.backoff.ms"),
+            timeout_s=config.seconds("replica.socket.timeout.ms"),
+        )
+
+    def get(self, topic: str, index: int) -> Replica | None:
+        """The replica of this partition on this broker, if there is one."""
+        return self._replicas.get((topic, index))
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def apply(self, image: ClusterImage) -> None:
+        """Bring every replica, and the fetchers, to what `image` says."""
+        self.active = {broker.id: broker.epoch for broker in image.brokers.values() if broker.active}
+        hosted = {
+            (topic.name, partition.index): (topic, partition)
+            for topic, partition in image.partitions()
+            if self._config.node_id in partition.replicas
+        }
+        self._drop_all_but(hosted)
+        for key, (topic, partition) in hosted.items():
+            replica = self._replicas.get(key)
+            if replica is None:
+                replica = self._replicas[key] = self._open(topic, partition)
+            replica.apply_view(
+                View(
+                    partition.replicas,
+                    partition.isr,
+                    partition.leader,
+                    partition.leader_epoch,
+                    partition.partition_epoch,
+                )
+            )
+        self._follow(image)
+
+    def tick(self) -> None:
+        """Let time pass in every replica."""
+        for replica in self._replicas.values():
+            replica.tick(self.active)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write down the high watermarks, replacing the file as a whole."""
+        lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
+        text = "\n".join(["0", str(len(lines)), *lines, ""])
+        files, temporary = self._doors.files, f"{HIGH_WATERMARKS}.tmp"
+        files.delete(temporary)
+        file = files.open(temporary)
+        file.append(text.encode())
+        file.fsync()
+        file.close()
+        files.rename(temporary, HIGH_WATERMARKS)
+
+    def close(self) -> None:
+        """Stop fetching, write everything down and close the logs cleanly."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self.checkpoint_high_watermarks()
+        for replica in self._replicas.values():
+            replica.log.close(clean=True)
+
+    def _open(self, topic: TopicImage, partition: PartitionImage) -> Replica:
+        directory = f"{topic.name}-{partition.index}"
+        settings = self._config.topic(topic.config)
+        if _read_topic_id(self._doors.files, directory) != topic.id:
+            self._doors.files.delete(directory)
+            self._high_watermarks.pop((topic.name, partition.index), None)
+            _write_topic_id(self._doors.files, directory, topic.id)
+        log = Log.open(
+            self._doors.files,
+            directory,
+            LogConfig(
+                segment_bytes=settings.segment_bytes,
+                flush_interval_messages=settings.flush_interval_messages,
+                max_batch_bytes=settings.max_batch_bytes,
+            ),
+            self._doors.log,
+            clean=self._clean,
+        )
+        limits = Limits(
+            settings.min_insync_replicas, self._config.number("replica.lag.time.max.ms"), self._config.rules
+        )
+        return Replica(
+            topic.name,
+            topic.id,
+            partition.index,
+            self._config.node_id,
+            limits,
+            settings.max_batch_bytes,
+            log,
+            self._high_watermarks.get((topic.name, partition.index), 0),
+            trace=self._doors.trace,
+            clock=self._clock,
+            propose=self._propose,
+        )
+
+    def _drop_all_but(self, hosted: Mapping[tuple[str, int], tuple[TopicImage, PartitionImage]]) -> None:
+        """Delete replicas that are no longer ours, or whose topic was deleted and perhaps created anew."""
+        for key, replica in list(self._replicas.items()):
+            if key not in hosted or hosted[key][0].id != replica.topic_id:
+                replica.resign()
+                replica.log.close(clean=False)
+                del self._replicas[key]
+                self._high_watermarks.pop(key, None)
+                self._doors.files.delete(replica.name)
+        if not self._applied:
+            self._applied = True
+            known = {f"{topic}-{index}" for topic, index in hosted}
+            for name in self._doors.files.list("."):
+                if name not in known and self._doors.files.exists(f"{name}/{PARTITION_METADATA}"):
+                    self._doors.log(f"deleting {name}: its topic is gone")
+                    self._doors.files.delete(name)
+
+    def _follow(self, image: ClusterImage) -> None:
+        """Give each fetcher its replicas; start the missing fetchers and stop the idle ones."""
+        followed: dict[int, list[Replica]] = {}
+        for replica in self._replicas.values():
+            if replica.state.role is Role.FOLLOWER and replica.state.leader in image.brokers:
+                followed.setdefault(replica.state.leader, []).append(replica)
+        for leader, fetcher in list(self._fetchers.items()):
+            broker = image.brokers.get(leader)
+            if leader not in followed or broker is None or fetcher.endpoint != Endpoint(broker.host, broker.port):
+                self._fetchers.pop(leader).close()
+        for leader, replicas in followed.items():
+            if leader not in self._fetchers:
+                broker = image.brokers[leader]
+                self._fetchers[leader] = Fetcher(
+                    self._config.node_id,
+                    leader,
+                    Endpoint(broker.host, broker.port),
+                    self._fetch_limits,
+                    self._broker_epoch,
+                    self._doors.log,
+                    self._spawn,
+                )
+            self._fetchers[leader].follow(replicas)
+
+
+def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
+    """What `checkpoint_high_watermarks` wrote; nothing when the file is missing or damaged, which is always safe."""
+    if not files.exists(HIGH_WATERMARKS):
+        return {}
+    file = files.open(HIGH_WATERMARKS)
+    lines = file.read(0, file.size()).decode("utf-8", "replace").splitlines()
+    file.close()
+    if len(lines) < 2 or lines[0] != "0" or lines[1] != str(len(lines) - 2):
+        return {}
+    found = {}
+    for line in lines[2:]:
+        topic, _, numbers = line.partition(" ")
+        index, _, offset = numbers.partition(" ")
+        if not (index.isdigit() and offset.isdigit()):
+            return {}
+        found[topic, int(index)] = int(offset)
+    return found
+
+
+def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
+    path = f"{directory}/{PARTITION_METADATA}"
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    text = file.read(0, file.size()).decode("utf-8", "replace")
+    file.close()
+    try:
+        return uuid.UUID(text.partition("topic_id: ")[2].strip())
+    except ValueError:
+        return None
+
+
+def _write_topic_id(files: Files, directory: str, topic_id: uuid.UUID) -> None:
+    file = files.open(f"{directory}/{PARTITION_METADATA}")
+    file.append(f"version: 0\ntopic_id: {topic_id}\n".encode())
+    file.fsync()
+    file.close()
+    files.sync_directory(directory)
+    files.sync_directory(".")

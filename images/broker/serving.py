@@ -1,0 +1,289 @@
+"""What a broker does with records: Produce, Fetch, ListOffsets and OffsetForLeaderEpoch.
+
+Each handler looks its partitions up, asks each replica, waits where the request waits (for the high watermark, for
+data), and answers. What is allowed is decided in `partition.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
+from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, LeaderIdAndEpoch
+from kio.schema.fetch.v16.response import PartitionData as FetchedPartition
+from kio.schema.list_offsets.v7.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+
+from images.broker.metadata import ClusterImage
+from images.broker.partition import ReplicaFetch
+from images.broker.replica import ACKS_ALL, Replica, Slice, resolve
+from images.broker.replicas import Replicas
+from images.broker.server import Request
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+CONSUMER = -1
+NOW = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One partition of a Fetch request, and the replica that answers for it, if this broker has it."""
+
+    topic_id: Any
+    partition: Any
+    replica: Replica | None
+    error: ErrorCode
+
+
+class Serving:
+    """The handlers of one broker. `image` gives the metadata this broker has applied."""
+
+    def __init__(
+        self, replicas: Replicas, image: Callable[[], ClusterImage], *, fetch_max_bytes: int, latest_timeout_s: float
+    ) -> None:
+        self._replicas = replicas
+        self._image = image
+        self._fetch_max_bytes = fetch_max_bytes
+        self._latest_timeout_s = latest_timeout_s
+
+    # --- Produce ------------------------------------------------------------------------------------------------------
+
+    async def produce(self, request: Request) -> ProduceResponse | None:
+        """Append, then (acks=all) wait until what was appended is committed."""
+        body = request.body
+        until = asyncio.get_running_loop().time() + body.timeout.total_seconds()
+        appended = [
+            (topic.name, [self._append(topic.name, part, body.acks) for part in topic.partition_data])
+            for topic in body.topic_data
+        ]
+        if body.acks == 0:
+            return None
+        topics = []
+        for name, parts in appended:
+            answers = []
+            for index, replica, error, base, end in parts:
+                if error is ErrorCode.none and replica is not None:
+                    if body.acks == ACKS_ALL:
+                        error = await replica.committed(end, until)
+                    if error is ErrorCode.none:
+                        replica.acknowledged(base, end, body.acks)
+                answers.append(_produced(index, error, base))
+            topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
+        return ProduceResponse(responses=tuple(topics), throttle_time=NOW)
+
+    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, ErrorCode, int, int]:
+        if acks not in (0, 1, ACKS_ALL):
+            return part.index, None, ErrorCode.invalid_required_acks, -1, -1
+        replica, error = self._find(topic, part.index)
+        if replica is None:
+            return part.index, None, error, -1, -1
+        appended = replica.append(part.records or b"", acks)
+        return part.index, replica, appended.error, appended.base_offset, appended.end
+
+    def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
+        replica = self._replicas.get(topic, index)
+        if replica is not None:
+            return replica, ErrorCode.none
+        if self._image().partition(topic, index) is not None:
+            return None, ErrorCode.not_leader_or_follower
+        return None, ErrorCode.unknown_topic_or_partition
+
+    # --- Fetch --------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, request: Request) -> FetchResponse:
+        """Read for a follower or a consumer; wait for data as long as the request allows."""
+        body = request.body
+        loop = asyncio.get_running_loop()
+        until = loop.time() + body.max_wait.total_seconds()
+        replica_id = body.replica_state.replica_id
+        asked = [
+            self._look_up(topic.topic_id, partition) for topic in body.topics for partition in topic.partitions
+        ]
+        # Consumers are limited by the broker's setting too; followers ask for what their own setting says.
+        most = body.max_bytes if replica_id != CONSUMER else min(body.max_bytes, self._fetch_max_bytes)
+        slices = self._read(asked, request, most, first=True)
+        while not _worth_answering(slices, body.min_bytes) and loop.time() < until:
+            woken = loop.create_future()
+            for item in asked:
+                if item.replica is not None:
+                    item.replica.watch(woken)
+            timer = loop.call_at(until, resolve, woken)
+            await woken
+            timer.cancel()
+            for item in asked:
+                if item.replica is not None:
+                    item.replica.unwatch(woken)
+            slices = self._read(asked, request, most, first=False)
+        if replica_id != CONSUMER:
+            for item, found in zip(asked, slices, strict=True):
+                if item.replica is not None and found.error is ErrorCode.none:
+                    item.replica.answered(replica_id, request.connection)
+        return _fetched(asked, slices)
+
+    def _look_up(self, topic_id: Any, partition: Any) -> _Asked:
+        topic = self._image().topic_by_id(topic_id)
+        if topic is None:
+            return _Asked(topic_id, partition, None, ErrorCode.unknown_topic_id)
+        replica, error = self._find(topic.name, partition.partition)
+        return _Asked(topic_id, partition, replica, error)
+
+    def _read(self, asked: list[_Asked], request: Request, most: int, *, first: bool) -> list[Slice]:
+        """One slice a partition, `most` bytes together; the first partition with data may exceed it by one batch."""
+        replica_id = request.body.replica_state.replica_id
+        left, slices = most, []
+        for item in asked:
+            if item.replica is None:
+                slices.append(Slice(item.error))
+                continue
+            part, replica = item.partition, item.replica
+            size = min(part.partition_max_bytes, left)
+            at_least_one = left == most and most > 0
+            if replica_id == CONSUMER:
+                found = replica.fetch_for_consumer(
+                    part.current_leader_epoch, part.fetch_offset, size, at_least_one
+                )
+            elif first:
+                fetch = ReplicaFetch(
+                    replica_id,
+                    request.body.replica_state.replica_epoch,
+                    part.current_leader_epoch,
+                    part.fetch_offset,
+                    part.last_fetched_epoch,
+                )
+                found = replica.fetch_for_replica(
+                    fetch, request.connection, self._replicas.active, size, at_least_one
+                )
+            else:
+                found = replica.read_for_replica(
+                    replica_id, part.current_leader_epoch, part.fetch_offset, size, at_least_one
+                )
+            left = max(0, left - len(found.records))
+            slices.append(found)
+        return slices
+
+    # --- ListOffsets and OffsetForLeaderEpoch -------------------------------------------------------------------------
+
+    async def list_offsets(self, request: Request) -> ListOffsetsResponse:
+        """Offsets by timestamp: the earliest, the latest, the one of the largest timestamp, or the first not before."""
+        until = asyncio.get_running_loop().time() + self._latest_timeout_s
+        topics = []
+        for topic in request.body.topics:
+            answers = [
+                await self._list_offset(topic.name, part, request.body.replica_id, until)
+                for part in topic.partitions
+            ]
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
+        return ListOffsetsResponse(throttle_time=NOW, topics=tuple(topics))
+
+    async def _list_offset(self, topic: str, part: Any, replica_id: int, until: float) -> ListOffsetsPartitionResponse:
+        replica, error = self._find(topic, part.partition_index)
+        offset, timestamp, epoch = -1, -1, -1
+        if replica is not None:
+            error = replica.refuses("list_offsets", part.current_leader_epoch)
+        if replica is not None and error is ErrorCode.none:
+            if part.timestamp == LATEST:
+                if replica_id >= 0:
+                    offset = replica.log.end
+                else:
+                    error, offset = await replica.latest(until)
+                epoch = replica.state.leader_epoch if error is ErrorCode.none else -1
+            elif part.timestamp == EARLIEST:
+                offset = replica.log.start
+                epoch = replica.log.epochs.epoch_at(offset)
+            else:
+                found = replica.offset_for_time(None if part.timestamp == MAX_TIMESTAMP else part.timestamp)
+                if found is not None:
+                    offset, timestamp = found
+                    epoch = replica.log.epochs.epoch_at(offset)
+        return ListOffsetsPartitionResponse(
+            partition_index=part.partition_index,
+            error_code=error,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=epoch,
+        )
+
+    async def offset_for_leader_epoch(self, request: Request) -> OffsetForLeaderEpochResponse:
+        """Where a leader epoch ends in this leader's log (KIP-101, KIP-279, KIP-320)."""
+        topics = []
+        for topic in request.body.topics:
+            answers = []
+            for part in topic.partitions:
+                replica, error = self._find(topic.topic, part.partition)
+                epoch, end = -1, -1
+                if replica is not None:
+                    error = replica.refuses("offset_for_leader_epoch", part.current_leader_epoch)
+                    if error is ErrorCode.none:
+                        epoch, end = replica.state.epochs.end_offset_for(part.leader_epoch, replica.state.log_end)
+                answers.append(
+                    EpochEndOffset(error_code=error, partition=part.partition, leader_epoch=epoch, end_offset=end)
+                )
+            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answers)))
+        return OffsetForLeaderEpochResponse(throttle_time=NOW, topics=tuple(topics))
+
+
+def _worth_answering(slices: list[Slice], min_bytes: int) -> bool:
+    got = 0
+    for found in slices:
+        if found.error is not ErrorCode.none or found.diverging is not None or found.urgent:
+            return True
+        got += len(found.records)
+    return got >= min_bytes or not slices
+
+
+def _produced(index: int, error: ErrorCode, base: int) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error,
+        base_offset=base if error is ErrorCode.none else -1,
+        log_append_time=None,
+        record_errors=(),
+    )
+
+
+def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
+    topics: dict[Any, list[FetchedPartition]] = {}
+    for item, found in zip(asked, slices, strict=True):
+        optional: dict[str, Any] = {}
+        if found.diverging is not None:
+            epoch, end = found.diverging
+            optional["diverging_epoch"] = DivergingEpoch(epoch=epoch, end_offset=end)
+        if item.replica is not None and found.error is not ErrorCode.none:
+            state = item.replica.state
+            optional["current_leader"] = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
+        topics.setdefault(item.topic_id, []).append(
+            FetchedPartition(
+                partition_index=item.partition.partition,
+                error_code=found.error,
+                high_watermark=found.high_watermark,
+                last_stable_offset=found.high_watermark,
+                log_start_offset=found.log_start,
+                aborted_transactions=None,
+                records=found.records,
+                **optional,
+            )
+        )
+    return FetchResponse(
+        throttle_time=NOW,
+        error_code=ErrorCode.none,
+        responses=tuple(
+            FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()
+        ),
+    )
+

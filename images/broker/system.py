@@ -1,0 +1,83 @@
+"""The prototype broker as a system under test: what it can do, and how a node of it is configured.
+
+The runner, the faults and the environments know a system only through a description like this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigError
+from images.broker.rules import Rules
+
+
+class Capability(StrEnum):
+    """What a system may offer beyond speaking Kafka's protocol."""
+
+    SIMULATION = "simulation"
+    TRACE = "protocol trace"
+    RULES = "rule switches"
+
+
+TORTURE_DEFAULTS: Mapping[str, str] = {
+    "broker.heartbeat.interval.ms": "300",
+    "broker.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "2000",
+    "replica.fetch.wait.max.ms": "500",
+    "replica.fetch.backoff.ms": "100",
+    "replica.socket.timeout.ms": "1500",
+    "replica.high.watermark.checkpoint.interval.ms": "1000",
+    "controlled.shutdown.timeout.ms": "5000",
+    "min.insync.replicas": "2",
+}
+"""Settings of a torture run where they differ from Kafka's defaults: a minute must see several elections."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One system under test."""
+
+    name: str
+    capabilities: frozenset[Capability]
+
+    def check_settings(self, settings: Mapping[str, str]) -> None:
+        """Raises ConfigError, in one line, for a setting that is unknown or has a bad value."""
+        broker_names = {broker: topic for topic, broker in BROKER_NAME_OF_TOPIC_KEY.items()}
+        for name, value in settings.items():
+            key = NODE_KEYS.get(name) or TOPIC_KEYS.get(broker_names.get(name, name))
+            if key is None:
+                raise ConfigError(f"unknown configuration {name!r}")
+            key.parse(name, value)
+
+    def properties(
+        self,
+        *,
+        node_id: int,
+        role: str,
+        host: str,
+        port: int,
+        voters: Sequence[tuple[int, str, int]],
+        settings: Mapping[str, str],
+        rules_off: Sequence[str] = (),
+    ) -> str:
+        """The properties file of one node. `settings` may use Kafka's broker names or its topic names; `voters` are
+        (id, host, port) of the controllers. Raises ConfigError or ValueError naming what is wrong."""
+        self.check_settings(settings)
+        Rules().without(rules_off)
+        given = {BROKER_NAME_OF_TOPIC_KEY.get(name, name): value for name, value in settings.items()}
+        lines = {
+            "process.roles": role,
+            "node.id": str(node_id),
+            "listeners": f"PLAINTEXT://{host}:{port}",
+            "controller.quorum.voters": ",".join(f"{voter}@{address}:{number}" for voter, address, number in voters),
+            **TORTURE_DEFAULTS,
+            **given,
+        }
+        if rules_off:
+            lines["faultline.rules.off"] = ",".join(rules_off)
+        return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+
+SYSTEM = System("broker", frozenset(Capability))
