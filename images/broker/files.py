@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 
 from images.broker.doors import Files
 
-
 TEMPORARY_SUFFIX = ".tmp"
 
 

@@ -1,0 +1,490 @@
+"""The log of one partition on one replica: segments, epoch cache and producer state in one directory.
+
+    <20-digit offset>.log       a segment, named after its first offset (Kafka's format, nothing of ours in it)
+    <20-digit offset>.snapshot  producer state before that offset
+    leader-epoch-checkpoint     the epoch cache, in Kafka's format
+    clean-shutdown              there only between a clean close and the next open: where the log ended
+
+What a caller may rely on:
+- `append` is one write and never syncs, unless `flush_interval_messages` says so; `flush` returns once all that was
+  appended survives a power loss. Nothing else does.
+- After a crash the log is a prefix, of whole intact batches, of some state it had since the last flush, and has at
+  least what was flushed and not cut since. A cut that was not flushed may be undone: then the old tail is back, just
+  as it was, and replication finds it divergent once more.
+- Epoch cache and producer table always equal those made from the batches alone, except that the cache may end in one
+  epoch without batches, entered by `assign_epoch`; it is forgotten when the log is closed.
+
+Recovery: after a clean close the end, the checkpoint and the newest snapshot are believed, and rebuilt from the
+batches if torn or missing. Otherwise none of them is: every batch is checked from the first, the log ends before the
+first that is damaged or out of place, and the rest is made anew. A checkpoint can survive a power loss that undid the
+cut it was written after, and an epoch cache that contradicts the log hides divergence. That is why.
+
+Two orders matter when files lose their unsynced writes independently of each other, and are kept here: a segment whose
+own cut is unsynced is synced before the next one is created, or the old tail could come back and join on to it; and
+removed segments are gone for good before anything is written where they were.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from errno import EIO
+
+from images.broker.batch import CorruptBatch, Header, check, parse, records
+from images.broker.doors import Files
+from images.broker.epochs import UNDEFINED, EpochCache
+from images.broker.files import TEMPORARY_SUFFIX, read_whole, write_durably
+from images.broker.producers import ProducerTable, from_snapshot, record, to_snapshot
+from images.broker.segment import OFFSET_DIGITS, Segment, base_offset_of
+
+EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+CLEAN_SHUTDOWN = "clean-shutdown"
+SNAPSHOT_SUFFIX = ".snapshot"
+NEVER = (1 << 63) - 1
+RECENT_TABLE_EVERY = 64
+RECENT_TABLES_KEPT = 64
+"""Producer tables kept in memory, one every so many batches: most cuts are near the end and need no snapshot."""
+
+
+class OffsetOutOfRange(Exception):
+    """The offset is below the start or above the end of the log."""
+
+
+class OutOfPlace(ValueError):
+    """The batch does not begin where the log ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How one log is kept. Sizes in bytes."""
+
+    segment_bytes: int = 1 << 30
+    """A batch that would make a segment larger goes to a new one."""
+    flush_interval_messages: int = NEVER
+    """Sync after so many records (Kafka's `flush.messages`)."""
+    max_batch_bytes: int = 1_048_588
+    """Largest batch a leader takes from a producer. The leader's check: the log stores what it is given."""
+    index_interval_bytes: int = 0
+    """Least distance between two index entries; 0 enters every batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening a log found."""
+
+    clean: bool
+    """Whether it had been closed cleanly, so that nothing had to be checked."""
+    cut_bytes: int = 0
+    """Bytes removed from the end: torn, damaged, or behind such a place."""
+    cut_reason: str = ""
+    epochs_rebuilt: bool = False
+    """Whether the epoch cache had to be made from the batches."""
+    producers_rebuilt: bool = False
+    """Whether the producer table had to be made, at least in part, from the batches."""
+
+
+class Log:
+    """An open log. `start` and `end` (exclusive; the LEO) are offsets; `epochs` and `producers` are values."""
+
+    def __init__(self, files: Files, directory: str, config: LogConfig, log_line: Callable[[str], None]) -> None:
+        """For `open`, which is the way to get a log."""
+        self.config = config
+        self.directory = directory
+        self.start = 0
+        self.end = 0
+        self.recovery_point = 0
+        """What lies below survives a power loss."""
+        self.epochs = EpochCache()
+        self.producers = ProducerTable()
+        self.recovery = Recovery(clean=True)
+        self._files = files
+        self._log_line = log_line
+        self._segments: list[Segment] = []
+        self._recent: deque[tuple[int, ProducerTable]] = deque(maxlen=RECENT_TABLES_KEPT)
+        self._until_recent = RECENT_TABLE_EVERY
+        self._names_unsynced = False
+        self._failure: OSError | None = None
+
+    # ---- opening and closing -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, files: Files, directory: str, config: LogConfig, log_line: Callable[[str], None]) -> Log:
+        """The log in `directory`, recovered; a new empty one when there is none. Raises OSError."""
+        log = cls(files, directory, config, log_line)
+        names = files.list(directory)
+        bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
+        for name in names:
+            if name.endswith(TEMPORARY_SUFFIX):
+                files.delete(f"{directory}/{name}")
+        closed_at = log._take_clean_shutdown()
+        if not bases:
+            log._start_empty_at(0)
+            parent = directory
+            while parent:
+                parent = parent.rpartition("/")[0]
+                files.sync_directory(parent)
+        elif closed_at is None or not log._open_clean(bases, *closed_at):
+            log._recover(bases)
+        return log
+
+    def close(self, clean: bool) -> None:
+        """Release the files. With `clean` everything is synced first and the next open has nothing to check.
+
+        Never raises: when a clean close fails, it says so in the node's log and the next open checks everything.
+        """
+        if clean:
+            try:
+                self.flush()
+                self._write_snapshot()
+                write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
+                state = f"0\n{self.end} {self._segments[-1].base_offset} {self._segments[-1].size}\n"
+                write_durably(self._files, self._path(CLEAN_SHUTDOWN), state.encode())
+            except OSError as error:
+                self._log_line(f"log {self.directory}: not closed cleanly: {error}")
+        for segment in self._segments:
+            segment.close()
+
+    def _take_clean_shutdown(self) -> tuple[int, int, int] | None:
+        """What a clean close left behind (end, last segment's base and size), taken away for good."""
+        path = self._path(CLEAN_SHUTDOWN)
+        data = read_whole(self._files, path)
+        if data is None:
+            return None
+        self._files.delete(path)
+        self._files.sync_directory(self.directory)
+        lines = data.decode("ascii", "replace").split("\n")
+        numbers = lines[1].split(" ") if len(lines) == 3 and lines[0] == "0" and not lines[2] else []
+        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+            return None
+        return int(numbers[0]), int(numbers[1]), int(numbers[2])
+
+    def _open_clean(self, bases: list[int], end: int, last_base: int, last_size: int) -> bool:
+        """Open without checking, or nothing and False when the files are not those that were closed."""
+        if bases[-1] != last_base:
+            return False
+        interval = self.config.index_interval_bytes
+        for base, segment_end in zip(bases, [*bases[1:], end], strict=True):
+            self._segments.append(Segment.open(self._files, self.directory, base, interval, segment_end))
+        if self._segments[-1].size != last_size:
+            for segment in self._segments:
+                segment.close()
+            self._segments.clear()
+            return False
+        self.start, self.end, self.recovery_point = bases[0], end, end
+        epochs = self._read_epochs()
+        if epochs is None:
+            self._log_line(f"log {self.directory}: {EPOCH_CHECKPOINT} is missing or torn; made anew from the batches")
+            rebuilt = EpochCache()
+            for segment in self._segments:
+                for header in segment.headers(segment.base_offset):
+                    rebuilt = _with_batch(rebuilt, header)
+        self.epochs = rebuilt if epochs is None else epochs
+        scanned = self._rebuild_producers()
+        self.recovery = Recovery(clean=True, epochs_rebuilt=epochs is None, producers_rebuilt=scanned)
+        return True
+
+    def _recover(self, bases: list[int]) -> None:
+        """Check every batch and make everything else from them."""
+        for base in self._snapshots():
+            self._files.delete(self._snapshot_path(base))
+        self.start = self.end = bases[0]
+        found_bytes = 0
+        reason = ""
+        for base in bases:
+            segment = Segment.open(self._files, self.directory, base, self.config.index_interval_bytes, base)
+            found_bytes += segment.size
+            if not reason and base != self.end:
+                reason = f"{segment.path} does not begin at {self.end}, where the segment before it ends"
+            if reason:
+                segment.close()
+                self._files.delete(segment.path)
+                continue
+            if self._segments:
+                self._write_snapshot()
+            self._segments.append(segment)
+            reason = segment.recover(self._seen)
+        cut_bytes = found_bytes - sum(segment.size for segment in self._segments)
+        self._files.sync_directory(self.directory)
+        self.recovery_point = self.start
+        if reason:
+            self._log_line(f"log {self.directory}: cut {cut_bytes} bytes, now ends at {self.end}: {reason}")
+        self.recovery = Recovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
+
+    def _start_empty_at(self, offset: int) -> None:
+        """One empty segment at `offset`, there for good: without it a later one could pass for the log's start."""
+        segment = Segment.create(self._files, self.directory, offset, self.config.index_interval_bytes)
+        self._segments = [segment]
+        self._files.sync_directory(self.directory)
+        self._names_unsynced = False
+        self.start = self.end = self.recovery_point = offset
+        self.epochs = EpochCache()
+        self.producers = ProducerTable()
+        self._recent.clear()
+        self._until_recent = RECENT_TABLE_EVERY
+
+    # ---- appending and reading ---------------------------------------------------------------------------------------
+
+    @property
+    def last_batch_epoch(self) -> int:
+        """The leader epoch of the last batch, -1 when the log is empty."""
+        if self.end == self.start:
+            return UNDEFINED
+        return self.epochs.latest if self.epochs.latest_start < self.end else self.epochs.epoch_at(self.end - 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    def append(self, batch: bytes, *, trusted: bool = False) -> Header:
+        """Store one batch that has its offset, `end`, and leader epoch already. Returns its header.
+
+        Raises CorruptBatch (unless `trusted`: checked by the caller), OutOfPlace, or OSError, after which the log is
+        as before or, if even that cannot be had, takes no more.
+        """
+        header = parse(batch) if trusted else check(batch)
+        if header.base_offset != self.end:
+            raise OutOfPlace(
+                f"a batch at offset {header.base_offset} for log {self.directory}, which ends at {self.end}"
+            )
+        if self._failure is not None:
+            self._refuse()
+        segment = self._segments[-1]
+        if segment.size + len(batch) > self.config.segment_bytes and segment.size:
+            segment = self._roll()
+        try:
+            segment.append(batch, header)
+        except OSError as error:
+            self._restore(segment, error)
+            raise
+        self._seen(header)
+        if self.end - self.recovery_point >= self.config.flush_interval_messages:
+            self.flush()
+        return header
+
+    def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
+        """Whole batches from the one that holds `offset`, none reaching beyond the offset `before`.
+
+        At most `max_bytes`, but with `at_least_one` the first batch whatever its size; of one segment only, so fewer
+        than asked for does not mean the end. Empty at `end`. Raises OffsetOutOfRange outside start … end.
+        """
+        if offset >= self.end or offset < self.start:
+            if offset == self.end:
+                return b""
+            raise OffsetOutOfRange(f"offset {offset} is outside {self.start} … {self.end} of log {self.directory}")
+        if offset >= before:
+            return b""
+        segment = self._segments[-1]
+        if offset < segment.base_offset:
+            segment = self._segments[self._segment_at(offset)]
+        return segment.read(offset, max_bytes, before, at_least_one)
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """Offset and timestamp (ms) of the first record not older than `timestamp`; None when all are older.
+
+        Of a batch whose compression cannot be read here, the first offset and the largest timestamp.
+        """
+        for segment in self._segments:
+            if segment.max_timestamp() < timestamp:
+                continue
+            for header in segment.headers(segment.base_offset):
+                if header.max_timestamp < timestamp:
+                    continue
+                try:
+                    batch = segment.read(header.base_offset, header.size, header.next_offset, at_least_one=True)
+                    for found in records(batch):
+                        if found.timestamp >= timestamp:
+                            return found.offset, found.timestamp
+                except CorruptBatch:
+                    return header.base_offset, header.max_timestamp
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """Offset and timestamp (ms) of the first record that carries the largest timestamp; None when empty."""
+        if self.end == self.start:
+            return None
+        return self.offset_for_time(max(segment.max_timestamp() for segment in self._segments))
+
+    # ---- syncing -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Return once all that was appended, and every cut, survives a power loss.
+
+        Raises OSError. After a failed fsync the log takes no more, since a later success would prove nothing.
+        """
+        if self._failure is not None:
+            self._refuse()
+        for segment in self._segments:
+            self._fsync(segment)
+        if self._names_unsynced:
+            self._files.sync_directory(self.directory)
+            self._names_unsynced = False
+        self.recovery_point = self.end
+
+    def _fsync(self, segment: Segment) -> None:
+        try:
+            segment.fsync()
+        except OSError as error:
+            self._failure = error
+            raise
+
+    # ---- epochs and cutting ------------------------------------------------------------------------------------------
+
+    def assign_epoch(self, epoch: int, offset: int) -> None:
+        """Enter an epoch without a batch: a new leader, at its log end offset."""
+        self.epochs = self.epochs.assign(epoch, offset)
+
+    def truncate(self, to: int) -> int:
+        """Cut the log so that it ends at `to`, or at the base of the batch `to` falls into. Returns the new end.
+
+        Above the end only the epoch cache is cut; below the start everything goes and the log starts at `to`.
+        """
+        if to < self.start:
+            self.truncate_fully_and_start_at(to)
+            return self.end
+        if to >= self.end:
+            self.epochs = self.epochs.truncate_end(to)
+            return self.end
+        if self._failure is not None:
+            self._refuse()
+        try:
+            self._remove_segments(self._segment_at(to) + 1)
+            if to < self.end:
+                self._segments[-1].truncate(to)
+                self.end = self._segments[-1].end
+            self.recovery_point = min(self.recovery_point, self.end)
+            for offset in self._snapshots():
+                if offset > self.end:
+                    self._files.delete(self._snapshot_path(offset))
+            self.epochs = self.epochs.truncate_end(self.end)
+            self._rebuild_producers()
+        except OSError as error:
+            self._failure = error
+            raise
+        return self.end
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the log is empty and starts at `offset`."""
+        if self._failure is not None:
+            self._refuse()
+        try:
+            for snapshot in self._snapshots():
+                self._files.delete(self._snapshot_path(snapshot))
+            self._remove_segments(0)
+            self._start_empty_at(offset)
+        except OSError as error:
+            self._failure = error
+            raise
+
+    # ---- segments ----------------------------------------------------------------------------------------------------
+
+    def _segment_at(self, offset: int) -> int:
+        return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
+
+    def _roll(self) -> Segment:
+        last = self._segments[-1]
+        if last.cut_unsynced:
+            self._fsync(last)
+        self._write_snapshot()
+        segment = Segment.create(self._files, self.directory, self.end, self.config.index_interval_bytes)
+        self._names_unsynced = True
+        self._segments.append(segment)
+        return segment
+
+    def _remove_segments(self, first: int) -> None:
+        """Remove all segments from index `first`, the last one first, so that a crash between two leaves a prefix."""
+        if first == len(self._segments):
+            return
+        while len(self._segments) > first:
+            segment = self._segments.pop()
+            self.end = self._segments[-1].end if self._segments else self.start
+            segment.close()
+            self._files.delete(segment.path)
+        self._files.sync_directory(self.directory)
+
+    def _seen(self, header: Header) -> None:
+        """A batch was added at the end."""
+        self.end = header.next_offset
+        if header.leader_epoch != self.epochs.latest:
+            self.epochs = _with_batch(self.epochs, header)
+        if header.producer_id >= 0:
+            self.producers = record(self.producers, header)
+        self._count_table(self.end, self.producers)
+
+    def _restore(self, segment: Segment, error: OSError) -> None:
+        try:
+            segment.discard_partial_write()
+        except OSError:
+            self._failure = error
+            self._log_line(f"log {self.directory}: a failed append cannot be undone, nothing more is taken: {error}")
+
+    def _refuse(self) -> None:
+        raise OSError(EIO, f"the log failed before ({self._failure})", self.directory)
+
+    # ---- epoch checkpoint and producer snapshots ---------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def _read_epochs(self) -> EpochCache | None:
+        data = read_whole(self._files, self._path(EPOCH_CHECKPOINT))
+        epochs = None if data is None else EpochCache.from_checkpoint(data.decode("ascii", "replace"))
+        return None if epochs is None else epochs.truncate_end(self.end)
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self.directory}/{offset:0{OFFSET_DIGITS}d}{SNAPSHOT_SUFFIX}"
+
+    def _snapshots(self) -> list[int]:
+        """The offsets there are snapshots of, lowest first."""
+        digits = (
+            name.removesuffix(SNAPSHOT_SUFFIX) for name in self._files.list(self.directory) if SNAPSHOT_SUFFIX in name
+        )
+        return sorted(int(offset) for offset in digits if len(offset) == OFFSET_DIGITS and offset.isdecimal())
+
+    def _write_snapshot(self) -> None:
+        """Keep the producer state of now. Not synced: after a power loss no snapshot is believed."""
+        path = self._snapshot_path(self.end)
+        self._files.delete(path)
+        file = self._files.open(path)
+        try:
+            file.append(to_snapshot(self.producers))
+        finally:
+            file.close()
+
+    def _rebuild_producers(self) -> bool:
+        """Make the producer table of `end` from the newest known one at or below it. Whether batches had to be read."""
+        while self._recent and self._recent[-1][0] > self.end:
+            self._recent.pop()
+        offset, table = self._recent[-1] if self._recent else (self.start, ProducerTable())
+        for snapshot in reversed(self._snapshots()):
+            if snapshot <= offset:
+                break
+            data = read_whole(self._files, self._snapshot_path(snapshot)) if snapshot <= self.end else None
+            if data is not None and (known := from_snapshot(data)) is not None:
+                offset, table = snapshot, known
+                break
+        self._until_recent = RECENT_TABLE_EVERY
+        scan_from = offset
+        for segment in self._segments[self._segment_at(offset) :]:
+            for header in segment.headers(max(offset, segment.base_offset)):
+                table = record(table, header)
+                self._count_table(header.next_offset, table)
+        self.producers = table
+        return scan_from < self.end
+
+    def _count_table(self, end: int, table: ProducerTable) -> None:
+        self._until_recent -= 1
+        if not self._until_recent:
+            self._until_recent = RECENT_TABLE_EVERY
+            self._recent.append((end, table))
+
+
+def _with_batch(epochs: EpochCache, header: Header) -> EpochCache:
+    """The cache with one more batch at the end of the log."""
+    if 0 <= header.leader_epoch < epochs.latest:
+        # An epoch without batches may stand at the end of the log. Were it still there when an older epoch goes on,
+        # the older one's own entry would be moved up with it.
+        epochs = epochs.truncate_end(header.base_offset)
+    return epochs.assign(header.leader_epoch, header.base_offset) if header.leader_epoch >= 0 else epochs
