@@ -27,6 +27,7 @@ from images.broker.config import NodeConfig
 from images.broker.controller_channel import ControllerChannel
 from images.broker.describing import Describing
 from images.broker.doors import Doors, Files
+from images.broker.files import read_whole, write_durably
 from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
 from images.broker.replicas import Replicas
@@ -85,7 +86,6 @@ class BrokerNode:
                 lambda: self._epoch,
                 isr_changes.propose,
                 spawn,
-                clean=previous_epoch != NO_BROKER_EPOCH,
             )
             server = self._server(replicas)
             await server.start(self._config.listener.host, self._config.listener.port)
@@ -289,11 +289,9 @@ class BrokerNode:
 def take_clean_shutdown(files: Files) -> int:
     """The broker epoch of the previous life if it ended cleanly, else -1. The mark is gone before anything is written,
     so that a crash of this life is never mistaken for a clean end."""
-    if not files.exists(CLEAN_SHUTDOWN):
+    content = read_whole(files, CLEAN_SHUTDOWN)
+    if content is None:
         return NO_BROKER_EPOCH
-    file = files.open(CLEAN_SHUTDOWN)
-    content = file.read(0, file.size())
-    file.close()
     files.delete(CLEAN_SHUTDOWN)
     files.sync_directory(".")
     try:
@@ -304,11 +302,4 @@ def take_clean_shutdown(files: Files) -> int:
 
 def leave_clean_shutdown(files: Files, broker_epoch: int) -> None:
     """Mark that everything is on disk, as the last thing a broker does."""
-    temporary = f"{CLEAN_SHUTDOWN}.tmp"
-    files.delete(temporary)
-    file = files.open(temporary)
-    file.append(json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
-    file.fsync()
-    file.close()
-    files.rename(temporary, CLEAN_SHUTDOWN)
-    files.sync_directory(".")
+    write_durably(files, CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())

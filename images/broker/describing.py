@@ -141,7 +141,9 @@ class Describing:
             ]
         if kind == _BROKER and name == str(self._config.node_id):
             keys = dict(NODE_KEYS) | {BROKER_NAME_OF_TOPIC_KEY[topic]: key for topic, key in TOPIC_KEYS.items()}
-            return ErrorCode.none, [(key_name, key, *self._broker_value(key_name, key)) for key_name, key in keys.items()]
+            return ErrorCode.none, [
+                (key_name, key, *self._broker_value(key_name, key)) for key_name, key in keys.items()
+            ]
         return ErrorCode.invalid_request, []
 
     def _broker_value(self, name: str, key: Key) -> tuple[Any, int]:
@@ -248,9 +250,7 @@ def _describe_partition(image: ClusterImage, partition: PartitionImage) -> Metad
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         offline_replicas=tuple(
-            replica
-            for replica in partition.replicas
-            if replica not in image.brokers or image.brokers[replica].fenced
+            replica for replica in partition.replicas if replica not in image.brokers or image.brokers[replica].fenced
         ),
     )
 

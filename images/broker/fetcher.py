@@ -189,4 +189,3 @@ class Fetcher:
         timer = loop.call_later(self._limits.backoff_s, resolve, woken)
         await woken
         timer.cancel()
-

@@ -9,7 +9,8 @@ tell the leader epoch of every offset.
 
 Terms, as in the protocol notes: LEO (log end offset) and HW (high watermark) are exclusive; LESO is the LEO at which a
 leader took over. The *maximal ISR* is the committed ISR joined with everybody whom a change that may have been
-committed could have added. A change is in doubt from the moment it is sent until an answer or newer metadata settles it.
+committed could have added: a change is in doubt from the moment it is sent until an answer or newer metadata settles
+it.
 """
 
 from __future__ import annotations
@@ -226,9 +227,7 @@ class IsrSettled:
     error: ErrorCode = ErrorCode.none
 
 
-Decision = (
-    BecameLeader | BecameFollower | Resigned | Truncate | HighWatermarkMoved | ProposeIsr | IsrSettled
-)
+Decision = BecameLeader | BecameFollower | Resigned | Truncate | HighWatermarkMoved | ProposeIsr | IsrSettled
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +271,9 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
         settled = partition.leadership.proposed is not None
         leading = replace(known, leadership=replace(partition.leadership, followers=kept, proposed=None, doubtful=()))
         step = _advance_high_watermark(leading, limits)
-        return Step(step.partition, (IsrSettled(view.isr, committed=True), *step.decisions) if settled else step.decisions)
+        return Step(
+            step.partition, (IsrSettled(view.isr, committed=True), *step.decisions) if settled else step.decisions
+        )
     return _lead(partition, known, now_ms, limits)
 
 
@@ -498,9 +499,7 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
         added = (member for member in proposal.members if member not in partition.isr)
         doubtful = tuple(sorted({*doubtful, *added}))
     settled = replace(partition, leadership=replace(leadership, proposed=None, doubtful=doubtful))
-    return Step(
-        settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),)
-    )
+    return Step(settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),))
 
 
 # --- the high watermark -----------------------------------------------------------------------------------------------

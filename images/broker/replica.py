@@ -195,7 +195,7 @@ class Replica:
         return Appended(ErrorCode.none, base, self.log.end)
 
     async def committed(self, end: int, until: float) -> ErrorCode:
-        """Wait until the high watermark passes an append ending at `end`; the error if that cannot be told by `until`."""
+        """Wait until the high watermark passes an append that ends at `end`; an error if it has not by `until`."""
         if not self.limits.rules.ack_after_high_watermark:
             return ErrorCode.none
         leader_epoch = self.state.leader_epoch
@@ -295,7 +295,8 @@ class Replica:
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[int, int] | None:
         """(offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of the newest
         record; None when there is none."""
-        return self.log.offset_for_time(timestamp_ms, machine.readable_end(self.state, self.limits))
+        found = self.log.offset_of_max_timestamp() if timestamp_ms is None else self.log.offset_for_time(timestamp_ms)
+        return found if found is not None and found[0] < machine.readable_end(self.state, self.limits) else None
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -438,7 +439,9 @@ class Replica:
 
     def acknowledged(self, base: int, end: int, acks: int) -> None:
         """An append is about to be acknowledged to its producer."""
-        self._event("acknowledged", offset=base, log_end=end, high_watermark=self.state.high_watermark, detail={"acks": acks})
+        self._event(
+            "acknowledged", offset=base, log_end=end, high_watermark=self.state.high_watermark, detail={"acks": acks}
+        )
 
 
 def resolve(future: asyncio.Future[None]) -> None:

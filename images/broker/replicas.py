@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from images.broker.config import Endpoint, NodeConfig
 from images.broker.doors import Doors, Files
 from images.broker.fetcher import Fetcher, FetchLimits, Spawn
+from images.broker.files import read_whole, write_durably
 from images.broker.log import Log, LogConfig
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
 from images.broker.partition import Limits, ProposeIsr, Role, View
 from images.broker.replica import Replica
+from images.broker.trace import TraceEvent
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
@@ -35,8 +37,6 @@ class Replicas:
         broker_epoch: Callable[[], int],
         propose: Callable[[Replica, ProposeIsr], None],
         spawn: Spawn,
-        *,
-        clean: bool,
     ) -> None:
         self.active: Mapping[int, int] = {}
         """The broker epoch of every broker that may be in an ISR, as far as this broker knows."""
@@ -46,7 +46,6 @@ class Replicas:
         self._broker_epoch = broker_epoch
         self._propose = propose
         self._spawn = spawn
-        self._clean = clean
         self._replicas: dict[tuple[str, int], Replica] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._high_watermarks = _read_high_watermarks(doors.files)
@@ -99,13 +98,7 @@ class Replicas:
         """Write down the high watermarks, replacing the file as a whole."""
         lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
         text = "\n".join(["0", str(len(lines)), *lines, ""])
-        files, temporary = self._doors.files, f"{HIGH_WATERMARKS}.tmp"
-        files.delete(temporary)
-        file = files.open(temporary)
-        file.append(text.encode())
-        file.fsync()
-        file.close()
-        files.rename(temporary, HIGH_WATERMARKS)
+        write_durably(self._doors.files, HIGH_WATERMARKS, text.encode())
 
     def close(self) -> None:
         """Stop fetching, write everything down and close the logs cleanly."""
@@ -132,7 +125,18 @@ class Replicas:
                 max_batch_bytes=settings.max_batch_bytes,
             ),
             self._doors.log,
-            clean=self._clean,
+        )
+        high_watermark = self._high_watermarks.get((topic.name, partition.index), 0)
+        self._doors.trace(
+            TraceEvent(
+                "log_recovered",
+                topic.name,
+                partition.index,
+                offset=log.start,
+                log_end=log.end,
+                high_watermark=high_watermark,
+                detail={"clean": log.recovery.clean, "cut_bytes": log.recovery.cut_bytes},
+            )
         )
         limits = Limits(
             settings.min_insync_replicas, self._config.number("replica.lag.time.max.ms"), self._config.rules
@@ -145,7 +149,7 @@ class Replicas:
             limits,
             settings.max_batch_bytes,
             log,
-            self._high_watermarks.get((topic.name, partition.index), 0),
+            high_watermark,
             trace=self._doors.trace,
             clock=self._clock,
             propose=self._propose,
@@ -195,11 +199,7 @@ class Replicas:
 
 def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
     """What `checkpoint_high_watermarks` wrote; nothing when the file is missing or damaged, which is always safe."""
-    if not files.exists(HIGH_WATERMARKS):
-        return {}
-    file = files.open(HIGH_WATERMARKS)
-    lines = file.read(0, file.size()).decode("utf-8", "replace").splitlines()
-    file.close()
+    lines = (read_whole(files, HIGH_WATERMARKS) or b"").decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != "0" or lines[1] != str(len(lines) - 2):
         return {}
     found = {}
@@ -213,12 +213,7 @@ def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
 
 
 def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
-    path = f"{directory}/{PARTITION_METADATA}"
-    if not files.exists(path):
-        return None
-    file = files.open(path)
-    text = file.read(0, file.size()).decode("utf-8", "replace")
-    file.close()
+    text = (read_whole(files, f"{directory}/{PARTITION_METADATA}") or b"").decode("utf-8", "replace")
     try:
         return uuid.UUID(text.partition("topic_id: ")[2].strip())
     except ValueError:
@@ -226,9 +221,5 @@ def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
 
 
 def _write_topic_id(files: Files, directory: str, topic_id: uuid.UUID) -> None:
-    file = files.open(f"{directory}/{PARTITION_METADATA}")
-    file.append(f"version: 0\ntopic_id: {topic_id}\n".encode())
-    file.fsync()
-    file.close()
-    files.sync_directory(directory)
+    write_durably(files, f"{directory}/{PARTITION_METADATA}", f"version: 0\ntopic_id: {topic_id}\n".encode())
     files.sync_directory(".")

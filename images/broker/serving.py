@@ -112,9 +112,7 @@ class Serving:
         loop = asyncio.get_running_loop()
         until = loop.time() + body.max_wait.total_seconds()
         replica_id = body.replica_state.replica_id
-        asked = [
-            self._look_up(topic.topic_id, partition) for topic in body.topics for partition in topic.partitions
-        ]
+        asked = [self._look_up(topic.topic_id, partition) for topic in body.topics for partition in topic.partitions]
         # Consumers are limited by the broker's setting too; followers ask for what their own setting says.
         most = body.max_bytes if replica_id != CONSUMER else min(body.max_bytes, self._fetch_max_bytes)
         slices = self._read(asked, request, most, first=True)
@@ -155,9 +153,7 @@ class Serving:
             size = min(part.partition_max_bytes, left)
             at_least_one = left == most and most > 0
             if replica_id == CONSUMER:
-                found = replica.fetch_for_consumer(
-                    part.current_leader_epoch, part.fetch_offset, size, at_least_one
-                )
+                found = replica.fetch_for_consumer(part.current_leader_epoch, part.fetch_offset, size, at_least_one)
             elif first:
                 fetch = ReplicaFetch(
                     replica_id,
@@ -166,9 +162,7 @@ class Serving:
                     part.fetch_offset,
                     part.last_fetched_epoch,
                 )
-                found = replica.fetch_for_replica(
-                    fetch, request.connection, self._replicas.active, size, at_least_one
-                )
+                found = replica.fetch_for_replica(fetch, request.connection, self._replicas.active, size, at_least_one)
             else:
                 found = replica.read_for_replica(
                     replica_id, part.current_leader_epoch, part.fetch_offset, size, at_least_one
@@ -185,8 +179,7 @@ class Serving:
         topics = []
         for topic in request.body.topics:
             answers = [
-                await self._list_offset(topic.name, part, request.body.replica_id, until)
-                for part in topic.partitions
+                await self._list_offset(topic.name, part, request.body.replica_id, until) for part in topic.partitions
             ]
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
         return ListOffsetsResponse(throttle_time=NOW, topics=tuple(topics))
@@ -286,4 +279,3 @@ def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
             FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()
         ),
     )
-

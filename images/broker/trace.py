@@ -7,7 +7,7 @@ the whole cluster in simulation) and `node`.
 kind                      written by  meaning of the fields used
 ------------------------  ----------  -----------------------------------------------------------------------------
 node_started              any         broker_epoch of the previous life if it ended cleanly
-log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: cut_bytes
+log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end

@@ -1,0 +1,68 @@
+"""Start one node: `python -m images.broker CONFIG`, CONFIG being a Kafka properties file.
+
+The node keeps its data below `log.dirs`, appends its protocol trace to `trace.jsonl` there and writes its log to
+standard error. SIGTERM and SIGINT stop it: a broker hands its leadership over first. Exit status: 0 after a clean stop,
+1 when the node failed, 64 when the configuration cannot be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from random import SystemRandom
+
+from images.broker.config import ConfigError, NodeConfig
+from images.broker.doors import Doors
+from images.broker.files import RealFiles
+from images.broker.node import run_node
+from images.broker.tracefile import TraceFile
+
+EX_USAGE = 64
+TRACE_FILE = "trace.jsonl"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a node until it is told to stop; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m images.broker", description="Start one node of the broker.")
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="a Kafka properties file")
+    path: Path = parser.parse_args(arguments).config
+    try:
+        config = NodeConfig.parse(path.read_text())
+    except (OSError, ConfigError, UnicodeDecodeError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return EX_USAGE
+    try:
+        data = Path(config.log_directory)
+        data.mkdir(parents=True, exist_ok=True)
+        with TraceFile(data / TRACE_FILE) as trace:
+            doors = Doors(RealFiles(data), SystemRandom(), trace.append, _log)
+            asyncio.run(_run(config, doors))
+    except* OSError as failures:
+        for failure in failures.exceptions:
+            _log(f"node {config.node_id} failed: {failure}")
+        return 1
+    except* Exception as failures:
+        traceback.print_exception(failures)
+        return 1
+    return 0
+
+
+async def _run(config: NodeConfig, doors: Doors) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await run_node(config, doors, stopping)
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
