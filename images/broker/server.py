@@ -28,21 +28,20 @@ from typing import Any, cast
 
 from kio.schema.errors import ErrorCode
 
-from images.broker.schema import Entity
-from images.broker.versions import NoTopics, TopicNames, api_versions, from_canonical, to_canonical
-from images.broker.wire import (
+from images.broker.codec import Malformed
+from images.broker.messages import (
     CANONICAL,
-    MAX_FRAME_BYTES,
     SUPPORTED,
     Api,
-    Frames,
     Head,
-    Malformed,
     decode_request,
     encode_response,
     read_head,
     response_class,
 )
+from images.broker.schema import Entity
+from images.broker.versions import NoTopics, TopicNames, api_versions, from_canonical, to_canonical
+from images.broker.wire import MAX_FRAME_BYTES, Frames
 
 __all__ = ["Handler", "Request", "Server", "TopicNames"]
 

@@ -34,8 +34,8 @@ from uuid import UUID, uuid5
 
 from kio.schema.errors import ErrorCode
 
+from images.broker.messages import CANONICAL, SUPPORTED, Api, request_class, response_class
 from images.broker.schema import Entity, convert, shapes
-from images.broker.wire import CANONICAL, SUPPORTED, Api, request_class, response_class
 
 Names = Mapping[UUID, str]
 """The topics of one request that came by name, by the id each was given."""
