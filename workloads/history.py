@@ -156,9 +156,9 @@ class Recorder:
         return self._counts.get((kind, outcome), 0)
 
     @property
-    def open_operations(self) -> int:
-        """How many operations were invoked and have not ended."""
-        return len(self._open)
+    def open_appends(self) -> int:
+        """How many appends were invoked and have not ended."""
+        return sum(row["kind"] == "append" for row in self._open.values())
 
     def to_table(self) -> pa.Table:
         """The history so far, in SCHEMA, ordered by index; what a reader of the file would see now."""

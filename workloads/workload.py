@@ -56,7 +56,7 @@ class Settings:
     max_in_flight: int = 5
     """Batches in flight per partition and producer."""
     pipeline: int = 5
-    """Appends a producer has open at once; one that falls due beyond them waits for a place."""
+    """Appends a producer has open at once on one partition."""
     delivery_timeout_ms: int = 8_000
     """How long a producer tries to get a record acknowledged; then its outcome is unknown."""
     request_timeout_ms: int = 1_500
@@ -70,6 +70,8 @@ class Settings:
     fetch_wait_ms_max: int = 500
     """How long a broker may hold a consumer's fetch that finds nothing."""
     fetch_bytes_max: int = 1 << 20
+    poll_pause_ms: int = 100
+    """Mean rest of a consumer after a poll that returned records."""
     set_up_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:

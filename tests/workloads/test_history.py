@@ -77,7 +77,7 @@ def test_an_append_is_on_disk_before_it_is_sent_and_a_read_only_once_it_told_som
     recorder.discard(poll)
     with pytest.raises(ValueError, match="is an append"):
         recorder.discard(append)
-    assert recorder.open_operations == 1
+    assert recorder.open_appends == 1
 
 
 def test_nothing_completes_twice() -> None:

@@ -1,0 +1,259 @@
+"""The workload `append`: unique values appended to a few partitions, read back by tailing consumers.
+
+Processes are numbered producers first, then consumers, end-offset readers, and one for the final reads.
+
+- *Producers* append single records, each holding the next number of the run as ASCII decimal, so every value is unique
+  and its batch is one operation. Together they invoke `rate` appends a second, each producer with exponential gaps
+  drawn from its own stream, to a partition drawn evenly from those where it has fewer than `pipeline` appends open.
+  When there is none it waits for a place; what fell due meanwhile is not made up for.
+- *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
+  operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
+  proves nothing by default and is recorded only with `record_empty_polls`. On OFFSET_OUT_OF_RANGE a consumer moves to
+  the nearest offset that the log has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
+  busy log is read in handfuls.
+- *End-offset readers* ask each partition for its end about once per `end_offset_interval_s`, sooner after an error.
+  One question is one operation.
+- *Final reads* ask for the end of every partition until it is told, then read it from its start until that end is
+  reached. They are invoked after the last append completed, so the end told covers every acknowledged one.
+
+A read that ends in an error is `fail`: it told nothing and changed nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+from workloads.clients.native import (
+    Admin,
+    AdminError,
+    Backoff,
+    Client,
+    Consumer,
+    Fetched,
+    Patience,
+    Producer,
+    Record,
+)
+from workloads.history import Phase, Recorder
+from workloads.workload import Settings, SetUpError
+
+FOREIGN_VALUE = -1
+"""What a record reads as that holds no number: no append of this workload writes it."""
+
+_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+_POLL_TIMEOUT_S = 5.0
+
+
+class Append:
+    """See the module's docstring; the calls are those of `Workload`."""
+
+    def __init__(self, settings: Settings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
+        self._settings = settings
+        self._recorder = recorder
+        self._stream = stream
+        self._partitions = range(settings.partitions)
+        self._next_value = 0
+        self._clients: list[Client] = []
+        self._closing: list[Producer | Consumer] = []
+        """What has to be closed before the clients are."""
+
+    async def set_up(self) -> None:
+        settings = self._settings
+        admin = Admin(self._client("admin"))
+        timeout_s = settings.set_up_timeout_ms / 1000
+        try:
+            await admin.create_topic(
+                settings.topic, settings.partitions, settings.replication_factor, settings.topic_config, timeout_s
+            )
+            await admin.wait_for_leaders(settings.topic, settings.partitions, timeout_s)
+        except AdminError as error:
+            raise SetUpError(str(error)) from error
+
+    async def run(self, until_s: float) -> None:
+        settings = self._settings
+        first_consumer = settings.producers
+        first_reader = first_consumer + settings.consumers
+        async with asyncio.TaskGroup() as reading:
+            readers = [
+                reading.create_task(self._tail(first_consumer + number, f"consumer-{number}"))
+                for number in range(settings.consumers)
+            ]
+            readers += [
+                reading.create_task(self._ask_for_ends(first_reader + number, f"reader-{number}"))
+                for number in range(settings.end_offset_readers)
+            ]
+            async with asyncio.TaskGroup() as appending:
+                for number in range(settings.producers):
+                    appending.create_task(self._produce(number, until_s))
+            await _sleep_until(until_s)
+            for reader in readers:
+                reader.cancel()
+
+    async def final_reads(self, until_s: float) -> bool:
+        settings = self._settings
+        process = settings.producers + settings.consumers + settings.end_offset_readers
+        consumer = self._consumer(process, "final", "final")
+        try:
+            async with asyncio.timeout_at(until_s) as patience:
+                ends = [await self._end(consumer, process, "final", partition) for partition in self._partitions]
+                unread = [partition for partition in self._partitions if ends[partition] > 0]
+                while unread:
+                    for fetched in await consumer.poll(_POLL_TIMEOUT_S):
+                        await self._polled(consumer, fetched)
+                    unread = [p for p in unread if consumer.position(settings.topic, p) < ends[p]]
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            return False
+        return True
+
+    async def close(self) -> None:
+        for user in self._closing:
+            await user.close()
+        for client in self._clients:
+            await client.close()
+
+    # producers
+
+    async def _produce(self, process: int, until_s: float) -> None:
+        settings, loop = self._settings, asyncio.get_running_loop()
+        random = self._stream(f"append/producer-{process}")
+        producer = Producer(
+            self._client(f"producer-{process}"),
+            settings.topic,
+            acks=settings.acks,
+            max_in_flight=settings.max_in_flight,
+            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+        )
+        self._closing.append(producer)
+        open_appends = [0] * settings.partitions
+        ended = asyncio.Event()
+
+        async def append(partition: int) -> None:
+            value = self._next_value
+            self._next_value += 1
+            index = self._recorder.invoke(process, "append", settings.topic, partition, value=value)
+            delivery = await producer.append(partition, [b"%d" % value])
+            self._recorder.complete(index, delivery.outcome, offset=delivery.base_offset, error=delivery.error)
+            open_appends[partition] -= 1
+            ended.set()
+
+        due_s = loop.time()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                due_s = max(due_s, loop.time()) + random.expovariate(settings.rate / settings.producers)
+                if due_s >= until_s:
+                    break
+                await _sleep_until(due_s)
+                while not (places := [p for p in self._partitions if open_appends[p] < settings.pipeline]):
+                    ended.clear()
+                    await ended.wait()
+                if loop.time() >= until_s:
+                    break
+                partition = random.choice(places)
+                open_appends[partition] += 1
+                group.create_task(append(partition))
+
+    # consumers
+
+    async def _tail(self, process: int, name: str) -> None:
+        consumer = self._consumer(process, name, "main")
+        random = self._stream(f"append/{name}/pause")
+        while True:
+            fetched = await consumer.poll(_POLL_TIMEOUT_S)
+            for answer in fetched:
+                await self._polled(consumer, answer)
+            if any(answer.records for answer in fetched):
+                await asyncio.sleep(self._settings.poll_pause_ms / 1000 * random.uniform(0.5, 1.5))
+
+    def _consumer(self, process: int, name: str, phase: Phase) -> Consumer:
+        """A consumer of every partition from its start, whose fetches are poll operations of `process`."""
+        settings = self._settings
+
+        def invoke(topic: str, partition: int, position: int) -> int:
+            return self._recorder.invoke(process, "poll", topic, partition, phase=phase, offset=position)
+
+        consumer = Consumer(
+            self._client(name),
+            fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
+            fetch_bytes_max=settings.fetch_bytes_max,
+            on_fetch=invoke,
+        )
+        consumer.assign([(settings.topic, partition) for partition in self._partitions])
+        self._closing.append(consumer)
+        return consumer
+
+    async def _polled(self, consumer: Consumer, fetched: Fetched) -> None:
+        """Record one answer, and go on from there."""
+        if fetched.error is not None:
+            self._recorder.complete(fetched.token, "fail", error=fetched.error)
+            if fetched.error == _OUT_OF_RANGE:
+                await consumer.return_to_log(fetched.topic, fetched.partition)
+        elif fetched.records or self._settings.record_empty_polls:
+            self._recorder.complete(
+                fetched.token,
+                "ok",
+                leader_epoch=fetched.leader_epoch,
+                offsets=[record.offset for record in fetched.records],
+                values=_values(fetched.records),
+            )
+        else:
+            self._recorder.discard(fetched.token)
+
+    # end offsets
+
+    async def _ask_for_ends(self, process: int, name: str) -> None:
+        consumer = Consumer(self._client(name))
+        self._closing.append(consumer)
+        async with asyncio.TaskGroup() as group:
+            for partition in self._partitions:
+                group.create_task(self._keep_asking(consumer, process, name, partition))
+
+    async def _keep_asking(self, consumer: Consumer, process: int, name: str, partition: int) -> None:
+        random = self._stream(f"append/{name}/{partition}")
+        interval_s = self._settings.end_offset_interval_s
+        await asyncio.sleep(random.uniform(0, interval_s))
+        while True:
+            await self._end(consumer, process, "main", partition)
+            await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))
+
+    async def _end(self, consumer: Consumer, process: int, phase: Phase, partition: int) -> int:
+        """Ask for the end of a partition until it is told, each question an operation."""
+        topic = self._settings.topic
+        backoff = Backoff(consumer.client.patience, consumer.client.random)
+        while True:
+            index = self._recorder.invoke(process, "end_offset", topic, partition, phase=phase)
+            try:
+                answer = await consumer.end_offset(topic, partition)
+            except BaseException:
+                self._recorder.discard(index)
+                raise
+            if answer.offset is not None:
+                self._recorder.complete(index, "ok", offset=answer.offset, leader_epoch=answer.leader_epoch)
+                return answer.offset
+            self._recorder.complete(index, "fail", error=answer.error)
+            await asyncio.sleep(backoff.next_s())
+
+    def _client(self, name: str) -> Client:
+        settings = self._settings
+        patience = Patience(
+            request_timeout_s=settings.request_timeout_ms / 1000,
+            connect_timeout_s=settings.connect_timeout_ms / 1000,
+            backoff_s=settings.retry_backoff_ms / 1000,
+            backoff_s_max=settings.retry_backoff_ms_max / 1000,
+            metadata_age_s_max=settings.metadata_max_age_ms / 1000,
+        )
+        client = Client(settings.bootstrap, name, self._stream(f"append/client/{name}"), patience)
+        self._clients.append(client)
+        return client
+
+
+async def _sleep_until(when_s: float) -> None:
+    await asyncio.sleep(max(0.0, when_s - asyncio.get_running_loop().time()))
+
+
+def _values(records: Sequence[Record]) -> list[int]:
+    """The numbers that records hold, FOREIGN_VALUE for what is none."""
+    return [int(record.value) if record.value and record.value.isdigit() else FOREIGN_VALUE for record in records]

@@ -1,0 +1,151 @@
+"""Creating, deleting and describing topics, and describing the cluster.
+
+A request that changes something is sent to one broker after another until one answers whether it was done. Since an
+answer may be lost after the change was made, finding it already made after a lost answer counts as success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
+from kio.schema.errors import ErrorCode
+
+from images.broker.wire import ConnectionLost
+from workloads.clients.connections import Backoff, Client, error_name
+from workloads.clients.view import Leader
+
+
+class AdminError(Exception):
+    """Something was not done; the message says what, and the last answer. It may still happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """What a broker says of its cluster."""
+
+    cluster_id: str
+    controller: int
+    """-1 when none is known."""
+    brokers: tuple[tuple[int, str, int], ...]
+    """(id, host, port) of every broker that is up, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """What a broker says of a topic."""
+
+    id: UUID
+    leaders: Mapping[int, Leader]
+    replicas: Mapping[int, tuple[int, ...]]
+    isr: Mapping[int, tuple[int, ...]]
+
+
+class Admin:
+    """Administers a cluster through whichever broker answers."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str], timeout_s: float
+    ) -> None:
+        """Create a topic, trying until it is done. Raises AdminError, also when the topic was there before.
+
+        Too few brokers (INVALID_REPLICATION_FACTOR) is tried again, since more may come.
+        """
+        request = CreateTopicsRequest(
+            topics=(
+                CreatableTopic(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=replication_factor,
+                    assignments=(),
+                    configs=tuple(CreatableTopicConfig(name=key, value=config[key]) for key in sorted(config)),
+                ),
+            ),
+            timeout=timedelta(seconds=self.client.patience.request_timeout_s),
+        )
+        again = frozenset((int(ErrorCode.invalid_replication_factor),))
+        await self._change(f"create topic {name}", request, ErrorCode.topic_already_exists, again, timeout_s)
+
+    async def delete_topic(self, name: str, timeout_s: float) -> None:
+        """Delete a topic, trying until it is done. Raises AdminError, also when there was none."""
+        request = DeleteTopicsRequest(
+            topics=(DeleteTopicState(name=name, topic_id=None),),
+            timeout=timedelta(seconds=self.client.patience.request_timeout_s),
+        )
+        await self._change(
+            f"delete topic {name}", request, ErrorCode.unknown_topic_or_partition, frozenset(), timeout_s
+        )
+
+    async def wait_for_leaders(self, name: str, partitions: int, timeout_s: float) -> None:
+        """Return once metadata tells a leader of every partition. Raises AdminError."""
+        client = self.client
+        client.follow(name)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        backoff = Backoff(client.patience, client.random)
+        while True:
+            await client.refresh()
+            missing = [index for index in range(partitions) if client.view.leader(name, index) is None]
+            if not missing:
+                return
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise AdminError(f"after {timeout_s} s metadata tells no leader of {name}, partitions {missing}")
+            await asyncio.sleep(backoff.next_s())
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """Ask any broker for one topic. Raises AdminError when it tells of none, ConnectionLost when nobody answers."""
+        response = await self.client.ask_any(self.client.metadata_request((name,)))
+        for topic in response.topics:
+            if topic.name == name and topic.error_code == 0:
+                ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+                return TopicDescription(
+                    topic.topic_id,
+                    {int(p.partition_index): Leader(int(p.leader_id), int(p.leader_epoch)) for p in ordered},
+                    {int(p.partition_index): tuple(map(int, p.replica_nodes)) for p in ordered},
+                    {int(p.partition_index): tuple(map(int, p.isr_nodes)) for p in ordered},
+                )
+        told = ", ".join(error_name(topic.error_code) for topic in response.topics) or "nothing"
+        raise AdminError(f"describe topic {name}: {told}")
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Ask any broker for its cluster. Raises AdminError or ConnectionLost."""
+        response = await self.client.ask_any(DescribeClusterRequest(include_cluster_authorized_operations=False))
+        if response.error_code != 0:
+            raise AdminError(f"describe cluster: {error_name(response.error_code)}")
+        brokers = sorted((int(broker.broker_id), str(broker.host), int(broker.port)) for broker in response.brokers)
+        return ClusterDescription(str(response.cluster_id), int(response.controller_id), tuple(brokers))
+
+    async def _change(
+        self, what: str, request: Any, already_done: int, again: frozenset[int], timeout_s: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        backoff = Backoff(self.client.patience, self.client.random)
+        may_be_done = False
+        while True:
+            try:
+                response = await self.client.ask_next(request)
+            except ConnectionLost as lost:
+                may_be_done = may_be_done or lost.sent
+                last = str(lost)
+            else:
+                answer = response.topics[0] if hasattr(response, "topics") else response.responses[0]
+                code = int(answer.error_code)
+                if code == 0 or (code == already_done and may_be_done):
+                    return
+                last = error_name(code) + (f" ({answer.error_message})" if answer.error_message else "")
+                if not (ErrorCode(code).retriable or code in again) or code == already_done:
+                    raise AdminError(f"{what}: {last}")
+                may_be_done = may_be_done or code == ErrorCode.request_timed_out
+            if loop.time() >= deadline_s:
+                raise AdminError(f"{what}: not done in {timeout_s} s; the last answer: {last}")
+            await asyncio.sleep(backoff.next_s())
