@@ -36,12 +36,12 @@ from images.broker.batch import CorruptBatch, Header, check, parse, records
 from images.broker.doors import Files
 from images.broker.epochs import UNDEFINED, EpochCache
 from images.broker.files import TEMPORARY_SUFFIX, read_whole, write_durably
-from images.broker.producers import ProducerTable, from_snapshot, record, to_snapshot
-from images.broker.segment import OFFSET_DIGITS, Segment, base_offset_of
+from images.broker.producers import ProducerTable, record
+from images.broker.segment import Segment, base_offset_of
+from images.broker.snapshots import Snapshots
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 CLEAN_SHUTDOWN = "clean-shutdown"
-SNAPSHOT_SUFFIX = ".snapshot"
 NEVER = (1 << 63) - 1
 RECENT_TABLE_EVERY = 64
 RECENT_TABLES_KEPT = 64
@@ -101,6 +101,7 @@ class Log:
         self.recovery = Recovery(clean=True)
         self._files = files
         self._log_line = log_line
+        self._snapshots = Snapshots(files, directory)
         self._segments: list[Segment] = []
         self._recent: deque[tuple[int, ProducerTable]] = deque(maxlen=RECENT_TABLES_KEPT)
         self._until_recent = RECENT_TABLE_EVERY
@@ -137,7 +138,7 @@ class Log:
         if clean:
             try:
                 self.flush()
-                self._write_snapshot()
+                self._snapshots.write(self.end, self.producers)
                 write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
                 state = f"0\n{self.end} {self._segments[-1].base_offset} {self._segments[-1].size}\n"
                 write_durably(self._files, self._path(CLEAN_SHUTDOWN), state.encode())
@@ -187,8 +188,7 @@ class Log:
 
     def _recover(self, bases: list[int]) -> None:
         """Check every batch and make everything else from them."""
-        for base in self._snapshots():
-            self._files.delete(self._snapshot_path(base))
+        self._snapshots.delete_above(-1)
         self.start = self.end = bases[0]
         found_bytes = 0
         reason = ""
@@ -202,7 +202,7 @@ class Log:
                 self._files.delete(segment.path)
                 continue
             if self._segments:
-                self._write_snapshot()
+                self._snapshots.write(self.end, self.producers)
             self._segments.append(segment)
             reason = segment.recover(self._seen)
         cut_bytes = found_bytes - sum(segment.size for segment in self._segments)
@@ -355,9 +355,7 @@ class Log:
                 self._segments[-1].truncate(to)
                 self.end = self._segments[-1].end
             self.recovery_point = min(self.recovery_point, self.end)
-            for offset in self._snapshots():
-                if offset > self.end:
-                    self._files.delete(self._snapshot_path(offset))
+            self._snapshots.delete_above(self.end)
             self.epochs = self.epochs.truncate_end(self.end)
             self._rebuild_producers()
         except OSError as error:
@@ -370,8 +368,7 @@ class Log:
         if self._failure is not None:
             self._refuse()
         try:
-            for snapshot in self._snapshots():
-                self._files.delete(self._snapshot_path(snapshot))
+            self._snapshots.delete_above(-1)
             self._remove_segments(0)
             self._start_empty_at(offset)
         except OSError as error:
@@ -387,7 +384,7 @@ class Log:
         last = self._segments[-1]
         if last.cut_unsynced:
             self._fsync(last)
-        self._write_snapshot()
+        self._snapshots.write(self.end, self.producers)
         segment = Segment.create(self._files, self.directory, self.end, self.config.index_interval_bytes)
         self._names_unsynced = True
         self._segments.append(segment)
@@ -433,38 +430,12 @@ class Log:
         epochs = None if data is None else EpochCache.from_checkpoint(data.decode("ascii", "replace"))
         return None if epochs is None else epochs.truncate_end(self.end)
 
-    def _snapshot_path(self, offset: int) -> str:
-        return f"{self.directory}/{offset:0{OFFSET_DIGITS}d}{SNAPSHOT_SUFFIX}"
-
-    def _snapshots(self) -> list[int]:
-        """The offsets there are snapshots of, lowest first."""
-        digits = (
-            name.removesuffix(SNAPSHOT_SUFFIX) for name in self._files.list(self.directory) if SNAPSHOT_SUFFIX in name
-        )
-        return sorted(int(offset) for offset in digits if len(offset) == OFFSET_DIGITS and offset.isdecimal())
-
-    def _write_snapshot(self) -> None:
-        """Keep the producer state of now. Not synced: after a power loss no snapshot is believed."""
-        path = self._snapshot_path(self.end)
-        self._files.delete(path)
-        file = self._files.open(path)
-        try:
-            file.append(to_snapshot(self.producers))
-        finally:
-            file.close()
-
     def _rebuild_producers(self) -> bool:
         """Make the producer table of `end` from the newest known one at or below it. Whether batches had to be read."""
         while self._recent and self._recent[-1][0] > self.end:
             self._recent.pop()
         offset, table = self._recent[-1] if self._recent else (self.start, ProducerTable())
-        for snapshot in reversed(self._snapshots()):
-            if snapshot <= offset:
-                break
-            data = read_whole(self._files, self._snapshot_path(snapshot)) if snapshot <= self.end else None
-            if data is not None and (known := from_snapshot(data)) is not None:
-                offset, table = snapshot, known
-                break
+        offset, table = self._snapshots.newest(above=offset, at_or_below=self.end) or (offset, table)
         self._until_recent = RECENT_TABLE_EVERY
         scan_from = offset
         for segment in self._segments[self._segment_at(offset) :]:
