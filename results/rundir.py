@@ -163,6 +163,10 @@ class RunDirectory:
             self._replace("trail.txt", "".join(f"{step} {time_ns} {part}\n" for step, time_ns, part in trail))
             self._replace("digest.txt", digest + "\n")
 
+    def write_report(self, page: str) -> None:
+        """Keep the report."""
+        self._replace(self.report_path.name, page)
+
     def digest(self) -> str | None:
         """The digest; None when the run had none or did not get that far."""
         text = self._read("digest.txt")

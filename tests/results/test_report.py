@@ -1,0 +1,144 @@
+"""The report of a run: complete, self-contained, and honest about what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects
+import pytest
+
+from checkers.verdict import Finding, Validity, Verdict
+from images.broker.trace import TraceEvent
+from results import figures
+from results.report import write_report
+from results.rundir import RunDirectory
+
+Verdicts = Callable[[bool], Sequence[Verdict]]
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements with their attributes, and the text outside scripts and styles."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(path.read_text(encoding="utf-8"))
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self.words.append(data)
+
+
+@pytest.fixture
+def reported(made_run: RunDirectory, made_verdicts: Verdicts) -> RunDirectory:
+    made_run.write_verdict(made_verdicts(False))
+    write_report(made_run, made_run.seal())
+    return made_run
+
+
+def test_a_report_says_the_verdict_the_findings_and_how_to_bring_the_run_back(reported: RunDirectory) -> None:
+    page = Page(reported.report_path)
+    assert "invalid append, seed 7" in page.text
+    assert "1 of 4 checks found a promise broken: acknowledged-loss. Undecided: liveness." in page.text
+    assert "append of 412 to append-0 by process 1 was acknowledged at offset 206" in page.text
+    assert f"faultline replay {reported.path}" in page.text
+    assert "min.insync.replicas: 2" in page.text
+    assert reported.digest() in page.text
+
+
+def test_failed_checks_come_before_undecided_ones_before_those_that_passed(reported: RunDirectory) -> None:
+    text = Page(reported.report_path).text.split("Checks", 1)[1]
+    places = [text.index(name) for name in ("acknowledged-loss", "liveness", "linearizability", "availability")]
+    assert places == sorted(places)
+
+
+def test_every_fault_stands_with_its_evidence_and_whether_it_bit(reported: RunDirectory) -> None:
+    text = Page(reported.report_path).text
+    assert "Isolate b1 5.00 – 12.50 yes held 214 refused 9 b1 led append-0 when it began" in text
+    assert "ClockJump b2 28.00 – 36.00 no offset ms 0 the clock was already back" in text
+    assert "Slow b1, b2, b3 47.00 – the end no" in text
+
+
+def test_a_report_asks_the_network_for_nothing_and_holds_plotly_once(reported: RunDirectory) -> None:
+    page = Page(reported.report_path)
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "srcset", "action", "data"):
+            assert (attributes.get(name) or "data:").startswith("data:"), (tag, attributes)
+    source = reported.report_path.read_text(encoding="utf-8")
+    assert source.count("* plotly.js v") == 1
+    assert "default-src 'none'" in source
+    assert not re.search(r"@import|url\(", source.split("</style>")[0])
+
+
+def test_nothing_that_a_run_says_becomes_markup(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.write_spec(f"name: '{HOSTILE}'\nnote: \"{HOSTILE}\"\n")
+    run.write_status("failed", message=HOSTILE, noted=HOSTILE)
+    for kind in ("partition_changed", "appended"):
+        run.append_trace(5, HOSTILE, TraceEvent(kind, HOSTILE, 0, leader=1, members=(1,), log_end=1))
+    run.append_fault(
+        0, fault=HOSTILE, family=HOSTILE, nodes=[HOSTILE], started_ns=1, evidence={HOSTILE: HOSTILE}, note=HOSTILE
+    )
+    run.write_recovery({HOSTILE: HOSTILE, "waiting_for": [HOSTILE]})
+    finding = Finding(HOSTILE, (HOSTILE,), HOSTILE, 0)
+    run.write_verdict([Verdict(HOSTILE, Validity.INVALID, (finding,), {HOSTILE: 1})])
+    page = Page(write_report(run))
+    assert "img" not in {tag for tag, _ in page.elements}
+    assert HOSTILE in page.text
+
+
+def test_a_run_that_was_cut_short_is_reported_with_its_gaps(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    text = Page(write_report(run)).text
+    assert "unknown append, seed 7 This run has not been checked." in text
+    assert "the run did not end: it was killed, or is still going on" in text
+    assert "no replica logs were collected" in text
+    assert "faultline replay" not in text
+
+
+def test_every_figure_is_one_that_plotly_takes(made_run: RunDirectory) -> None:
+    evidence = made_run.load()
+    drawn = [figures.operations(evidence), *(figure for _, figure in figures.partitions(evidence))]
+    assert len(drawn) == 3
+    for figure in drawn:
+        plotly.graph_objects.Figure(json.loads(figures.to_json(figure)))
+
+
+def test_rates_count_every_append_once(made_run: RunDirectory) -> None:
+    figure = figures.operations(made_run.load())
+    rates = [trace for trace in figure["data"] if trace.get("yaxis") == "y2"]
+    appends = sum(sum(trace["y"]) * trace["width"] for trace in rates)
+    assert appends == pytest.approx(1200)
+
+
+def test_a_partition_shows_who_led_when(made_run: RunDirectory) -> None:
+    (_, figure), _ = figures.partitions(made_run.load())
+    leads = {trace["y"][0]: trace["x"] for trace in figure["data"] if "leads" in "".join(trace.get("text", []))}
+    assert leads["b1"] == [0.4, 7.1, None]
+    assert leads["b2"] == [7.1, 13.4, None, 13.4, 18.2, None]
+    assert leads["b3"][:2] == [18.2, 23.9]
+
+
+def test_thinning_keeps_the_ends_and_the_extremes() -> None:
+    values = np.zeros(100_000)
+    values[[31_337, 77_777]] = (9.0, -9.0)
+    kept = figures._extremes(values)
+    assert len(kept) <= figures.POINTS_MAX
+    assert {0, 31_337, 77_777, 99_999} <= set(kept.tolist())
+    assert list(kept) == sorted(kept)
