@@ -42,14 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with TraceFile(data / TRACE_FILE) as trace:
             doors = Doors(RealFiles(data), SystemRandom(), trace.append, _log)
             asyncio.run(_run(config, doors))
-    except* OSError as failures:
-        for failure in failures.exceptions:
-            _log(f"node {config.node_id} failed: {failure}")
-        return 1
-    except* Exception as failures:
-        traceback.print_exception(failures)
+    except Exception as failure:
+        first = _first_cause(failure)
+        if isinstance(first, OSError):
+            _log(f"node {config.node_id} failed: {first}")
+        else:
+            traceback.print_exception(failure)
         return 1
     return 0
+
+
+def _first_cause(failure: BaseException) -> BaseException:
+    """The failure that ended the node's tasks, out of the groups they were in."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
 
 
 async def _run(config: NodeConfig, doors: Doors) -> None:

@@ -39,8 +39,9 @@ def change(
     eligible: Callable[[int], bool],
     rules: Rules,
     unclean: Container[int] = (),
+    always: bool = False,
 ) -> PartitionChange | None:
-    """`partition` with `isr` as its ISR; None when that leaves everything as it is.
+    """`partition` with `isr` as its ISR; None when that leaves everything as it is, unless a bump is wanted `always`.
 
     `eligible` tells who may lead. `unclean` are the replicas that may have lost what they had confirmed.
     """
@@ -58,7 +59,7 @@ def change(
         known = _in_order(partition, {*candidates, *partition.last_known_elr})
         last_known_elr = tuple(replica for replica in known if replica not in election.isr and replica not in elr)
     changed = replace(partition, isr=election.isr, elr=elr, last_known_elr=last_known_elr, leader=election.leader)
-    if changed == partition:
+    if changed == partition and not always:
         return None
     return PartitionChange(
         replace(

@@ -1,14 +1,14 @@
 """The protocol trace of a real node: one JSON object a line, written at once, so that a kill loses a line at most.
 
-This is the one place in the package that reads a clock which is not the event loop's: a trace carries the wall clock, so
-that the traces of several nodes can be laid beside each other. It is never part of a simulation, whose world keeps the
-trace itself.
+This is the one place in the package that reads a clock which is not the event loop's: a trace carries the wall clock,
+so that the traces of several nodes can be laid beside each other. It is never part of a simulation, whose world keeps
+the trace itself.
 """
 
 from __future__ import annotations
 
 import json
-import time
+import time  # noqa: TID251  (see above)
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
