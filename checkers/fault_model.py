@@ -1,0 +1,216 @@
+"""What a partition was allowed to suffer: who lost which records to a power loss, and was it too many at one time.
+
+The protocol promises that an acknowledged record survives while fewer than `min.insync.replicas` replicas lose data
+(the replication factor, where that is less). It says nothing beyond, and a checker that called a loss beyond it a bug
+would be unfair. It would be just as wrong to excuse a bug because something was lost *somewhere*: so this is judged
+record by record.
+
+A replica *lost* the offsets [a, b) when a fault with evidence `lost_bytes` > 0 hit its node, and the log it then
+recovered ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace).
+It is without offset o from the beginning of that fault until its log has passed o again. The fault model is
+*exceeded* at the least offset that as many replicas as `min.insync.replicas` were without at one time.
+
+Consequences worth stating:
+- A log that comes back shorter without a lossy fault is a bug, and excuses nothing.
+- Two replicas that lose data one after the other, the first having caught up in between, exceed nothing.
+- A replica that loses a tail nobody else lacks exceeds nothing, at whatever offset others lost theirs.
+
+Where no recovery of the node's log was traced after the fault (the system offers no trace, or the run ended first)
+nobody knows what it lost: it counts as without every offset from the beginning of the fault to the end of the run. That
+is lenient, and the verdict it can lead to is `unknown`.
+
+What it cannot see: which of the lost records had been acknowledged; and data lost by a fault that reports no
+`lost_bytes`. Times of different nodes are compared, so a trace with one clock is assumed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.judging import Allowance, Excess
+from workloads.columns import NEVER
+
+Partition = tuple[str, int]
+
+_LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered")
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One node hit by one fault, as far as the evidence goes."""
+
+    node: str
+    fault: str
+    started_ns: int
+    ended_ns: int
+    killed: float
+    lost_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Offsets that one replica was without for a while."""
+
+    node: str
+    first: int
+    end: int
+    """Exclusive; NEVER when it is not known what was lost."""
+    since_ns: int
+    regained_ns: Mapping[int, int] = field(default_factory=dict)
+    """For some offsets, when the log had passed them again."""
+    until_ns: int = NEVER
+    """When the log had passed all of them again."""
+
+    def lacked(self, offset: int) -> tuple[int, int] | None:
+        """When this replica was without `offset`: [since, until), or None."""
+        if not self.first <= offset < self.end:
+            return None
+        return self.since_ns, self.regained_ns.get(offset, self.until_ns)
+
+
+def blows(faults: pa.Table) -> list[Blow]:
+    """Every (fault, node) with what the evidence says of that node. Numbers that a fault gives only as a sum over
+    several nodes are held against each of them."""
+    hits = []
+    for row in faults.to_pylist():
+        evidence = json.loads(row["evidence"] or "{}")
+        by_node = evidence.get("nodes") or {}
+        ended_ns = row["ended_ns"] if row["ended_ns"] is not None else NEVER
+        for node in row["nodes"]:
+            numbers = by_node.get(node, {}) if by_node else evidence
+            hits.append(
+                Blow(
+                    node=node,
+                    fault=row["fault"],
+                    started_ns=row["started_ns"],
+                    ended_ns=ended_ns,
+                    killed=float(numbers.get("killed", 0)),
+                    lost_bytes=float(numbers.get("lost_bytes", 0)),
+                )
+            )
+    return hits
+
+
+def losses(evidence: RunEvidence) -> dict[Partition, list[Loss]]:
+    """What every replica lost, for each partition named in the history or the trace."""
+    lossy = [blow for blow in blows(evidence.faults) if blow.lost_bytes > 0]
+    if not lossy:
+        return {}
+    names = {(topic, number) for topic, number in _named(evidence.history) | _named(evidence.trace) if topic}
+    lost: dict[Partition, list[Loss]] = {name: [] for name in sorted(names)}
+    recovered = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "log_recovered"))
+    last_recovery_ns: dict[str, int] = {}
+    for node, time_ns in zip(
+        recovered.column("node").to_pylist(), recovered.column("time_ns").to_pylist(), strict=True
+    ):
+        last_recovery_ns[node] = max(time_ns, last_recovery_ns.get(node, -1))
+    for name, events in _log_events(evidence.trace, {blow.node for blow in lossy}).items():
+        for node, rows in events.items():
+            lost.setdefault(name, []).extend(_lost_by(node, rows, [b for b in lossy if b.node == node]))
+    for blow in lossy:
+        if last_recovery_ns.get(blow.node, -1) < blow.started_ns:
+            for name in lost:
+                lost[name].append(Loss(blow.node, 0, NEVER, blow.started_ns))
+    return lost
+
+
+def _named(table: pa.Table) -> set[Partition]:
+    keys = table.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
+    return {(key["topic"], key["partition"]) for key in keys}
+
+
+_Event = tuple[int, str, int, int]
+"""time_ns, kind, offset, log_end."""
+
+
+def _log_events(trace: pa.Table, nodes: Iterable[str]) -> dict[Partition, dict[str, list[_Event]]]:
+    """Events that move the end of a log on `nodes`, in order, by partition and node."""
+    wanted = pc.and_(
+        pc.is_in(trace.column("kind"), value_set=pa.array(_LOG_KINDS)),
+        pc.is_in(trace.column("node"), value_set=pa.array(sorted(nodes), pa.string())),
+    )
+    rows = trace.filter(wanted).sort_by("seq")
+    names = ("topic", "partition", "node", "time_ns", "kind", "offset", "log_end")
+    by_partition: dict[Partition, dict[str, list[_Event]]] = {}
+    for topic, partition, node, time_ns, kind, offset, log_end in zip(
+        *(rows.column(name).to_pylist() for name in names), strict=True
+    ):
+        by_partition.setdefault((topic, partition), {}).setdefault(node, []).append((time_ns, kind, offset, log_end))
+    return by_partition
+
+
+def _lost_by(node: str, events: list[_Event], hits: list[Blow]) -> list[Loss]:
+    found, end, previous_ns = [], 0, -1
+    for number, (time_ns, kind, offset, log_end) in enumerate(events):
+        if kind == "log_recovered":
+            causes = [hit.started_ns for hit in hits if previous_ns < hit.started_ns <= time_ns or _spans(hit, time_ns)]
+            if causes and 0 <= log_end < end:
+                found.append(_loss(node, log_end, end, max(min(causes), previous_ns), events[number + 1 :]))
+            previous_ns = time_ns
+        end = offset if kind == "truncated" else log_end if log_end >= 0 else end
+    return found
+
+
+def _spans(hit: Blow, time_ns: int) -> bool:
+    """A fault that is a sequence of steps may take power away more than once."""
+    return hit.started_ns <= time_ns <= hit.ended_ns
+
+
+def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -> Loss:
+    regained: dict[int, int] = {}
+    reached = first
+    for time_ns, kind, offset, log_end in later:
+        if kind == "log_recovered":
+            reached = max(first, min(reached, log_end))
+        elif kind == "truncated":
+            reached = max(first, min(reached, offset))
+        elif kind == "appended" and log_end > reached:
+            regained.update(dict.fromkeys(range(max(reached, offset), min(log_end, end)), time_ns))
+            reached = log_end
+            if reached >= end:
+                return Loss(node, first, end, since_ns, regained, time_ns)
+    return Loss(node, first, end, since_ns, regained)
+
+
+def excess(lost: list[Loss], replicas_allowed: int) -> Excess | None:
+    """The least offset that more than `replicas_allowed` replicas were without at one time."""
+    for offset in sorted({loss.first for loss in lost}):
+        lacks = [(span, loss) for loss in lost if (span := loss.lacked(offset)) is not None]
+        for time_ns in sorted({span[0] for span, _ in lacks}):
+            without = {loss.node: loss for span, loss in lacks if span[0] <= time_ns < span[1]}
+            if len(without) > replicas_allowed:
+                return Excess(offset, time_ns, _words(offset, time_ns, without, replicas_allowed))
+    return None
+
+
+def _words(offset: int, time_ns: int, without: Mapping[str, Loss], replicas_allowed: int) -> tuple[str, ...]:
+    nodes = ", ".join(
+        f"{node} from {loss.first} on at {loss.since_ns / 1e9:.3f} s" for node, loss in sorted(without.items())
+    )
+    return (
+        f"the fault model was exceeded: at {time_ns / 1e9:.3f} s {len(without)} replicas were without offset {offset} "
+        f"after power losses, and the protocol survives {replicas_allowed}",
+        f"lost: {nodes}",
+    )
+
+
+def allowances(evidence: RunEvidence) -> Mapping[Partition, Allowance]:
+    """The allowance of every partition that has a special one; all others have `usual(evidence)`."""
+    unclean = evidence.settings.unclean_election
+    special = {}
+    for name, lost in losses(evidence).items():
+        too_much = excess(lost, evidence.settings.losses_tolerated)
+        if too_much is not None:
+            special[name] = Allowance(unclean, too_much)
+    return special
+
+
+def usual(evidence: RunEvidence) -> Allowance:
+    """The allowance of a partition that lost no more than it may."""
+    return Allowance(evidence.settings.unclean_election)

@@ -1,0 +1,126 @@
+"""From violations to a verdict: what the fault model allows, what it explains, and what nothing excuses.
+
+A checker finds `Violations`: arrays, so that a million of one kind cost as little as one, with a function that words
+the few that are shown. An `Allowance` says what may happen to one partition, and each violation becomes one of
+
+- *invalid*: nothing excuses it;
+- *unexplained by a bug*, `unknown`: more replicas lost data at one time than the protocol survives (`Excess`), the
+  violation concerns an offset that went down with them, and it was seen after that. It may be a bug or the loss;
+- *counted*: the topic allows unclean elections, which may do this. It appears in the figures only.
+
+Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from checkers.verdict import Finding, Validity, Verdict, worst
+from workloads.columns import Int64
+
+SHOWN_OF_A_KIND = 3
+"""Findings worded for each kind of violation and partition; the figures count them all."""
+SHOWN_IN_ALL = 12
+
+INEXCUSABLE = frozenset({"failed-append-seen", "phantom-value", "poll-gap", "impossible-offset"})
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """More replicas of one partition lost data at one time than the protocol promises to survive."""
+
+    offset: int
+    """The least offset that went down with all of them; everything from it on may be gone."""
+    time_ns: int
+    """When the last of them lost it."""
+    lines: tuple[str, ...]
+    """Who lost what, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What may happen to one partition without a bug."""
+
+    unclean: bool = False
+    excess: Excess | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Violations:
+    """Everything of one kind that a checker found in one partition; one entry a violation in each array."""
+
+    kind: str
+    offsets: Int64
+    times_ns: Int64
+    """When the last operation involved completed, or the last event happened."""
+    explain: Callable[[int], Finding]
+    """Words number i. Called for the few that are shown."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def judge(
+    checker: str, found: Iterable[Violations], allowance: Allowance, figures: Mapping[str, float] | None = None
+) -> Verdict:
+    """The verdict on one partition. Figures: `invalid`, `excused` (unknown) and `allowed` (counted) violations."""
+    answers, shown = [Validity.VALID], []
+    counts = {"invalid": 0.0, "excused": 0.0, "allowed": 0.0}
+    for violations in found:
+        if not len(violations):
+            continue
+        excusable = violations.kind not in INEXCUSABLE
+        if excusable and allowance.unclean:
+            counts["allowed"] += len(violations)
+            continue
+        excused = np.zeros(len(violations), dtype=bool)
+        if excusable and allowance.excess is not None:
+            excused = (violations.offsets >= allowance.excess.offset) & (
+                violations.times_ns >= allowance.excess.time_ns
+            )
+        wrong = np.flatnonzero(~excused)
+        counts["invalid"] += len(wrong)
+        counts["excused"] += len(violations) - len(wrong)
+        if len(wrong):
+            answers.append(Validity.INVALID)
+            shown += [(0, violations.explain(int(number))) for number in wrong[:SHOWN_OF_A_KIND]]
+        elif allowance.excess is not None:
+            answers.append(Validity.UNKNOWN)
+            shown.append((1, _excused(violations.explain(0), allowance.excess)))
+    findings = tuple(finding for _, finding in sorted(shown, key=lambda entry: entry[0]))
+    return Verdict(checker, worst(answers), findings, {**(figures or {}), **counts})
+
+
+def _excused(finding: Finding, excess: Excess) -> Finding:
+    return Finding(
+        kind="fault-model-exceeded",
+        lines=(*excess.lines, f"which may be why ({finding.kind}): {finding.lines[0]}"),
+        topic=finding.topic,
+        partition=finding.partition,
+        operations=finding.operations,
+        offsets=finding.offsets,
+        time_ns=finding.time_ns,
+    )
+
+
+def together(checker: str, verdicts: Sequence[Verdict], nothing: str) -> Verdict:
+    """One checker's verdicts on all partitions as one. Figures add up; `nothing` says why when there are none."""
+    if not verdicts:
+        return undecided(checker, nothing)
+    figures: dict[str, float] = {}
+    for verdict in verdicts:
+        for name, value in verdict.figures.items():
+            figures[name] = figures.get(name, 0.0) + value
+    order = {Validity.INVALID: 0, Validity.UNKNOWN: 1, Validity.VALID: 2}
+    findings = [
+        finding for verdict in sorted(verdicts, key=lambda v: order[v.validity]) for finding in verdict.findings
+    ]
+    return Verdict(checker, worst(verdict.validity for verdict in verdicts), tuple(findings[:SHOWN_IN_ALL]), figures)
+
+
+def undecided(checker: str, *lines: str, kind: str = "undecided") -> Verdict:
+    """`unknown`, and why."""
+    return Verdict(checker, Validity.UNKNOWN, (Finding(kind=kind, lines=lines),))

@@ -1,0 +1,90 @@
+"""The fast linearizability check and the general oracle say the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkers import oracle
+from checkers.linearizability import check_partition
+from checkers.placement import place
+from checkers.verdict import Validity
+from tests.checkers.histories import Row, columns, correct, mutated
+
+BYTES = 8_000
+EXAMPLES = 240
+HISTORIES = 20_000
+
+
+class Bytes:
+    """Decisions read off bytes; 0 for ever once they have run out, so that fewer bytes mean a simpler history."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def __call__(self, choices: int) -> int:
+        self.at += 1
+        return self.data[self.at - 1] % choices if self.at <= len(self.data) else 0
+
+
+def agrees(rows: list[Row], recency: str) -> bool:
+    """Both checkers' common answer; fails when they differ."""
+    history = columns(rows)
+    expected = oracle.linearizable(oracle.operations(history), recency)
+    verdict = check_partition(history, recency=recency)
+    assert verdict.validity is (Validity.VALID if expected else Validity.INVALID), (rows, verdict)
+    assert bool(verdict.findings) is not expected
+    return expected
+
+
+def test_the_fast_check_agrees_with_the_oracle_on_twenty_thousand_histories() -> None:
+    seen: Counter[bool] = Counter()
+    distinct: set[int] = set()
+    unknown = 0
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.binary(min_size=BYTES, max_size=BYTES))
+    def compare(data: bytes) -> None:
+        nonlocal unknown
+        decide = Bytes(data)
+        while decide.at < len(data):
+            rows = correct(decide, 2 + decide(6))
+            recency = "strict" if decide(4) == 0 else "default"
+            for _ in range((0, 1, 2, 3, 4, 4)[decide(6)]):
+                rows = mutated(rows, decide)
+            seen[agrees(rows, recency)] += 1
+            distinct.add(hash((tuple(rows), recency)))
+            unknown += any(row.kind == 0 and row.outcome == 2 for row in rows)
+
+    compare()
+    total = seen.total()
+    shares = (
+        f"{total} histories, {len(distinct)} distinct: {seen[True]} valid, {seen[False]} invalid, {unknown} unknown"
+    )
+    print(shares)
+    assert len(distinct) >= HISTORIES, shares
+    assert 0.25 < seen[True] / total < 0.75, shares
+    assert unknown > total / 4, shares
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    data = np.random.default_rng(5).bytes(4_000)
+    decide = Bytes(data)
+    while decide.at < len(data):
+        rows = mutated(correct(decide, 4), decide)
+        answers = {check_partition(columns(list(order))).validity for order in itertools.permutations(rows)}
+        assert len(answers) == 1, rows
+
+
+def test_a_table_of_the_history_is_judged_as_its_columns_are() -> None:
+    data = np.random.default_rng(6).bytes(6_000)
+    decide = Bytes(data)
+    while decide.at < len(data):
+        history = columns(mutated(correct(decide, 6), decide))
+        assert place(history).end == place(type(history).from_table(history.to_table())).end
+        assert check_partition(history).validity is check_partition(history.to_table()).validity
