@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from images.broker import partition as machine
+from images.broker import following, leading, roles
 from images.broker.batch import CorruptBatch, Header, assign, check, iterate
 from images.broker.log import Log
 from images.broker.partition import (
+    NO_LEADER,
     BecameFollower,
     BecameLeader,
     Decision,
@@ -140,23 +141,23 @@ class Replica:
 
     def apply_view(self, view: View) -> None:
         """Take over the controller's metadata."""
-        self._take(machine.apply_view(self.state, view, self._now_ms(), self.limits))
+        self._take(roles.apply_view(self.state, view, self._now_ms(), self.limits))
 
     def tick(self, active: Mapping[int, int]) -> None:
         """Let time pass: lagging members are proposed for removal."""
-        self._take(machine.on_tick(self.state, active, self._now_ms(), self.limits))
+        self._take(leading.on_tick(self.state, active, self._now_ms(), self.limits))
 
     def isr_committed(self, answer: IsrCommitted) -> None:
         """The controller committed an ISR change of this leader."""
-        self._take(machine.on_isr_committed(self.state, answer, self.limits))
+        self._take(leading.on_isr_committed(self.state, answer, self.limits))
 
     def isr_refused(self, proposal: ProposeIsr, answer: IsrRefused) -> None:
         """The controller refused `proposal`."""
-        self._take(machine.on_isr_refused(self.state, proposal, answer))
+        self._take(leading.on_isr_refused(self.state, proposal, answer))
 
     def resign(self) -> None:
         """This broker no longer hosts the partition: whoever waits is told that it does not lead."""
-        self.apply_view(View((), (), machine.NO_LEADER, self.state.leader_epoch, self.state.partition_epoch + 1))
+        self.apply_view(View((), (), NO_LEADER, self.state.leader_epoch, self.state.partition_epoch + 1))
 
     def still_proposes(self, proposal: ProposeIsr) -> bool:
         """Whether `proposal` is still the change in flight."""
@@ -172,7 +173,7 @@ class Replica:
 
     def append(self, batch: bytes, acks: int) -> Appended:
         """Append one produced batch as the leader, or find that it was appended before."""
-        error = machine.check_append(self.state, acks, self.limits)
+        error = leading.check_append(self.state, acks, self.limits)
         if error is not ErrorCode.none:
             return Appended(error)
         if len(batch) > self._max_batch_bytes:
@@ -190,7 +191,7 @@ class Replica:
         base = self.log.end
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
         self._trace_append(base, self.state.leader_epoch, header)
-        self._take(machine.appended(self.state, self.log.epochs, self.log.end, self.limits))
+        self._take(leading.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._wake()
         return Appended(ErrorCode.none, base, self.log.end)
 
@@ -219,7 +220,7 @@ class Replica:
             fetch = ReplicaFetch(
                 fetch.replica, fetch.broker_epoch, fetch.leader_epoch, fetch.offset, fetch.last_fetched_epoch, told[1]
             )
-        answer = machine.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
+        answer = leading.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._take(answer.step)
         if answer.error is not ErrorCode.none:
             self._trace_fenced("fetch", fetch.leader_epoch, answer.error, fetch.replica)
@@ -234,7 +235,7 @@ class Replica:
         self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool
     ) -> Slice:
         """Read again for a fetch that was accepted and has been waiting since: it is no news of its sender."""
-        error = machine.check_leader(self.state, leader_epoch, self.limits)
+        error = leading.check_leader(self.state, leader_epoch, self.limits)
         if error is not ErrorCode.none:
             return Slice(error)
         told = self._told.get(replica)
@@ -258,7 +259,7 @@ class Replica:
         error = self.refuses("fetch", leader_epoch)
         if error is not ErrorCode.none:
             return Slice(error)
-        end = machine.readable_end(self.state, self.limits)
+        end = leading.readable_end(self.state, self.limits)
         if not self.log.start <= offset <= self.log.end:
             return Slice(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
@@ -266,7 +267,7 @@ class Replica:
 
     def refuses(self, api: str, leader_epoch: int) -> ErrorCode:
         """The error for a request in `leader_epoch` that only the leader may answer; none if it may be answered."""
-        error = machine.check_leader(self.state, leader_epoch, self.limits)
+        error = leading.check_leader(self.state, leader_epoch, self.limits)
         if error is not ErrorCode.none:
             self._trace_fenced(api, leader_epoch, error, -1)
         return error
@@ -276,11 +277,11 @@ class Replica:
         if self.state.leadership is None:
             return ErrorCode.not_leader_or_follower, -1
         leader_epoch = self.state.leader_epoch
-        self.state, question = machine.ask_latest(self.state)
+        self.state, question = leading.ask_latest(self.state)
         self._asking += 1
         self._wake()
         try:
-            while not machine.confirms_latest(self.state, question, self.limits):
+            while not leading.confirms_latest(self.state, question, self.limits):
                 if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
                     return ErrorCode.not_leader_or_follower, -1
                 if not await self._change(until):
@@ -296,23 +297,23 @@ class Replica:
         """(offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of the newest
         record; None when there is none."""
         found = self.log.offset_of_max_timestamp() if timestamp_ms is None else self.log.offset_for_time(timestamp_ms)
-        return found if found is not None and found[0] < machine.readable_end(self.state, self.limits) else None
+        return found if found is not None and found[0] < leading.readable_end(self.state, self.limits) else None
 
     # --- following ----------------------------------------------------------------------------------------------------
 
     def diverged(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader says that the logs part at or before (`epoch`, `end`)."""
-        if machine.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
-            self._take(machine.on_diverging(self.state, epoch, end))
+        if following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+            self._take(following.on_diverging(self.state, epoch, end))
 
     def cut_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
         """The leader does not have the offset asked for; its log ends at `leader_end`."""
         if self.state.role is Role.FOLLOWER and self.state.leader_epoch == sent_epoch:
-            self._take(machine.truncate(self.state, leader_end))
+            self._take(following.truncate(self.state, leader_end))
 
     def replicate(self, sent_offset: int, sent_epoch: int, records: bytes, leader_high_watermark: int) -> str | None:
         """Append what the leader sent and take over its high watermark; gives a complaint about what could not be."""
-        if not machine.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+        if not following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             return None
         complaint = None
         try:
@@ -326,8 +327,8 @@ class Replica:
                 self._trace_append(header.base_offset, header.leader_epoch, header)
         except CorruptBatch as error:
             complaint = f"{self.name}: corrupt batch from the leader: {error}"
-        self.state = machine.replicated(self.state, self.log.epochs, self.log.end)
-        self._take(machine.on_leader_high_watermark(self.state, leader_high_watermark))
+        self.state = following.replicated(self.state, self.log.epochs, self.log.end)
+        self._take(following.on_leader_high_watermark(self.state, leader_high_watermark))
         return complaint
 
     # --- carrying out -------------------------------------------------------------------------------------------------

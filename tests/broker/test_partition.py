@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from images.broker import partition as machine
+from images.broker import following, leading, roles
 from images.broker.epochs import EpochCache
 from images.broker.partition import (
     BecameFollower,
@@ -58,7 +58,7 @@ def leader(
 ) -> Partition:
     epochs, end = log(*runs)
     fresh = Partition(node=1, log_end=end, epochs=epochs, high_watermark=high_watermark)
-    return machine.apply_view(fresh, View((1, 2, 3), isr, 1, epoch, 7), now_ms, limits).partition
+    return roles.apply_view(fresh, View((1, 2, 3), isr, 1, epoch, 7), now_ms, limits).partition
 
 
 def fetch(
@@ -72,11 +72,11 @@ def fetch(
     heard: int = 0,
     now_ms: int = 10,
     limits: Limits = LIMITS,
-) -> machine.FetchStep:
+) -> leading.FetchStep:
     if last_epoch is None:
         last_epoch = state.epochs.epoch_at(offset - 1) if offset else -1
     request = ReplicaFetch(replica, broker_epoch or ACTIVE[replica], epoch, offset, last_epoch, heard)
-    return machine.on_replica_fetch(state, request, ACTIVE, now_ms, limits)
+    return leading.on_replica_fetch(state, request, ACTIVE, now_ms, limits)
 
 
 def fetched(state: Partition, replica: int, offset: int, limits: Limits = LIMITS, **more: int) -> Partition:
@@ -87,7 +87,7 @@ def fetched(state: Partition, replica: int, offset: int, limits: Limits = LIMITS
 
 
 def grown(state: Partition, to: int, limits: Limits = LIMITS) -> Partition:
-    return machine.appended(state, state.epochs.assign(state.leader_epoch, state.log_end), to, limits).partition
+    return leading.appended(state, state.epochs.assign(state.leader_epoch, state.log_end), to, limits).partition
 
 
 def proposal_in(step: Step) -> ProposeIsr:
@@ -101,7 +101,7 @@ def proposal_in(step: Step) -> ProposeIsr:
 def test_a_new_leader_enters_its_epoch_at_its_log_end_before_anything_else() -> None:
     epochs, end = log((1, 4))
     fresh = Partition(node=1, log_end=end, epochs=epochs)
-    step = machine.apply_view(fresh, View((1, 2, 3), (1, 2, 3), 1, 5, 7), 0, LIMITS)
+    step = roles.apply_view(fresh, View((1, 2, 3), (1, 2, 3), 1, 5, 7), 0, LIMITS)
     assert step.decisions[0] == BecameLeader(5, 4)
     assert step.partition.epochs.latest == 5
     assert step.partition.leading.start == 4
@@ -110,25 +110,25 @@ def test_a_new_leader_enters_its_epoch_at_its_log_end_before_anything_else() -> 
 def test_metadata_older_than_what_is_known_changes_nothing() -> None:
     state = leader(epoch=5)
     for stale in (View((1, 2, 3), (2, 3), 2, 4, 9), View((1, 2, 3), (1, 2), 1, 5, 7)):
-        assert machine.apply_view(state, stale, 0, LIMITS) == Step(state)
+        assert roles.apply_view(state, stale, 0, LIMITS) == Step(state)
 
 
 def test_a_deposed_leader_follows_and_forgets_its_followers() -> None:
-    step = machine.apply_view(leader(), View((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
+    step = roles.apply_view(leader(), View((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
     assert step.decisions == (BecameFollower(2, 6),)
     assert step.partition.role is Role.FOLLOWER
     assert step.partition.leadership is None
 
 
 def test_a_replica_taken_off_the_partition_resigns() -> None:
-    step = machine.apply_view(leader(), View((2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
+    step = roles.apply_view(leader(), View((2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
     assert step.decisions == (Resigned(),)
     assert step.partition.role is Role.NONE
 
 
 def test_a_leader_elected_again_keeps_positions_but_not_as_fetches_of_the_new_epoch() -> None:
     state = fetched(grown(leader(), 3), 2, 3)
-    again = machine.apply_view(state, View((1, 2, 3), (1, 3), 1, 6, 8), 20, LIMITS).partition
+    again = roles.apply_view(state, View((1, 2, 3), (1, 3), 1, 6, 8), 20, LIMITS).partition
     follower = again.leading.follower(2)
     assert follower is not None
     assert follower.log_end == 3
@@ -153,8 +153,8 @@ def test_the_high_watermark_never_falls_within_a_leadership() -> None:
 
 def test_a_follower_takes_the_lower_of_the_leaders_high_watermark_and_its_own_end_even_downwards() -> None:
     state = Partition(node=2, log_end=4, high_watermark=4, role=Role.FOLLOWER)
-    assert machine.on_leader_high_watermark(state, 9).partition.high_watermark == 4
-    assert machine.on_leader_high_watermark(state, 2).partition.high_watermark == 2
+    assert following.on_leader_high_watermark(state, 9).partition.high_watermark == 4
+    assert following.on_leader_high_watermark(state, 2).partition.high_watermark == 2
 
 
 @pytest.mark.parametrize(("rules_off", "expected"), [((), 0), (("min_isr_gates_high_watermark",), 5)])
@@ -176,16 +176,16 @@ def test_a_proposed_member_counts_from_the_moment_it_is_proposed(rules_off: tupl
 
 def test_a_shrink_takes_effect_only_when_committed() -> None:
     state = fetched(grown(leader(), 3), 2, 3, now_ms=5_000)
-    step = machine.on_tick(state, ACTIVE, 5_000, LIMITS)
+    step = leading.on_tick(state, ACTIVE, 5_000, LIMITS)
     assert proposal_in(step).members == (1, 2)
     assert step.partition.high_watermark == 0
-    done = machine.on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS)
+    done = leading.on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS)
     assert done.partition.high_watermark == 3
 
 
 def test_a_single_replica_commits_what_it_appends() -> None:
     alone = Limits(2, 1_000, ALL)
-    state = machine.apply_view(Partition(node=1), View((1,), (1,), 1, 0, 0), 0, alone).partition
+    state = roles.apply_view(Partition(node=1), View((1,), (1,), 1, 0, 0), 0, alone).partition
     assert grown(state, 4, alone).high_watermark == 4
 
 
@@ -202,13 +202,13 @@ def test_a_single_replica_commits_what_it_appends() -> None:
     ],
 )
 def test_requests_of_another_epoch_are_fenced(requested: int, error: ErrorCode) -> None:
-    assert machine.check_leader(leader(), requested, LIMITS) is error
+    assert leading.check_leader(leader(), requested, LIMITS) is error
 
 
 def test_the_epoch_is_checked_before_the_leadership() -> None:
-    follower = machine.apply_view(leader(), View((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS).partition
-    assert machine.check_leader(follower, 5, LIMITS) is ErrorCode.fenced_leader_epoch
-    assert machine.check_leader(follower, 6, LIMITS) is ErrorCode.not_leader_or_follower
+    follower = roles.apply_view(leader(), View((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS).partition
+    assert leading.check_leader(follower, 5, LIMITS) is ErrorCode.fenced_leader_epoch
+    assert leading.check_leader(follower, 6, LIMITS) is ErrorCode.not_leader_or_follower
 
 
 def test_a_fetch_from_an_earlier_leadership_is_no_position() -> None:
@@ -223,7 +223,7 @@ def test_a_fetch_from_an_earlier_leadership_is_no_position() -> None:
 
 def test_a_stranger_is_told_to_wait_for_metadata() -> None:
     request = ReplicaFetch(9, 99, 5, 0, -1)
-    answer = machine.on_replica_fetch(leader(), request, ACTIVE, 0, LIMITS)
+    answer = leading.on_replica_fetch(leader(), request, ACTIVE, 0, LIMITS)
     assert answer.error is ErrorCode.unknown_leader_epoch
 
 
@@ -239,7 +239,7 @@ def vector_leader() -> Partition:
         cache = cache.assign(epoch, start)
     state = Partition(node=1, log_end=17, epochs=cache)
     # The leadership of epoch 10 began at 17, which is what the cache says.
-    return machine.apply_view(state, View((1, 2, 3), (1, 2, 3), 1, 10, 7), 0, LIMITS).partition
+    return roles.apply_view(state, View((1, 2, 3), (1, 2, 3), 1, 10, 7), 0, LIMITS).partition
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def converge(
         assert answer.error is ErrorCode.none
         if answer.diverging is None:
             return cuts, follower
-        step = machine.on_diverging(follower, *answer.diverging)
+        step = following.on_diverging(follower, *answer.diverging)
         (cut,) = step.decisions
         assert isinstance(cut, Truncate)
         cuts.append(cut.to)
@@ -337,7 +337,7 @@ def test_any_two_logs_converge_to_their_longest_common_prefix(logs: tuple[list[i
 def test_a_cut_below_the_high_watermark_brings_it_down() -> None:
     epochs, end = log((1, 5))
     state = Partition(node=2, log_end=end, epochs=epochs, high_watermark=4, role=Role.FOLLOWER)
-    step = machine.on_diverging(state, 1, 3)
+    step = following.on_diverging(state, 1, 3)
     assert step.decisions == (Truncate(3, 5, 4),)
     assert step.partition.high_watermark == 3
 
@@ -356,8 +356,8 @@ def test_without_truncation_a_divergent_fetch_is_served() -> None:
 )
 def test_an_answer_counts_only_where_it_was_asked_for(sent_offset: int, sent_epoch: int, awaited: bool) -> None:
     state = Partition(node=2, log_end=4, role=Role.FOLLOWER, leader_epoch=5)
-    assert machine.still_awaited(state, sent_offset, sent_epoch, LIMITS) is awaited
-    assert machine.still_awaited(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
+    assert following.still_awaited(state, sent_offset, sent_epoch, LIMITS) is awaited
+    assert following.still_awaited(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
 
 
 # --- joining and leaving the ISR --------------------------------------------------------------------------------------
@@ -393,13 +393,13 @@ def test_one_isr_change_is_in_flight_at_a_time() -> None:
 
 def test_a_member_without_news_up_to_the_end_is_proposed_for_removal() -> None:
     state = fetched(fetched(grown(leader(), 3), 2, 3, now_ms=900), 3, 1, now_ms=900)
-    assert machine.on_tick(state, ACTIVE, 1_000, LIMITS).decisions == ()
-    assert proposal_in(machine.on_tick(state, ACTIVE, 1_001, LIMITS)).members == (1, 2)
+    assert leading.on_tick(state, ACTIVE, 1_000, LIMITS).decisions == ()
+    assert proposal_in(leading.on_tick(state, ACTIVE, 1_001, LIMITS)).members == (1, 2)
 
 
 def test_a_member_that_has_everything_stays_however_long_it_is_silent() -> None:
     state = fetched(fetched(leader(), 2, 0), 3, 0)
-    assert machine.on_tick(state, ACTIVE, 60_000, LIMITS).decisions == ()
+    assert leading.on_tick(state, ACTIVE, 60_000, LIMITS).decisions == ()
 
 
 def test_a_member_that_keeps_up_with_a_growing_log_stays() -> None:
@@ -408,7 +408,7 @@ def test_a_member_that_keeps_up_with_a_growing_log_stays() -> None:
         before = state.log_end
         state = grown(state, before + 10)
         state = fetched(fetched(state, 2, before, now_ms=second * 400), 3, before, now_ms=second * 400)
-    assert machine.on_tick(state, ACTIVE, 2_400, LIMITS).decisions == ()
+    assert leading.on_tick(state, ACTIVE, 2_400, LIMITS).decisions == ()
 
 
 # --- the outcome of an ISR change -------------------------------------------------------------------------------------
@@ -421,8 +421,8 @@ def expanding() -> tuple[Partition, ProposeIsr]:
 
 def test_a_certain_refusal_rolls_back() -> None:
     state, proposal = expanding()
-    step = machine.on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
-    assert machine.maximal_isr(step.partition, ALL) == (1, 2)
+    step = leading.on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
+    assert leading.maximal_isr(step.partition, ALL) == (1, 2)
     assert step.decisions == (IsrSettled((1, 2), False, True, ErrorCode.ineligible_replica),)
 
 
@@ -437,39 +437,39 @@ def test_a_certain_refusal_rolls_back() -> None:
 )
 def test_a_refusal_that_proves_nothing_keeps_the_maximal_isr(error: ErrorCode) -> None:
     state, proposal = expanding()
-    step = machine.on_isr_refused(state, proposal, IsrRefused(error, certain=True))
-    assert machine.maximal_isr(step.partition, ALL) == (1, 2, 3)
+    step = leading.on_isr_refused(state, proposal, IsrRefused(error, certain=True))
+    assert leading.maximal_isr(step.partition, ALL) == (1, 2, 3)
 
 
 def test_an_uncertain_refusal_is_settled_by_committing_the_isr_as_it_is() -> None:
     """The first attempt may still reach the controller after the second was refused."""
     state, proposal = expanding()
-    doubtful = machine.on_isr_refused(
+    doubtful = leading.on_isr_refused(
         state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=False)
     ).partition
-    assert machine.maximal_isr(doubtful, ALL) == (1, 2, 3)
+    assert leading.maximal_isr(doubtful, ALL) == (1, 2, 3)
     assert fetch(doubtful, 3, 0).step.decisions == (), "nothing else is proposed before that is settled"
-    step = machine.on_tick(doubtful, ACTIVE, 100, LIMITS)
+    step = leading.on_tick(doubtful, ACTIVE, 100, LIMITS)
     assert proposal_in(step).members == (1, 2)
-    assert machine.maximal_isr(step.partition, ALL) == (1, 2, 3)
-    done = machine.on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS).partition
-    assert machine.maximal_isr(done, ALL) == (1, 2)
+    assert leading.maximal_isr(step.partition, ALL) == (1, 2, 3)
+    done = leading.on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS).partition
+    assert leading.maximal_isr(done, ALL) == (1, 2)
 
 
 def test_an_answer_of_another_leadership_or_of_an_older_partition_epoch_is_ignored() -> None:
     state, proposal = expanding()
-    assert machine.on_isr_committed(state, IsrCommitted((1, 2, 3), 4, 9), LIMITS) == Step(state)
-    assert machine.on_isr_committed(state, IsrCommitted((1, 2, 3), 5, 7), LIMITS) == Step(state)
-    settled = machine.apply_view(state, View((1, 2, 3), (1, 2, 3), 1, 5, 8), 0, LIMITS).partition
-    late = machine.on_isr_refused(settled, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
+    assert leading.on_isr_committed(state, IsrCommitted((1, 2, 3), 4, 9), LIMITS) == Step(state)
+    assert leading.on_isr_committed(state, IsrCommitted((1, 2, 3), 5, 7), LIMITS) == Step(state)
+    settled = roles.apply_view(state, View((1, 2, 3), (1, 2, 3), 1, 5, 8), 0, LIMITS).partition
+    late = leading.on_isr_refused(settled, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
     assert late == Step(settled)
 
 
 def test_newer_metadata_settles_a_change_in_flight() -> None:
     state, _ = expanding()
-    step = machine.apply_view(state, View((1, 2, 3), (1, 2), 1, 5, 8), 0, LIMITS)
+    step = roles.apply_view(state, View((1, 2, 3), (1, 2), 1, 5, 8), 0, LIMITS)
     assert step.partition.leading.proposed is None
-    assert machine.maximal_isr(step.partition, ALL) == (1, 2)
+    assert leading.maximal_isr(step.partition, ALL) == (1, 2)
 
 
 # --- appends and reads ------------------------------------------------------------------------------------------------
@@ -477,19 +477,19 @@ def test_newer_metadata_settles_a_change_in_flight() -> None:
 
 def test_an_acks_all_append_needs_min_isr_and_others_do_not() -> None:
     state = leader(isr=(1,))
-    assert machine.check_append(state, -1, LIMITS) is ErrorCode.not_enough_replicas
-    assert machine.check_append(state, 1, LIMITS) is ErrorCode.none
-    assert machine.check_append(state, -1, without("min_isr_gates_append")) is ErrorCode.none
+    assert leading.check_append(state, -1, LIMITS) is ErrorCode.not_enough_replicas
+    assert leading.check_append(state, 1, LIMITS) is ErrorCode.none
+    assert leading.check_append(state, -1, without("min_isr_gates_append")) is ErrorCode.none
 
 
 def test_a_follower_takes_no_appends() -> None:
-    assert machine.check_append(Partition(node=2, role=Role.FOLLOWER), 1, LIMITS) is ErrorCode.not_leader_or_follower
+    assert leading.check_append(Partition(node=2, role=Role.FOLLOWER), 1, LIMITS) is ErrorCode.not_leader_or_follower
 
 
 def test_consumers_read_up_to_the_high_watermark() -> None:
     state = grown(leader(), 5)
-    assert machine.readable_end(state, LIMITS) == 0
-    assert machine.readable_end(state, without("consumer_reads_below_high_watermark")) == 5
+    assert leading.readable_end(state, LIMITS) == 0
+    assert leading.readable_end(state, without("consumer_reads_below_high_watermark")) == 5
 
 
 # --- the latest offset ------------------------------------------------------------------------------------------------
@@ -497,26 +497,26 @@ def test_consumers_read_up_to_the_high_watermark() -> None:
 
 def test_the_latest_offset_waits_for_every_member_to_be_heard_from_after_the_question() -> None:
     state = fetched(fetched(leader(), 2, 0), 3, 0)
-    state, question = machine.ask_latest(state)
-    assert not machine.confirms_latest(state, question, LIMITS)
+    state, question = leading.ask_latest(state)
+    assert not leading.confirms_latest(state, question, LIMITS)
     state = fetched(state, 2, 0, heard=question)
-    assert not machine.confirms_latest(state, question, LIMITS)
+    assert not leading.confirms_latest(state, question, LIMITS)
     state = fetched(state, 3, 0, heard=question)
-    assert machine.confirms_latest(state, question, LIMITS)
+    assert leading.confirms_latest(state, question, LIMITS)
 
 
 def test_the_latest_offset_is_not_told_below_the_leader_epoch_start() -> None:
     """RC §6.4.1: the leader's high watermark may be stale until it reaches its LESO."""
     limits = without("latest_confirmed_by_isr")
-    state, question = machine.ask_latest(leader(runs=((1, 4),), high_watermark=2, limits=limits))
-    assert not machine.confirms_latest(state, question, limits)
+    state, question = leading.ask_latest(leader(runs=((1, 4),), high_watermark=2, limits=limits))
+    assert not leading.confirms_latest(state, question, limits)
     off = without("latest_confirmed_by_isr", "applied_high_watermark")
-    assert machine.confirms_latest(state, question, off)
+    assert leading.confirms_latest(state, question, off)
 
 
 def test_a_leader_without_min_isr_does_not_tell_the_latest_offset() -> None:
-    state, question = machine.ask_latest(leader(isr=(1,)))
-    assert not machine.confirms_latest(state, question, LIMITS)
+    state, question = leading.ask_latest(leader(isr=(1,)))
+    assert not leading.confirms_latest(state, question, LIMITS)
 
 
 def test_equal_states_are_equal_values() -> None:

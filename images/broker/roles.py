@@ -1,0 +1,82 @@
+"""Who leads: taking over what the controller's metadata says of a partition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from images.broker.leading import advance_high_watermark
+from images.broker.partition import (
+    BecameFollower,
+    BecameLeader,
+    Follower,
+    IsrSettled,
+    Leadership,
+    Limits,
+    Partition,
+    Resigned,
+    Role,
+    Step,
+    View,
+)
+
+
+def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) -> Step:
+    """Take over what the controller says. Metadata older than what is already known changes nothing."""
+    if view.leader_epoch < partition.leader_epoch or view.partition_epoch <= partition.partition_epoch:
+        return Step(partition)
+    known = replace(
+        partition,
+        replicas=view.replicas,
+        isr=view.isr,
+        leader=view.leader,
+        leader_epoch=view.leader_epoch,
+        partition_epoch=view.partition_epoch,
+    )
+    if partition.node not in view.replicas:
+        gone = replace(known, role=Role.NONE, leadership=None)
+        return Step(gone, () if partition.role is Role.NONE else (Resigned(),))
+    if view.leader != partition.node:
+        followed = replace(known, role=Role.FOLLOWER, leadership=None)
+        same = partition.role is Role.FOLLOWER and partition.leader_epoch == view.leader_epoch
+        if same and partition.leader == view.leader:
+            return Step(followed)
+        return Step(followed, (BecameFollower(view.leader, view.leader_epoch),))
+    if partition.leadership is not None and partition.leader_epoch == view.leader_epoch:
+        kept = tuple(
+            partition.leadership.follower(replica) or _unknown_follower(replica, view.isr, now_ms)
+            for replica in view.replicas
+            if replica != partition.node
+        )
+        settled = partition.leadership.proposed is not None
+        leading = replace(known, leadership=replace(partition.leadership, followers=kept, proposed=None, doubtful=()))
+        step = advance_high_watermark(leading, limits)
+        return Step(
+            step.partition, (IsrSettled(view.isr, committed=True), *step.decisions) if settled else step.decisions
+        )
+    return _lead(partition, known, now_ms, limits)
+
+
+def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> Step:
+    """Begin a leadership. A leader that is elected again keeps its followers' positions (their high watermark would
+    stall otherwise) but counts them as heard in the earlier epoch, which does not suffice to join the ISR."""
+    followers = []
+    for replica in known.replicas:
+        if replica == known.node:
+            continue
+        follower = before.leadership.follower(replica) if before.leadership is not None else None
+        if follower is None:
+            follower = _unknown_follower(replica, known.isr, now_ms)
+        followers.append(replace(follower, caught_up_ms=now_ms if replica in known.isr else 0, heard=0))
+    questions = before.leadership.questions if before.leadership is not None else 0
+    leading = replace(
+        known,
+        role=Role.LEADER,
+        epochs=known.epochs.assign(known.leader_epoch, known.log_end),
+        leadership=Leadership(start=known.log_end, followers=tuple(followers), questions=questions),
+    )
+    step = advance_high_watermark(leading, limits)
+    return Step(step.partition, (BecameLeader(leading.leader_epoch, leading.log_end), *step.decisions))
+
+
+def _unknown_follower(replica: int, isr: tuple[int, ...], now_ms: int) -> Follower:
+    return Follower(replica, caught_up_ms=now_ms if replica in isr else 0)
