@@ -10,7 +10,7 @@ WORKERS ?= auto
 PACKAGES := images workloads nemesis checkers results harness tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types format pytest torture bench constraints clean
+.PHONY: help run test lint types format pytest torture bench docs constraints clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -40,6 +40,9 @@ torture: $(READY) ## the seed counts the project promises, on every core, with a
 
 bench: $(READY) ## rates: simulation, checkers, broker on loopback
 	$(BIN)/faultline bench $(ARGS)
+
+docs: $(READY) ## write the generated parts of the pages anew
+	FAULTLINE_WRITE_DOCS=1 $(BIN)/pytest tests/docs
 
 constraints: ## pin what a fresh environment resolves to
 	rm -rf $(VENV)

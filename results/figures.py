@@ -35,6 +35,9 @@ FAMILY_COLOURS = {
     "pause": "#3d7ea6",
     "clock": "#a08a1c",
     "packets": "#5c8f3e",
+    "choreography": "#c26ea8",
+    "power-loss-all": "#8c3b12",
+    "fsync-lies": "#4f6d7a",
 }
 OTHER_FAMILY_COLOUR = "#7d8590"
 NODE_COLOURS = ("#3b82c4", "#d9762b", "#2f9e6e", "#c2548f", "#8b6fd1", "#a08a1c", "#3aa6a6", "#b04a4a")

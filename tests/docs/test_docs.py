@@ -1,0 +1,112 @@
+"""What the pages claim is so. `make docs` writes the generated parts anew."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+from harness.spec import loads
+from images.broker.rules import DESCRIPTIONS
+from nemesis.schedule import BY_NAME_ONLY, FAULTS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("|" + "|".join(cell if cell == "---" else f" {cell} " for cell in line) + "|\n" for line in lines)
+
+
+def _first_sentence(of: object) -> str:
+    text = " ".join((inspect.getdoc(of) or "").split())
+    return re.split(r"(?<=\.) ", text)[0]
+
+
+def _faults() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            f"`{fault.family}`" + (", by name only" if fault.family in BY_NAME_ONLY else ""),
+            _first_sentence(fault),
+            " or ".join(measured.replace("_", " ") for measured in fault.decisive),
+        )
+        for name, fault in FAULTS.items()
+    ]
+    return _table(("fault", "family", "what it does", "evidence that it bit"), rows)
+
+
+def _rules() -> str:
+    return _table(
+        ("rule", "protects", "source"),
+        [(f"`{rule.name}`", rule.protects, rule.seed) for rule in DESCRIPTIONS],
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "part", "content"), [("README.md", "faults", _faults()), ("docs/rules.md", "rules", _rules())]
+)
+def test_a_generated_table_says_what_the_code_says(page: str, part: str, content: str) -> None:
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8")
+    match = re.search(rf"(<!-- {part}: written by `make docs` -->\n)(.*?)(<!-- /{part} -->)", text, re.DOTALL)
+    assert match is not None
+    if os.environ.get("FAULTLINE_WRITE_DOCS"):
+        path.write_text(text[: match.end(1)] + content + text[match.start(3) :], encoding="utf-8")
+        return
+    assert match[2] == content, f"{page} is behind the code; run `make docs`"
+
+
+def test_every_command_of_the_readme_is_one_and_every_command_is_in_the_readme() -> None:
+    helped = subprocess.run(
+        [sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    commands = set(re.findall(r"^    (\w+)  ", helped.stdout, re.MULTILINE))
+    assert commands == set(re.findall(r"^\| `faultline (\w+)", README, re.MULTILINE))
+
+
+def test_the_exit_codes_of_the_readme_are_those_of_the_command() -> None:
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    assert codes == {cli.VALID, cli.INVALID, cli.UNKNOWN, cli.NOT_CARRIED_OUT, cli.BAD_USAGE}
+
+
+def test_the_spec_of_the_readme_can_be_run() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    spec = loads(text)
+    assert spec.seed == 7
+    assert len(list(spec.script)) == 2
+    assert spec.without == ("maximal_isr",)
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"(?:`|^    )make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert named <= targets, page
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page}: {link}"
+
+
+def test_every_dependency_has_a_sentence() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[><=~!\[ ]", line)[0].lower() for line in asked}
+    rows = re.findall(
+        r"^\| ([^|]+) \| [^|]+\. \|", (ROOT / "docs/dependencies.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert {name.strip().lower() for row in rows for name in row.split(",")} == names
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().splitlines()
+    assert names <= {pin.split("==")[0] for pin in pins}
