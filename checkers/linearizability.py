@@ -79,7 +79,7 @@ from checkers.fault_model import allowances, usual
 from checkers.judging import Allowance, Violations, judge, together, undecided
 from checkers.placement import CONFLICT, FAILED, PHANTOM, TWICE, Placement, place
 from checkers.verdict import Finding, Verdict
-from workloads.columns import APPEND, NEVER, OK, Columns, Int64, partitions
+from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, partitions
 
 NAME = "linearizability"
 
@@ -166,10 +166,15 @@ class _Wording:
             )
         rows = placement.conflicting
         found.append(Violations("conflicting-offset", columns.offset[rows], self._times(rows), self._conflict))
-        found.append(Violations("real-time-order", self._ends(placement.late), self._late_times(), self._late))
-        last = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))
-        times = np.full(len(placement.unexplained), last, dtype=np.int64)
-        found.append(Violations("unexplained-offset", placement.unexplained, times, self._unexplained))
+        times = placement.latest[self._slots(placement.late)]
+        # The pair concerns the lower of its two offsets, which is the one invoked too late; so does what excuses it.
+        offsets = np.searchsorted(placement.latest, times)
+        found.append(Violations("real-time-order", offsets, times, self._late))
+        if len(placement.unexplained):
+            # Nobody knows when such a record came to be: it counts as having come last.
+            last = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))
+            times = np.full(len(placement.unexplained), last, dtype=np.int64)
+            found.append(Violations("unexplained-offset", placement.unexplained, times, self._unexplained))
         rows = placement.gaps
         found.append(Violations("poll-gap", self._ends(rows), self._times(rows), self._gap))
         rows = placement.impossible
@@ -186,10 +191,6 @@ class _Wording:
         ends = columns.offset[rows].copy()
         ends[returned] = columns.poll_offset[columns.starts[rows[returned] + 1] - 1]
         return ends
-
-    def _late_times(self) -> Int64:
-        """A late operation completed before something that completes, at the earliest, when it is invoked."""
-        return self.placement.latest[np.maximum(self._slots(self.placement.late), 0)]
 
     def _slots(self, rows: Int64) -> Int64:
         """The last offset whose running maximum is held against each of these rows."""
@@ -221,6 +222,8 @@ class _Wording:
         offset, value = int(columns.poll_offset[record]), int(columns.poll_value[record])
         stands = int(self.placement.value_at[offset]) if 0 <= offset < len(self.placement.value_at) else None
         reason = _UNREAD_REASONS[code].format(offset=offset, value=value, stands=stands)
+        if value == FOREIGN:
+            reason = f"the record at offset {offset} is none that a client of this run wrote"
         lines = [columns.describe(row)]
         other = self._appended(stands) if code == CONFLICT and stands is not None else self._appended(value)
         if other is not None:

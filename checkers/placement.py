@@ -250,6 +250,9 @@ def _place_seen(
     first_seen = np.flatnonzero(seen_at != NOTHING)
     value_at[seen_at[first_seen]] = known_values[first_seen]
     rest = np.flatnonzero(value_at[offsets] != values)
+    stands = first_seen[value_at[seen_at[first_seen]] == known_values[first_seen]]
+    if len(rest) == 0:
+        return seen_at[stands], unknown[order][stands], Unread(_none(), _none(), _none())
     kind = np.full(len(rest), PHANTOM, dtype=np.int64)
     ours = np.isin(values[rest], columns.value[(columns.kind == APPEND) & (columns.outcome == OK)])
     kind[ours] = TWICE
@@ -257,7 +260,6 @@ def _place_seen(
     elsewhere[elsewhere] = seen_at[where[elsewhere]] != offsets[elsewhere]
     kind[match[rest]] = np.where(elsewhere[rest][match[rest]], TWICE, CONFLICT)
     kind[np.isin(values[rest], columns.value[failed])] = FAILED
-    stands = first_seen[value_at[seen_at[first_seen]] == known_values[first_seen]]
     polls = np.searchsorted(columns.starts, odd[rest], side="right") - 1
     return seen_at[stands], unknown[order][stands], Unread(odd[rest], polls, kind)
 
