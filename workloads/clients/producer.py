@@ -13,7 +13,8 @@ so that a broker that has it answers with the offsets it already has. Of each pa
 batches are under way, in the order of their sequence numbers over one connection. When one of them has to be tried
 again, nothing is sent until all that are under way are answered; then those without acknowledgement are sent again,
 lowest sequence first. An OUT_OF_ORDER_SEQUENCE_NUMBER (45) behind a batch that was not acknowledged only says that its
-predecessor is missing, and is retried with it.
+predecessor is missing, and is retried with it. A broker takes any sequence number from a producer id it has not met,
+so the first batch of an id travels alone until it is acknowledged; a later one could be taken in its place.
 
 Giving up. A batch not acknowledged within the delivery timeout ends `info`, or `fail` when it is certainly in no log;
 so does one refused for good. An attempt under way at that moment is awaited first, so a batch may take one request
@@ -198,6 +199,8 @@ class _Lane:
         self._spent_id = -1
         """The producer id that must not be used again; -1 for none."""
         self._next_sequence = 0
+        self._met = producer.acks == 0
+        """A batch of this producer id was acknowledged, so whoever leads knows the id."""
         self._broken = False
         """A batch ended without acknowledgement: what the broker expects next is not known."""
         self._needs_pause = False
@@ -260,7 +263,10 @@ class _Lane:
         return any(not batch.under_way for batch in self._in_flight)
 
     def _sendable(self) -> bool:
-        return self._retries() or bool(self._waiting and len(self._in_flight) < self._producer.max_in_flight)
+        return self._retries() or (bool(self._waiting) and self._has_place())
+
+    def _has_place(self) -> bool:
+        return len(self._in_flight) < (self._producer.max_in_flight if self._met else 1)
 
     async def _connect(self) -> Connection | None:
         """A connection to the leader, and a producer identity; None when one of them could not be had for now."""
@@ -284,7 +290,7 @@ class _Lane:
     def _send(self, connection: Connection) -> None:
         """Send what is not under way: retries first, which have the lowest numbers, then what waits."""
         self._expire()  # connecting may have taken long
-        while not self._broken and self._waiting and len(self._in_flight) < self._producer.max_in_flight:
+        while not self._broken and self._waiting and self._has_place():
             batch = self._waiting.popleft()
             self._number(batch)
             self._in_flight.append(batch)
@@ -356,6 +362,7 @@ class _Lane:
         code = int(answer.error_code)
         name = error_name(code)
         if code == 0:
+            self._met = True
             self._backoff.reset()
             self._in_flight.remove(batch)
             if answer.base_offset >= 0:
@@ -364,6 +371,7 @@ class _Lane:
                 batch.end("info", error="no offset told")
             return
         if code == _DUPLICATE:
+            self._met = True
             self._in_flight.remove(batch)
             batch.end("info", error=name)
             return
@@ -424,5 +432,6 @@ class _Lane:
         if producer_id == self._spent_id or epoch == _LAST_EPOCH:
             self._spent_id = producer_id
             self._identity = None
+            self._met = False
         else:
             self._identity = (producer_id, epoch + 1)

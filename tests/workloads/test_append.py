@@ -1,0 +1,212 @@
+"""What the append workload records is what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.workloads.scripted_cluster import (
+    APPEND,
+    DROP_AFTER,
+    DROP_BEFORE,
+    TOPIC,
+    ScriptedCluster,
+    Step,
+    answer,
+)
+from tests.workloads.virtual_time import run
+from workloads.history import Recorder
+from workloads.workload import Settings, SetUpError, Workload, registry
+
+
+def with_workload(
+    test: Callable[[ScriptedCluster, Workload], Awaitable[None]], *, exists: bool = True, **settings: Any
+) -> list[dict[str, Any]]:
+    """The history of a test, row by row."""
+
+    async def main() -> list[dict[str, Any]]:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        recorder = Recorder(None, lambda: round((loop.time() - begun_s) * 1e9))
+        async with ScriptedCluster(brokers=2, partitions=2) as cluster:
+            cluster.topic_exists = exists
+            workload = registry()["append"](
+                Settings(bootstrap=cluster.addresses, topic=TOPIC, partitions=2, **settings),
+                recorder,
+                lambda name: Random(f"3 {name}"),
+            )
+            try:
+                await test(cluster, workload)
+            finally:
+                await workload.close()
+        rows: list[dict[str, Any]] = recorder.to_table().to_pylist()
+        return rows
+
+    return run(main())
+
+
+async def run_for(workload: Workload, seconds: float) -> None:
+    await workload.run(asyncio.get_running_loop().time() + seconds)
+
+
+async def read_back(workload: Workload, seconds: float = 30.0) -> bool:
+    return await workload.final_reads(asyncio.get_running_loop().time() + seconds)
+
+
+def test_a_quiet_run_appends_at_its_rate_and_reads_everything_back_twice() -> None:
+    logs: list[list[int]] = []
+
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 30)
+        assert await read_back(workload)
+        logs.extend(log.values() for log in cluster.logs)
+
+    rows = with_workload(test, rate=20.0, producers=3, consumers=2, end_offset_readers=1)
+    appends = [row for row in rows if row["kind"] == "append"]
+    assert 500 < len(appends) < 700
+    assert {row["outcome"] for row in rows} == {"ok"}
+    assert sorted(row["value"] for row in appends) == sorted(logs[0] + logs[1]) == list(range(len(appends)))
+    assert sorted({row["process"] for row in appends}) == [0, 1, 2]
+    for row in appends:
+        assert logs[row["partition"]][row["offset"]] == row["value"]
+    for process, phase in [(3, "main"), (4, "main"), (6, "final")]:
+        for partition in (0, 1):
+            polls = [
+                row for row in rows if (row["kind"], row["process"], row["partition"]) == ("poll", process, partition)
+            ]
+            assert {row["phase"] for row in polls} == {phase}
+            read = [value for row in polls for value in row["values"]]
+            missing = logs[partition][len(read) :]
+            assert read + missing == logs[partition]
+            assert len(missing) < 5 if phase == "main" else not missing
+            assert all(row["offset"] == row["offsets"][0] for row in polls)
+    ends = [row for row in rows if row["kind"] == "end_offset"]
+    assert 50 <= len([row for row in ends if row["phase"] == "main"]) <= 75
+    assert [row["offset"] for row in ends if row["phase"] == "final"] == [len(log) for log in logs]
+    assert [row["index"] for row in rows] == sorted(row["index"] for row in rows)
+    assert [row["invoked_ns"] for row in rows] == sorted(row["invoked_ns"] for row in rows)
+
+
+def test_trouble_is_recorded_as_what_it_may_have_done() -> None:
+    logs: list[list[int]] = []
+
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        random = Random(1)
+        troubles = [answer(19), answer(7), DROP_AFTER, DROP_BEFORE, answer(20, append=True), Step(delay_s=2.0)]
+        cluster.script.extend(random.choice(troubles) if random.random() < 0.5 else APPEND for _ in range(300))
+        cluster.fetch_errors.extend([6, 1, 78])
+        cluster.list_errors.extend([78, 74])
+        await run_for(workload, 20)
+        cluster.script.clear()
+        assert await read_back(workload)
+        logs.extend(log.values() for log in cluster.logs)
+
+    rows = with_workload(test, rate=30.0, delivery_timeout_ms=2_000, request_timeout_ms=1_000)
+    outcomes = {row["outcome"] for row in rows if row["kind"] == "append"}
+    assert {"ok", "info"} <= outcomes
+    for row in rows:
+        assert (row["error"] is None) == (row["outcome"] == "ok")
+        if row["kind"] == "append":
+            found = row["value"] in logs[row["partition"]]
+            assert found or row["outcome"] != "ok"
+            assert not found or row["outcome"] != "fail"
+        else:
+            assert row["outcome"] in ("ok", "fail")
+    errors = {row["error"] for row in rows if row["kind"] == "poll"}
+    assert {"NOT_LEADER_OR_FOLLOWER", "OFFSET_OUT_OF_RANGE", "OFFSET_NOT_AVAILABLE"} <= errors
+
+
+def test_nothing_is_appended_after_the_end_and_everything_has_ended() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        cluster.otherwise = Step(append=False, delay_s=1000)
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        await run_for(workload, 5)
+        assert loop.time() - begun_s < 5 + 3 + 1.5 + 0.5
+
+    rows = with_workload(test, delivery_timeout_ms=3_000)
+    appends = [row for row in rows if row["kind"] == "append"]
+    assert all(row["completed_ns"] is not None and row["outcome"] in ("info", "fail") for row in appends)
+    assert all(row["invoked_ns"] <= 5e9 for row in appends)
+
+
+def test_one_partition_in_trouble_does_not_stop_the_appends_to_the_other() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        cluster.leaders[0] = (9, 5)
+        await run_for(workload, 10)
+
+    rows = with_workload(test, rate=20.0)
+    ok = [row for row in rows if row["kind"] == "append" and row["outcome"] == "ok"]
+    assert len(ok) > 120
+    assert {row["partition"] for row in ok} == {1}
+
+
+def test_final_reads_that_cannot_finish_say_so_in_time() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 2)
+        cluster.leaders[1] = (9, 5)
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        assert not await read_back(workload, 4)
+        assert loop.time() - begun_s < 4.5
+
+    with_workload(test)
+
+
+def test_empty_polls_are_recorded_when_they_are_wanted() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 5)
+
+    empty = [row for row in with_workload(test, record_empty_polls=True, rate=0.5) if row["offsets"] == []]
+    assert len(empty) > 10
+    assert not [row for row in with_workload(test, rate=0.5) if row["offsets"] == []]
+
+
+def test_the_same_streams_give_the_same_history() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        cluster.script.extend([APPEND] * 20 + [answer(7), DROP_AFTER] * 5)
+        await run_for(workload, 5)
+        await read_back(workload)
+
+    assert with_workload(test) == with_workload(test)
+
+
+def test_set_up_creates_the_topic_across_trouble() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        cluster.create_script.extend([answer(41), answer(38), answer(7), DROP_BEFORE, DROP_AFTER])
+        await workload.set_up()
+        assert cluster.topic_exists
+
+    assert with_workload(test, exists=False) == []
+
+
+def test_set_up_refuses_a_topic_that_was_there_before_and_one_that_cannot_be() -> None:
+    async def there_before(cluster: ScriptedCluster, workload: Workload) -> None:
+        with pytest.raises(SetUpError, match="create topic t: TOPIC_ALREADY_EXISTS"):
+            await workload.set_up()
+
+    async def impossible(cluster: ScriptedCluster, workload: Workload) -> None:
+        cluster.create_script.append(answer(37))
+        with pytest.raises(SetUpError, match="INVALID_PARTITIONS"):
+            await workload.set_up()
+
+    async def never(cluster: ScriptedCluster, workload: Workload) -> None:
+        cluster.create_script.extend([answer(38)] * 1000)
+        with pytest.raises(SetUpError, match=r"not done in 2\.0 s; the last answer: INVALID_REPLICATION_FACTOR"):
+            await workload.set_up()
+
+    with_workload(there_before)
+    with_workload(impossible, exists=False)
+    with_workload(never, exists=False, set_up_timeout_ms=2_000)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("acks", 2), ("rate", 0), ("partitions", 0), ("max_in_flight", 6), ("consumers", -1)]
+)
+def test_settings_that_make_no_sense_are_named(field: str, value: int) -> None:
+    with pytest.raises(ValueError, match=field):
+        Settings(bootstrap=(("b1", 9092),), **{field: value})
