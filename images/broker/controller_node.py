@@ -1,0 +1,213 @@
+"""A controller process: requests in, changes committed, answers out.
+
+The deciding is `Controller`'s. This shell gives it requests and the time, commits its records through a `MetadataLog`
+and only then shows the new state, traces it and answers. One change at a time: whoever comes while a change is being
+committed waits for it, so that every decision is made on committed state (RC 6.3).
+
+A storage failure ends the node: a controller that does not know whether its last change is committed must not decide
+another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from images.broker import controller_messages as messages
+from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
+from images.broker.controller import Controller, RegistrationAnswer, Settings, Step
+from images.broker.doors import Doors
+from images.broker.frozen import FrozenMap
+from images.broker.metadata_log import LocalMetadataLog, MetadataLog, replay
+from images.broker.metadata_serving import MetadataServing
+from images.broker.placement import TopicDefaults
+from images.broker.server import Handler, Request, Server
+from images.broker.trace import TraceEvent
+from images.broker.wire import Api
+
+A = TypeVar("A")
+
+
+class ControllerNode:
+    """One controller. `run` serves until told to stop; `start` and `close` are the two ends of it."""
+
+    def __init__(self, config: NodeConfig, doors: Doors) -> None:
+        self._config = config
+        self._doors = doors
+        self._office: _Office | None = None
+        self._server: Server | None = None
+        self._timer: asyncio.Task[None] | None = None
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until `stopping` is set. Raises what made the node fail."""
+        await self.start()
+        assert self._office is not None
+        told = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait((told, self._office.failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            told.cancel()
+            await self.close()
+        if self._office.failed.done():
+            self._office.failed.result()
+
+    async def start(self) -> None:
+        """Read the metadata log, take charge and listen. Raises OSError, MetadataError or CorruptBatch."""
+        config, doors = self._config, self._doors
+        doors.trace(TraceEvent("node_started"))
+        log = LocalMetadataLog(doors, config.number("log.segment.bytes"))
+        office = self._office = _Office(config, doors, log)
+        doors.log(f"controller epoch {log.epoch}, metadata up to offset {log.end}")
+        handlers: dict[Api, Handler] = {
+            Api.BROKER_REGISTRATION: office.register,
+            Api.BROKER_HEARTBEAT: office.heartbeat,
+            Api.ALTER_PARTITION: office.alter_partition,
+            Api.ALLOCATE_PRODUCER_IDS: office.allocate_producer_ids,
+            Api.CREATE_TOPICS: office.create_topics,
+            Api.DELETE_TOPICS: office.delete_topics,
+            Api.FETCH: office.serving.fetch,
+        }
+        self._server = Server(handlers, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
+        await self._server.start(config.listener.host, config.listener.port)
+        self._timer = asyncio.get_running_loop().create_task(office.fence_the_silent())
+
+    async def close(self) -> None:
+        """Listen no more, leave waiting requests unanswered, release the log."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            await self._server.close()
+        if self._office is not None:
+            self._office.log.close()
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        assert self._server is not None, "not started"
+        return self._server.port
+
+
+class _Office:
+    """The controller in charge of a log: decides, commits, tells."""
+
+    def __init__(self, config: NodeConfig, doors: Doors, log: MetadataLog) -> None:
+        self.log = log
+        self.serving = MetadataServing(config.node_id, log)
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails when the node must."""
+        self._cluster_id = config.cluster_id
+        self._doors = doors
+        self._controller = Controller(_settings(config), config.rules).take_over(replay(log), _now_ms())
+        self._one_at_a_time = asyncio.Lock()
+
+    async def _decide(self, decide: Callable[[Controller, int], Step[A]]) -> A:
+        """Decide on committed state, commit, and only then let anyone know."""
+        async with self._one_at_a_time:
+            if self.failed.done():
+                self.failed.result()
+            step = decide(self._controller, _now_ms())
+            if step.records:
+                await self._commit(step)
+            self._controller = step.state
+            for event in step.trace:
+                self._doors.trace(event)
+                if event.kind.startswith("broker_"):
+                    self._doors.log(_line(event))
+            return step.answer
+
+    async def _commit(self, step: Step[Any]) -> None:
+        try:
+            await self.log.append(step.records, _now_ms())
+            if self.log.end != step.state.image.offset:
+                raise RuntimeError(f"committed up to {self.log.end}, decided for {step.state.image.offset}")
+        except Exception as error:
+            self._fail(error)
+            raise
+        self.serving.committed()
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failed.done():
+            self._doors.log(f"the controller fails: {type(error).__name__}: {error}")
+            self.failed.set_exception(error)
+
+    async def fence_the_silent(self) -> None:
+        """Fence brokers as their sessions end, one a change, for ever."""
+        timeout_ms = self._controller.settings.session_timeout_ms
+        try:
+            while True:
+                now_ms = _now_ms()
+                first_ms = self._controller.next_expiry_ms()
+                # A session that does not run yet cannot end before a full timeout from now.
+                ends_ms = now_ms + timeout_ms if first_ms is None else min(first_ms, now_ms + timeout_ms)
+                if ends_ms > now_ms:
+                    await asyncio.sleep((ends_ms - now_ms) / 1000)
+                else:
+                    await self._decide(lambda controller, at_ms: controller.tick(at_ms))
+        except Exception as error:
+            self._fail(error)
+
+    # ---- handlers ----------------------------------------------------------------------------------------------------
+
+    async def register(self, request: Request) -> Any:
+        """BrokerRegistration."""
+        asked = messages.registration(request.body)
+        if request.body.cluster_id != self._cluster_id:
+            return messages.registered(RegistrationAnswer(ErrorCode.inconsistent_cluster_id))
+        if asked is None:
+            return messages.registered(RegistrationAnswer(ErrorCode.invalid_request))
+        return messages.registered(await self._decide(lambda controller, now_ms: controller.register(asked, now_ms)))
+
+    async def heartbeat(self, request: Request) -> Any:
+        """BrokerHeartbeat."""
+        asked = messages.heartbeat(request.body)
+        return messages.heard(await self._decide(lambda controller, now_ms: controller.heartbeat(asked, now_ms)))
+
+    async def alter_partition(self, request: Request) -> Any:
+        """AlterPartition."""
+        asked = messages.isr_proposals(request.body)
+        answer = await self._decide(lambda controller, _: controller.alter_partition(asked))
+        return messages.isrs_altered(request.body, answer)
+
+    async def allocate_producer_ids(self, request: Request) -> Any:
+        """AllocateProducerIds."""
+        broker, epoch = request.body.broker_id, request.body.broker_epoch
+        answer = await self._decide(lambda controller, _: controller.allocate_producer_ids(broker, epoch))
+        return messages.producer_ids(answer)
+
+    async def create_topics(self, request: Request) -> Any:
+        """CreateTopics."""
+        topics = messages.new_topics(request.body, self._doors.random)
+        validate_only = request.body.validate_only
+        results = await self._decide(
+            lambda controller, _: controller.create_topics(topics, validate_only=validate_only)
+        )
+        return messages.topics_created(results, validate_only=validate_only)
+
+    async def delete_topics(self, request: Request) -> Any:
+        """DeleteTopics."""
+        wanted = messages.topics_to_delete(request.body)
+        return messages.topics_deleted(await self._decide(lambda controller, _: controller.delete_topics(wanted)))
+
+
+def _settings(config: NodeConfig) -> Settings:
+    defaults = {topic: str(config.values[broker]) for topic, broker in BROKER_NAME_OF_TOPIC_KEY.items()}
+    return Settings(
+        config.number("broker.session.timeout.ms"),
+        TopicDefaults(
+            config.number("num.partitions"), config.number("default.replication.factor"), FrozenMap(defaults)
+        ),
+    )
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def _line(event: TraceEvent) -> str:
+    """A broker's change in one line: `broker 2 fenced, broker epoch 7 (session_timeout)`."""
+    _, _, change = event.kind.partition("_")
+    why = event.detail.get("reason") or ("clean" if event.detail.get("clean") else "")
+    return f"broker {event.broker} {change}, broker epoch {event.broker_epoch}" + (f" ({why})" if why else "")
