@@ -1,0 +1,35 @@
+"""How all tests run.
+
+Hypothesis: no deadline, since the machine may be busy; on CI always the same examples, so that anybody can repeat a
+failure there. Tests marked `docker` are skipped without an engine, unless FAULTLINE_REQUIRE_DOCKER=1: then they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("here", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("here"), derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@cache
+def _engine_answers() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode == 0
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip or fail what needs an engine that is not there."""
+    if item.get_closest_marker("docker") is None or _engine_answers():
+        return
+    if os.environ.get("FAULTLINE_REQUIRE_DOCKER") == "1":
+        pytest.fail("no Docker engine answers, and FAULTLINE_REQUIRE_DOCKER=1 asks for one")
+    pytest.skip("no Docker engine answers")
