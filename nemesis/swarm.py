@@ -104,19 +104,26 @@ def draw(random: Random, ground: Ground, time_limit_s: float, families: Sequence
     tempo = character.tempo
     at_s = random.uniform(0, min(tempo.gap * ground.patience_s, time_limit_s / 2))
     injections = 0
-    while at_s < time_limit_s and injections < tempo.most:
+    while injections < tempo.most:
         for _ in range(random.randint(1, tempo.burst)):
+            if at_s >= time_limit_s:
+                return Schedule(tuple(planned))
             (family,) = random.choices(chosen, weights)
             fault = _DRAWS[family](random, ground, character)
             shortest, longest = (tempo.shortest, tempo.longest)
             duration = shortest * (longest / shortest) ** random.random() * ground.patience_s
             if family == "choreography":
                 duration = max(duration, 8 * ground.patience_s)
-            planned.append(Planned(at_s, min(duration, time_limit_s - at_s), fault))
+            planned.append(_to_the_millisecond(at_s, min(duration, time_limit_s - at_s), fault))
             injections += 1
             at_s += random.expovariate(20 / ground.patience_s) if tempo.burst > 1 else 0.0
         at_s += random.expovariate(1 / (tempo.gap * ground.patience_s))
     return Schedule(tuple(planned))
+
+
+def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> Planned:
+    """So that a schedule written as a script is the same schedule."""
+    return Planned(round(at_s, 3), round(for_s, 3), fault)
 
 
 def _possible(family: str, ground: Ground) -> bool:

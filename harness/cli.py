@@ -1,0 +1,331 @@
+"""The command `faultline`.
+
+Exit codes: 0 valid (or identical, for replay) · 1 invalid (or different) · 2 unknown · 3 the run could not be carried
+out · 64 bad usage · 130 interrupted. What goes wrong by the user's doing is one line on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from checkers.verdict import Verdict
+    from harness.spec import Spec
+
+VALID, INVALID, UNKNOWN, NOT_CARRIED_OUT, BAD_USAGE, INTERRUPTED = 0, 1, 2, 3, 64, 130
+
+_PLAIN_WIDTH: Final = 140
+
+
+class Usage(Exception):
+    """The command was used wrongly; the message is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{self.prog}: {message}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        command: Callable[[argparse.Namespace], int] = options.command
+        signal.signal(signal.SIGTERM, _interrupt)
+        return command(options)
+    except Usage as error:
+        print(error, file=sys.stderr)
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOT_CARRIED_OUT
+
+
+def _interrupt(signal_number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("faultline")
+    except metadata.PackageNotFoundError:
+        return "from source"
+
+
+# ---- what can be said on the command line ----------------------------------------------------------------------------
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="faultline",
+        description="Breaks a replicated log on purpose and says whether it kept its promises.",
+        epilog="exit codes: 0 valid, 1 invalid, 2 unknown, 3 not carried out, 64 bad usage",
+    )
+    parser.add_argument("--version", action="version", version=f"faultline {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    _add_run(commands.add_parser("run", help="deploy a cluster, break it, and judge what it did"))
+    _add_directory(commands.add_parser("check", help="judge a run again, also one that was cut short"), _check, "judge")
+    _add_directory(commands.add_parser("replay", help="run it again and compare the digests"), _replay, "bring back")
+    rules = commands.add_parser("rules", help="the safety rules that --without switches off")
+    rules.set_defaults(command=_rules)
+    torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
+    bench = commands.add_parser("bench", help="rates of the simulation, the checkers and the broker")
+    _add_torture(torture)
+    _add_bench(bench)
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what to run; options go on top of it")
+    parser.add_argument("--environment", metavar="NAME", help="where the cluster lives (sim)")
+    parser.add_argument("--workload", metavar="NAME", help="what the clients do (append)")
+    parser.add_argument("--faults", metavar="LIST|all|none", help="fault families, separated by commas (all)")
+    parser.add_argument("--time-limit", metavar="60", help="how long clients and faults run: seconds, or 90s, 5m (60)")
+    parser.add_argument("--seed", type=int, metavar="N", help="what everything is drawn from (drawn)")
+    parser.add_argument("--brokers", type=int, metavar="N", help="(3)")
+    parser.add_argument("--partitions", type=int, metavar="N", help="(2)")
+    parser.add_argument("--rate", type=float, metavar="N", help="appends per second, in all (20)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a Kafka setting: min.insync.replicas=2"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="RULE", help="switch a safety rule off (see: faultline rules)"
+    )
+    _add_store(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
+    parser.set_defaults(command=_run)
+
+
+def _add_directory(parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int], verb: str) -> None:
+    parser.add_argument("directory", type=Path, metavar="RUN_DIR", help=f"the run to {verb}")
+    parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
+    parser.set_defaults(command=command)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", metavar="DIR", help="where runs go (FAULTLINE_STORE, else results/runs)")
+
+
+def _add_torture(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=500, metavar="N", help="seeds of the full protocol (500)")
+    parser.add_argument("--mutant-seeds", type=int, default=300, metavar="N", help="seeds a mutant has at most (300)")
+    parser.add_argument(
+        "--mutant", action="append", metavar="NAME", help="only this mutant, or none; may be repeated (all ten)"
+    )
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="where the seeds begin (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
+    parser.add_argument("--out", type=Path, metavar="JSON", help="also write the results here")
+    parser.set_defaults(command=_torture)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", action="append", choices=("simulation", "checking", "broker"), help="only this part")
+    parser.add_argument(
+        "--largest", type=int, default=100_000_000, metavar="N", help="operations in the longest history"
+    )
+    parser.set_defaults(command=_bench)
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    from harness.display import LiveProgress, summary
+    from harness.run import run
+    from results.lines import StoreError
+    from results.rundir import RunDirectory
+    from results.store import store_path
+
+    spec = _spec(options)
+    try:
+        directory = RunDirectory.create(store_path(options.store), spec.name, spec.seed)
+        if options.json:
+            outcome = run(spec, directory)
+            print(json.dumps(outcome.to_json()))
+            return outcome.exit_code
+        console, progress = _console(), _console(stderr=True)
+        try:
+            with LiveProgress(progress, spec) as watcher:
+                outcome = run(spec, directory, watcher=watcher)
+        except KeyboardInterrupt:
+            print(f"interrupted; judge it as far as it goes: faultline check {directory.path}", file=sys.stderr)
+            return INTERRUPTED
+    except StoreError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    if outcome.failure:
+        print(f"faultline: {outcome.failure}\nwhat there is of it: {directory.path}", file=sys.stderr)
+        return outcome.exit_code
+    summary(console, outcome.verdicts, outcome=outcome)
+    console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)
+    console.print(f"again:  faultline replay {directory.path}   (seed {spec.seed})", soft_wrap=True, highlight=False)
+    return outcome.exit_code
+
+
+def _spec(options: argparse.Namespace) -> Spec:
+    from harness.spec import SEEDS, SpecError, load, parse
+
+    settings = {}
+    for item in options.set:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise Usage(f"faultline run: --set: {item!r} is not KEY=VALUE, such as min.insync.replicas=2")
+        settings[name.strip()] = value.strip()
+    limit: str | None = options.time_limit
+    time_limit = float(limit) if limit and limit.replace(".", "", 1).isdigit() else limit
+    overrides: dict[str, Any] = {
+        "environment": options.environment,
+        "workload": options.workload,
+        "faults": options.faults,
+        "time_limit_s": time_limit,
+        "seed": options.seed,
+        "brokers": options.brokers,
+        "partitions": options.partitions,
+        "rate": options.rate,
+        "settings": settings,
+        "without": tuple(rule for item in options.without for rule in item.split(",")) or None,
+    }
+    drawn_seed = secrets.randbelow(SEEDS)
+    try:
+        if options.spec is None:
+            return parse({}, drawn_seed=drawn_seed, **overrides)
+        return load(options.spec, drawn_seed=drawn_seed, **overrides)
+    except SpecError as error:
+        raise Usage(f"faultline run: {error}") from None
+
+
+def _check(options: argparse.Namespace) -> int:
+    from harness.display import summary
+    from harness.judging import judge
+    from results.lines import StoreError
+    from results.report import write_report
+
+    directory = _open(options.directory)
+    try:
+        evidence, gaps = directory.load(), directory.gaps()
+        verdicts = judge(evidence)
+        directory.write_verdict(verdicts)
+        report = write_report(directory, evidence)
+    except StoreError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    if options.json:
+        print(json.dumps({"run": str(directory.path), "gaps": list(gaps), **_verdicts_json(verdicts)}))
+    else:
+        console = _console()
+        for gap in gaps:
+            console.print(f"note: {gap}", style="yellow", soft_wrap=True)
+        summary(console, verdicts)
+        console.print(f"report: {report}", soft_wrap=True, highlight=False)
+    return _exit_code(verdicts)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from harness.display import LiveProgress
+    from harness.replay import replay
+    from harness.spec import SpecError, loads
+    from results.lines import StoreError
+
+    directory = _open(options.directory)
+    try:
+        if options.json:
+            comparison = replay(directory.path)
+            print(json.dumps({"identical": comparison.identical, "lines": list(comparison.lines)}))
+        else:
+            with LiveProgress(_console(stderr=True), loads(directory.read_spec_text())) as watcher:
+                comparison = replay(directory.path, watcher)
+            for line in comparison.lines:
+                _console().print(line, soft_wrap=True, highlight=False)
+    except (SpecError, StoreError) as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    if comparison.outcome.failure:
+        return NOT_CARRIED_OUT
+    return VALID if comparison.identical else INVALID
+
+
+def _rules(options: argparse.Namespace) -> int:
+    from rich.table import Table
+
+    from images.broker.rules import DESCRIPTIONS
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("rule", "what it protects", "seed section"):
+        table.add_column(heading, no_wrap=heading == "rule")
+    for description in DESCRIPTIONS:
+        table.add_row(description.name, description.protects, description.seed)
+    _console().print(table)
+    return VALID
+
+
+def _torture(options: argparse.Namespace) -> int:
+    from harness.torture import MUTANTS, torture
+
+    mutants = MUTANTS if options.mutant is None else tuple(name for name in options.mutant if name != "none")
+    from images.broker.rules import NAMES
+
+    for name in mutants:
+        if name not in NAMES:
+            raise Usage(f"faultline torture: --mutant: {name!r} is not a rule; `faultline rules` lists them")
+    return torture(
+        _console(),
+        seeds=range(options.first_seed, options.first_seed + options.seeds),
+        mutants=mutants,
+        mutant_seeds=range(options.first_seed, options.first_seed + options.mutant_seeds),
+        jobs=options.jobs,
+        out=options.out,
+    )
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from harness.bench import PARTS, bench
+
+    return bench(_console(), parts=tuple(options.part or PARTS), largest=options.largest)
+
+
+# ---- odds and ends ---------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> Any:
+    from results.lines import StoreError
+    from results.rundir import RunDirectory
+
+    try:
+        return RunDirectory.open(path)
+    except StoreError as error:
+        raise Usage(f"faultline: {error}") from None
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+
+
+def _exit_code(verdicts: Sequence[Verdict]) -> int:
+    from checkers.verdict import Validity, worst
+
+    answer = worst(verdict.validity for verdict in verdicts)
+    return {Validity.VALID: VALID, Validity.INVALID: INVALID, Validity.UNKNOWN: UNKNOWN}[answer]
+
+
+def _verdicts_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    from results.encoding import verdicts_to_json
+
+    return verdicts_to_json(verdicts)

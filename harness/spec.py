@@ -1,0 +1,268 @@
+"""A spec: everything that decides what a run does.
+
+A spec is YAML, every field optional:
+
+    name: two-victims
+    environment: sim            # where the cluster lives
+    system: broker              # what is deployed
+    workload: append
+    seed: 7                     # drawn and told when it is left out
+    time_limit: 60s             # how long clients and faults run
+    recovery_limit: 30s         # within which the healed cluster must be whole again
+    brokers: 3
+    controllers: 1
+    partitions: 2
+    replication_factor: 3       # 3, or the number of brokers when that is less
+    producers: 3
+    consumers: 2
+    end_offset_readers: 1
+    rate: 20                    # appends per second, all producers together
+    acks: all                   # all, 1 or 0
+    recency: default            # or strict: an empty poll asserts the end of the log
+    faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
+    settings: {min.insync.replicas: 2}
+    without: [maximal_isr]      # rules switched off: a mutant
+
+The command line is read on top of it. What a run leaves behind as `spec.yaml` is complete: defaults, drawn seed and
+all, so that the same run comes back from it under a later version's defaults too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from checkers.evidence import CheckSettings
+from harness.places import ENVIRONMENTS
+from harness.systems import DEFAULTS, SYSTEMS, Capability
+from images.broker.rules import NAMES
+from nemesis.fields import FieldError, read
+from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
+from nemesis.swarm import Ground, draw
+from workloads.workload import registry
+
+ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
+SEEDS: Final = 1 << 32
+"""A drawn seed lies below this."""
+
+
+class SpecError(Exception):
+    """A spec that cannot be used; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """See the module's docstring. Raises ValueError naming the field that is wrong."""
+
+    name: str = ""
+    environment: str = "sim"
+    system: str = "broker"
+    workload: str = "append"
+    seed: int = 0
+    time_limit_s: float = 60.0
+    recovery_limit_s: float = 30.0
+    brokers: int = 3
+    controllers: int = 1
+    partitions: int = 2
+    replication_factor: int = 0
+    """0 stands for 3, or the number of brokers when that is less; it is filled in on construction."""
+    producers: int = 3
+    consumers: int = 2
+    end_offset_readers: int = 1
+    rate: float = 20.0
+    acks: str = "all"
+    recency: str = "default"
+    families: tuple[str, ...] = FAIR_FAMILIES
+    """Fault families to draw from; empty with a script."""
+    script: Schedule = field(default_factory=Schedule)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        fill = object.__setattr__
+        if not self.name:
+            fill(self, "name", self.workload)
+        if not self.replication_factor:
+            fill(self, "replication_factor", min(3, self.brokers))
+        if self.environment not in ENVIRONMENTS:
+            raise ValueError(f"environment: {self.environment!r} is not one of {', '.join(ENVIRONMENTS)}")
+        if self.workload not in registry():
+            raise ValueError(f"workload: {self.workload!r} is not one of {', '.join(registry())}")
+        if self.system not in SYSTEMS:
+            raise ValueError(f"system: {self.system!r} is not one of {', '.join(SYSTEMS)}")
+        fill(self, "settings", {**DEFAULTS[self.system], **self.settings})
+        fill(self, "acks", {-1: "all", 1: "1", 0: "0"}.get(ACKS.get(self.acks, 2), self.acks))
+        self._check()
+
+    def _check(self) -> None:
+        for name, least in (("brokers", 1), ("controllers", 1), ("partitions", 1), ("replication_factor", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: {getattr(self, name)} is less than {least}")
+        for name in ("producers", "consumers", "end_offset_readers", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is less than 0")
+        if self.replication_factor > self.brokers:
+            raise ValueError(
+                f"replication_factor: {self.replication_factor} replicas do not fit on {self.brokers} brokers"
+            )
+        if self.acks not in ACKS:
+            raise ValueError(f"acks: {self.acks!r} is not one of all, 1, 0")
+        if self.recency not in ("default", "strict"):
+            raise ValueError(f"recency: {self.recency!r} is not one of default, strict")
+        for name in ("rate", "time_limit_s", "recovery_limit_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name.removesuffix('_s')}: {getattr(self, name):g} is not more than 0")
+        try:
+            SYSTEMS[self.system].check_settings(self.settings)
+        except ValueError as error:
+            raise ValueError(f"settings: {error}") from None
+        if self.without and Capability.RULES not in SYSTEMS[self.system].capabilities:
+            raise ValueError(f"without: system {self.system} has no rule switches")
+        for rule in self.without:
+            if rule not in NAMES:
+                raise ValueError(f"without: {rule!r} is not a rule; `faultline rules` lists them")
+        for family in self.families:
+            if family not in FAMILIES:
+                raise ValueError(f"faults: {family!r} is not one of {', '.join(FAMILIES)}, all, none")
+        names = tuple(f"b{number}" for number in range(1, self.brokers + 1))
+        controllers = tuple(f"c{number}" for number in range(1, self.controllers + 1))
+        self.script.check(names, controllers, self.partitions)
+        for number, planned in enumerate(self.script):
+            if planned.at_s >= self.time_limit_s:
+                raise ValueError(
+                    f"faults[{number}].at: {planned.at_s:g} s is not before the time limit of {self.time_limit_s:g} s"
+                )
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """As the settings have it."""
+        return int(self.settings["min.insync.replicas"])
+
+    @property
+    def faults_asked(self) -> bool:
+        """Whether anything is to go wrong in the run."""
+        return bool(self.families or self.script)
+
+    @property
+    def unfair_families(self) -> tuple[str, ...]:
+        """Families asked for by name that the protocol promises nothing against."""
+        present = (*self.families, *self.script.families)
+        return tuple(family for family in BY_NAME_ONLY if family in present)
+
+    def schedule(self, brokers: Sequence[str], controllers: Sequence[str], random: Random) -> Schedule:
+        """The faults of the run: the script, or a draw from `random`."""
+        if not self.families:
+            return self.script
+        ground = Ground(
+            brokers=tuple(brokers),
+            controllers=tuple(controllers),
+            partitions=self.partitions,
+            min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
+            patience_s=int(self.settings["broker.session.timeout.ms"]) / 1000,
+        )
+        return draw(random, ground, self.time_limit_s, self.families)
+
+    def check_settings(self) -> CheckSettings:
+        """What the checkers need to know."""
+        return CheckSettings(
+            acks=ACKS[self.acks],
+            min_insync_replicas=self.min_insync_replicas,
+            replication_factor=self.replication_factor,
+            unclean_election=self.settings.get("unclean.leader.election.enable", "false").lower() == "true",
+            recency=self.recency,
+            time_limit_ns=round(self.time_limit_s * 1e9),
+            faults_asked=self.faults_asked,
+            trace_has_one_clock=self.environment == "sim",
+            brokers=self.brokers,
+        )
+
+    def to_yaml(self) -> str:
+        """The complete spec, read back by `parse` as the same value."""
+        import yaml
+
+        values: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "families":
+                values["faults"] = list(value) or self.script.to_script() or "none"
+            elif item.name != "script":
+                if isinstance(value, tuple):
+                    value = list(value)
+                elif isinstance(value, Mapping):
+                    value = dict(value)
+                values[item.name.removesuffix("_s")] = value
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+
+
+def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
+    """The spec that YAML values stand for, with `overrides` (None: not given) put on top. Raises SpecError.
+
+    Settings of both are merged, the overrides' winning; every other override replaces the spec's. `drawn_seed` is
+    taken when neither names a seed.
+    """
+    if values is None:
+        values = {}
+    if not isinstance(values, Mapping):
+        raise SpecError(f"a spec is a mapping of names to values, not {values!r}")
+    merged = dict(values)
+    try:
+        plan = faults_of(merged.pop("faults", "all"))
+        given = {name: value for name, value in overrides.items() if value is not None}
+        if "faults" in given:
+            plan = faults_of(given.pop("faults"))
+        for internal in ("families", "script"):
+            if internal in merged:
+                raise FieldError(f"{internal}: unknown field; did you mean faults?")
+        settings = given.pop("settings", {})
+        if "acks" in merged:
+            merged["acks"] = str(merged["acks"])
+        spec = read(Spec, {"seed": drawn_seed, "families": plan[0], **merged, **given})
+        return replace(spec, script=plan[1], settings={**spec.settings, **settings})
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+
+
+def faults_of(value: object) -> tuple[tuple[str, ...], Schedule]:
+    """Families and script that a spec's `faults` stands for; one of them is empty. Raises FieldError."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+        if value == ["none"]:
+            return (), Schedule()
+    if not isinstance(value, Sequence):
+        raise FieldError(f"faults: {value!r} is not all, none, a list of families or a list of faults")
+    if any(isinstance(part, Mapping) for part in value):
+        return (), parse_script(value)
+    families: list[str] = []
+    for part in value:
+        if part != "all" and part not in FAMILIES:
+            raise FieldError(f"faults: {part!r} is not one of {', '.join(FAMILIES)}, all, none")
+        families += [family for family in (FAIR_FAMILIES if part == "all" else (part,)) if family not in families]
+    return tuple(families), Schedule()
+
+
+def load(path: Path, **overrides: Any) -> Spec:
+    """As `parse`, from a file; it names the spec unless the spec does. Raises SpecError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return loads(text, path.stem, **overrides)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def loads(text: str, name: str = "", **overrides: Any) -> Spec:
+    """As `load`, from the text of a spec."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(" ".join(str(error).split())) from None
+    if name and isinstance(values, Mapping):
+        values = {"name": name, **values}
+    return parse(values, **overrides)

@@ -1,0 +1,218 @@
+"""Torture: the full protocol over many seeds, and every mutant until it is found.
+
+The full protocol must come out `valid` on every seed; an `unknown` counts only with its cause stated, and each fault
+family must have bitten somewhere. A mutant, one rule switched off, must be found `invalid` within its seeds; the search
+for it ends at the first.
+
+Runs are dealt to as many processes as there are cores; each process makes one run at a time, in a temporary directory
+that it deletes. The result of a seed does not depend on who ran it or what ran beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nemesis.schedule import FAIR_FAMILIES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+FULL: Final = ""
+"""The target that switches nothing off."""
+
+MUTANTS: tuple[str, ...] = (
+    "fence_fetch_epoch",
+    "maximal_isr",
+    "leso_gates_isr_join",
+    "ack_after_high_watermark",
+    "truncate_on_divergence",
+    "broker_epoch_checked_in_alter_partition",
+    "unclean_leaves_elr",
+    "min_isr_gates_high_watermark",
+    "idempotent_dedupe",
+    "consumer_reads_below_high_watermark",
+)
+"""The rules whose absence random faults must find."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to make."""
+
+    mutant: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run said, small enough to be sent between processes."""
+
+    mutant: str
+    seed: int
+    validity: str
+    """valid, invalid, unknown; or failed when the run could not be carried out."""
+    causes: tuple[str, ...]
+    """`checker: kind` of every finding that was not valid, or why the run failed."""
+    bitten: tuple[str, ...]
+    digest: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """All results of one target."""
+
+    mutant: str
+    runs: int = 0
+    validities: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    bitten: Counter[str] = field(default_factory=Counter)
+    first_found: int | None = None
+    """The least seed that came out invalid among those run."""
+    found_by: tuple[str, ...] = ()
+    bad_seeds: list[int] = field(default_factory=list)
+    """Seeds that did not come out valid."""
+    seconds: float = 0.0
+    """Summed over all processes."""
+
+    def add(self, result: Result) -> None:
+        """Count one result."""
+        self.runs += 1
+        self.validities[result.validity] += 1
+        self.bitten.update(result.bitten)
+        self.seconds += result.seconds
+        if result.validity != "valid":
+            self.bad_seeds.append(result.seed)
+            self.causes.update(result.causes)
+        if result.validity == "invalid" and (self.first_found is None or result.seed < self.first_found):
+            self.first_found, self.found_by = result.seed, result.causes
+
+    @property
+    def missing_families(self) -> tuple[str, ...]:
+        """Fair families of which no fault ever bit."""
+        return tuple(family for family in FAIR_FAMILIES if not self.bitten[family])
+
+    @property
+    def passed(self) -> bool:
+        """A mutant was found; the full protocol was valid wherever it could be judged, and every family bit."""
+        if self.mutant != FULL:
+            return self.first_found is not None
+        return not self.validities["invalid"] and not self.validities["failed"] and not self.missing_families
+
+
+def make(job: Job) -> Result:
+    """One run in the simulation, of the torture's spec."""
+    from checkers.verdict import Validity
+    from harness.run import run_in_simulation
+    from harness.spec import Spec
+
+    began = time.perf_counter()
+    outcome = run_in_simulation(Spec(seed=job.seed, without=(job.mutant,) if job.mutant else ()))
+    causes = [
+        f"{verdict.checker}: {finding.kind}"
+        for verdict in outcome.verdicts
+        if verdict.validity is not Validity.VALID
+        for finding in verdict.findings
+    ]
+    return Result(
+        mutant=job.mutant,
+        seed=job.seed,
+        validity="failed" if outcome.failure else str(outcome.validity),
+        causes=(outcome.failure,) if outcome.failure else tuple(dict.fromkeys(causes)),
+        bitten=outcome.bitten,
+        digest=outcome.digest or "",
+        seconds=time.perf_counter() - began,
+    )
+
+
+def torture(
+    console: Console,
+    *,
+    seeds: Sequence[int],
+    mutants: Iterable[str] = MUTANTS,
+    mutant_seeds: Sequence[int],
+    jobs: int,
+    out: Path | None = None,
+) -> int:
+    """Run everything, print the table, and return 0 when every target passed, else 1."""
+    tallies = {target: Tally(target) for target in ((FULL,) if len(seeds) else ())} | {
+        mutant: Tally(mutant) for mutant in mutants
+    }
+    began = time.perf_counter()
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for target, tally in tallies.items():
+            for result in _results(pool, target, seeds if target == FULL else mutant_seeds, jobs):
+                tally.add(result)
+                _tell(console, tally, result)
+                if target != FULL and tally.first_found is not None:
+                    break
+    console.print(table(tallies.values()))
+    console.print(f"{time.perf_counter() - began:.0f} s on {jobs} processes", highlight=False)
+    if out is not None:
+        out.write_text(json.dumps([asdict(tally) for tally in tallies.values()], indent=2) + "\n", encoding="utf-8")
+    return 0 if all(tally.passed for tally in tallies.values()) else 1
+
+
+def _results(pool: multiprocessing.pool.Pool, target: str, seeds: Sequence[int], jobs: int) -> Iterator[Result]:
+    """Results in the order of the seeds. A mutant's are dealt in small lots, so that little is run past the first."""
+    lot = len(seeds) if target == FULL else jobs * 2
+    for start in range(0, len(seeds), max(1, lot)):
+        yield from pool.imap(make, [Job(target, seed) for seed in seeds[start : start + lot]])
+
+
+def _tell(console: Console, tally: Tally, result: Result) -> None:
+    """A line for everything noteworthy: what the full protocol did not pass, and each mutant's first find."""
+    if result.validity == "valid" or (tally.mutant != FULL and result.validity == "unknown"):
+        return
+    name = f"without {tally.mutant}" if tally.mutant else "full protocol"
+    console.print(
+        f"{name}, seed {result.seed}: {result.validity} ({'; '.join(result.causes)})", highlight=False, markup=False
+    )
+
+
+def table(tallies: Iterable[Tally]) -> Table:
+    """A line a target."""
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in (
+        "target",
+        "seeds",
+        "valid",
+        "invalid",
+        "unknown",
+        "failed",
+        "first found",
+        "by",
+        "s/run",
+        "families",
+    ):
+        drawn.add_column(heading)
+    for tally in tallies:
+        causes = tally.found_by if tally.first_found is not None else tuple(tally.causes)
+        drawn.add_row(
+            f"without {tally.mutant}" if tally.mutant else "full protocol",
+            str(tally.runs),
+            *(str(tally.validities[validity]) for validity in ("valid", "invalid", "unknown", "failed")),
+            "" if tally.first_found is None else f"seed {tally.first_found}",
+            "\n".join(causes),
+            f"{tally.seconds / max(1, tally.runs):.1f}",
+            "\n".join(f"{family} {count}" for family, count in tally.bitten.most_common())
+            + (f"\nnever: {', '.join(tally.missing_families)}" if not tally.mutant and tally.missing_families else ""),
+        )
+    return drawn
+
+
+if __name__ == "__main__":
+    from harness.cli import main
+
+    sys.exit(main(["torture", *sys.argv[1:]]))

@@ -1,0 +1,97 @@
+"""A cluster that only remembers what was done to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality
+
+
+class FakeCluster:
+    """Implements `nemesis.ports.Cluster`; what holds now can be read off its attributes."""
+
+    def __init__(self, brokers: int = 3, controllers: int = 1) -> None:
+        self.brokers = tuple(f"b{number}" for number in range(1, brokers + 1))
+        self.controllers = tuple(f"c{number}" for number in range(1, controllers + 1))
+        self.leading: dict[tuple[str, int], str] = {("t", 0): "b1", ("t", 1): "b2"}
+        self.cuts: set[Link] = set()
+        self.resets: set[Link] = set()
+        self.qualities: dict[Link, LinkQuality] = {}
+        self.paused: set[str] = set()
+        self.down: set[str] = set()
+        self.lying: set[str] = set()
+        self.clocks: dict[str, ClockChange] = {}
+        self.calls: list[str] = []
+        self._began_s: float | None = None
+
+    @property
+    def pristine(self) -> bool:
+        """Whether nothing is broken."""
+        return not (self.cuts or self.qualities or self.paused or self.down or self.lying or self.clocks)
+
+    def now_ns(self) -> int:
+        now_s = asyncio.get_running_loop().time()
+        self._began_s = now_s if self._began_s is None else self._began_s
+        return round((now_s - self._began_s) * 1e9)
+
+    async def leaders(self) -> Mapping[tuple[str, int], str]:
+        return dict(self.leading)
+
+    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
+        self.calls.append("cut")
+        self.cuts.update(links)
+        if reset:
+            self.resets.update(links)
+
+    async def mend(self, links: Sequence[Link]) -> Evidence:
+        self.calls.append("mend")
+        held = len(self.cuts.intersection(links))
+        self.cuts.difference_update(links)
+        return {"held": float(held), "refused": 0.0}
+
+    async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
+        self.qualities.update(dict.fromkeys(links, quality))
+
+    async def restore(self, links: Sequence[Link]) -> Evidence:
+        delayed = sum(self.qualities.pop(link, None) is not None for link in links)
+        return {"delayed": float(delayed), "delay_seconds": 0.0, "lost": 0.0}
+
+    async def pause(self, node: str) -> None:
+        self.calls.append(f"pause {node}")
+        self.paused.add(node)
+
+    async def resume(self, node: str) -> Evidence:
+        self.calls.append(f"resume {node}")
+        missed = float(node in self.paused)
+        self.paused.discard(node)
+        return {"frozen_seconds": 1.0, "missed": missed}
+
+    async def kill(self, node: str) -> Evidence:
+        self.calls.append(f"kill {node}")
+        killed = float(node not in self.down)
+        self.down.add(node)
+        return {"killed": killed}
+
+    async def start(self, node: str) -> None:
+        self.calls.append(f"start {node}")
+        self.down.discard(node)
+
+    async def power_off(self, node: str, keep: Keep) -> Evidence:
+        evidence = await self.kill(node)
+        return {**evidence, "unsynced_bytes": 100.0, "lost_bytes": 0.0 if keep is Keep.EVERYTHING else 60.0}
+
+    async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
+        if lying:
+            self.lying.add(node)
+            return {}
+        self.lying.discard(node)
+        return {"lies": 3.0}
+
+    async def set_clock(self, node: str, change: ClockChange) -> Evidence:
+        self.clocks[node] = change
+        return {"offset_ms": change.jump_ms}
+
+    async def reset_clock(self, node: str) -> Evidence:
+        change = self.clocks.pop(node, ClockChange())
+        return {"offset_ms": change.jump_ms + 100 * (change.rate - 1)}

@@ -1,0 +1,83 @@
+"""Shapes of partitions: exactly the links that the shape's description says."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemesis.partition import Shape, links
+from nemesis.ports import Link
+
+BROKERS = ("b1", "b2", "b3")
+FIVE = ("b1", "b2", "b3", "b4", "b5")
+CONTROLLERS = ("c1",)
+
+
+def _cut(shape: Shape, *nodes: str, brokers: tuple[str, ...] = BROKERS, against: tuple[str, ...] = ()) -> set[str]:
+    return {f"{link.source}{link.target}" for link in links(shape, nodes, brokers, CONTROLLERS, against)}
+
+
+def test_an_isolated_node_hears_and_is_heard_by_nobody() -> None:
+    assert _cut(Shape.ISOLATE, "b2") == {"b2b1", "b1b2", "b2b3", "b3b2", "b2c1", "c1b2"}
+
+
+def test_two_isolated_nodes_do_not_see_each_other_either() -> None:
+    assert {"b1b2", "b2b1"} <= _cut(Shape.ISOLATE, "b1", "b2")
+
+
+def test_a_minority_sees_itself_and_not_the_controllers() -> None:
+    cut = _cut(Shape.MINORITY, "b1", "b2", brokers=FIVE)
+    assert {"b1c1", "c1b1", "b1b3", "b5b2"} <= cut
+    assert not {"b1b2", "b2b1", "b3b4", "b3c1"} & cut
+
+
+def test_halves_leave_the_controllers_with_the_first() -> None:
+    cut = _cut(Shape.HALVES, "b3", "b1", "b2")
+    assert cut == {"b3b2", "b2b3", "b1b2", "b2b1", "c1b2", "b2c1"}
+
+
+def test_the_bridge_sees_both_sides_and_everyone_sees_the_controllers() -> None:
+    assert _cut(Shape.BRIDGE, "b2") == {"b1b3", "b3b1"}
+    assert not any("c1" in link or "b3" in link for link in _cut(Shape.BRIDGE, "b3", brokers=FIVE))
+
+
+def test_in_a_ring_of_five_each_sees_its_two_neighbours() -> None:
+    cut = _cut(Shape.RING, *FIVE, brokers=FIVE)
+    for here, there in permutations(range(5), 2):
+        neighbours = (there - here) % 5 in (1, 4)
+        assert (f"b{here + 1}b{there + 1}" in cut) is not neighbours
+
+
+def test_in_a_ring_of_three_each_hears_only_the_one_before_it() -> None:
+    assert _cut(Shape.RING, *BROKERS) == {"b2b1", "b3b2", "b1b3"}
+
+
+def test_one_way_cuts_one_direction_only() -> None:
+    assert _cut(Shape.ONE_WAY, "b1", against=("b2",)) == {"b1b2"}
+    assert _cut(Shape.ONE_WAY, "b1") == {"b1b2", "b1b3", "b1c1"}
+
+
+def test_a_leader_cut_from_its_followers_keeps_the_controller() -> None:
+    assert _cut(Shape.LEADER_ONLY, "b1") == {"b1b2", "b2b1", "b1b3", "b3b1"}
+
+
+def test_controllers_cut_from_brokers_leave_brokers_together() -> None:
+    assert _cut(Shape.CONTROLLER_FROM_BROKERS, *BROKERS) == {"b1c1", "c1b1", "b2c1", "c1b2", "b3c1", "c1b3"}
+
+
+@given(shape=st.sampled_from(list(Shape)), size=st.integers(1, 7), data=st.data())
+def test_no_shape_cuts_a_node_from_itself_or_names_a_link_twice(shape: Shape, size: int, data: st.DataObject) -> None:
+    brokers = tuple(f"b{number}" for number in range(1, size + 1))
+    nodes = data.draw(st.lists(st.sampled_from(brokers), min_size=1, unique=True))
+    cut = links(shape, nodes, brokers, CONTROLLERS)
+    assert len(cut) == len(set(cut))
+    assert all(link.source != link.target for link in cut)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in Shape if shape not in (Shape.ONE_WAY, Shape.RING)])
+def test_every_other_shape_cuts_both_directions(shape: Shape) -> None:
+    cut = set(links(shape, ("b1",), BROKERS, CONTROLLERS))
+    assert cut == {Link(link.target, link.source) for link in cut}

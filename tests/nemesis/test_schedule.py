@@ -1,0 +1,126 @@
+"""Schedules: scripts read strictly and written back, swarms that vary and keep to the fair budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+
+from nemesis.disk import PowerLoss
+from nemesis.fields import FieldError
+from nemesis.partition import Flavour, Partition, Shape
+from nemesis.ports import Keep
+from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
+from nemesis.strategies import schedules
+from nemesis.swarm import Ground, draw
+
+GROUND = Ground(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+
+
+def test_a_script_is_read_as_it_is_written() -> None:
+    schedule = parse_script(
+        [
+            {"at": "6s", "for": "300ms", "fault": "power-loss", "nodes": ["b2"], "keep": "torn"},
+            {"at": 5, "for": "1m", "fault": "partition", "shape": "one-way", "nodes": "leader/0", "flavour": "reset"},
+        ]
+    )
+    first, second = schedule
+    assert (first.at_s, first.for_s) == (5.0, 60.0)
+    assert first.fault == Partition(Shape.ONE_WAY, ("leader/0",), flavour=Flavour.RESET)
+    assert second.for_s == pytest.approx(0.3)
+    assert second.fault == PowerLoss(("b2",), Keep.TORN)
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ([{"at": "5s", "fault": "kill"}], "faults[0].for: missing; a duration such as 5s"),
+        ([{"at": "5s", "for": "x", "fault": "kill"}], "faults[0].for: 'x' is not a duration"),
+        ([{"at": -1, "for": 1, "fault": "kill"}], "faults[0].at: -1 is not a duration"),
+        ([{"at": 1, "for": 1, "fault": "quake"}], "faults[0].fault: 'quake' is not one of partition, kill"),
+        ([{"at": 1, "for": 1, "fault": "kill", "node": ["b1"]}], "faults[0].node: unknown field; did you mean nodes?"),
+        ([{"at": 1, "for": 1, "fault": "kill", "nodes": [1]}], "faults[0].nodes[0]: 1 is not a text"),
+        (
+            [{"at": 1, "for": 1, "fault": "partition", "shape": "star"}],
+            "faults[0].shape: 'star' is not one of isolate, minority",
+        ),
+        ([{"at": 1, "for": 1, "fault": "clock"}], "faults[0]: rate: 1 without jump_ms leaves the clock as it is"),
+        ([{"at": 1, "for": 1, "fault": "packets", "loss": 2}], "faults[0]: loss: 2.0 is not a share"),
+        (["kill"], "faults[0]: 'kill' is not a fault such as"),
+        ("kill", "faults: 'kill' is not a list of faults"),
+    ],
+)
+def test_a_script_that_cannot_be_used_is_refused_in_one_line(script: object, line: str) -> None:
+    with pytest.raises(FieldError) as refused:
+        parse_script(script)
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_target_outside_the_cluster_is_refused() -> None:
+    schedule = parse_script([{"at": 1, "for": 1, "fault": "kill", "nodes": ["b7"]}])
+    with pytest.raises(FieldError, match=r"faults\[0\]: 'b7' is neither a node"):
+        schedule.check(GROUND.brokers, GROUND.controllers, 2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(GROUND))
+def test_a_schedule_written_as_a_script_reads_back_the_same(schedule: Schedule) -> None:
+    assert parse_script(schedule.to_script()) == schedule
+
+
+def test_a_drawn_schedule_written_as_a_script_reads_back_the_same() -> None:
+    for seed in range(200):
+        drawn = draw(Random(seed), GROUND, 60.0, FAMILIES)
+        assert parse_script(drawn.to_script()) == drawn
+
+
+def test_the_same_stream_draws_the_same_schedule() -> None:
+    assert draw(Random(7), GROUND, 60.0) == draw(Random(7), GROUND, 60.0)
+    assert draw(Random(7), GROUND, 60.0) != draw(Random(8), GROUND, 60.0)
+
+
+@pytest.mark.parametrize("min_isr", [1, 2, 3])
+def test_unclean_restarts_hit_fewer_brokers_than_min_insync_replicas(min_isr: int) -> None:
+    ground = Ground(GROUND.brokers, GROUND.controllers, 2, min_isr)
+    for seed in range(300):
+        hit: set[str] = set()
+        for planned in draw(Random(seed), ground, 60.0):
+            if planned.fault.family in ("kill", "power-loss") or planned.fault.name == "unclean-return":
+                hit.update(planned.fault.targets())
+        assert len(hit - set(ground.controllers)) <= min_isr - 1
+
+
+def test_controllers_never_lose_power_in_a_drawn_schedule() -> None:
+    for seed in range(300):
+        for planned in draw(Random(seed), GROUND, 60.0):
+            assert planned.fault.family != "power-loss" or not set(planned.fault.targets()) & {"c1"}
+
+
+def test_all_leaves_out_what_the_protocol_promises_nothing_against() -> None:
+    drawn = {family for seed in range(300) for family in draw(Random(seed), GROUND, 60.0).families}
+    assert drawn == set(FAIR_FAMILIES)
+    assert not drawn & set(BY_NAME_ONLY)
+
+
+def test_schedules_differ_in_kind_and_number_from_seed_to_seed() -> None:
+    drawn = [draw(Random(seed), GROUND, 60.0) for seed in range(300)]
+    subsets = Counter(schedule.families for schedule in drawn)
+    assert len(subsets) > 30
+    sizes = sorted(len(schedule) for schedule in drawn)
+    assert sizes[15] <= 4
+    assert sizes[-15] >= 40
+
+
+def test_every_drawn_fault_ends_within_the_run_and_names_what_exists() -> None:
+    for seed in range(300):
+        schedule = draw(Random(seed), GROUND, 60.0)
+        schedule.check(GROUND.brokers, GROUND.controllers, GROUND.partitions)
+        assert all(0 <= planned.at_s and planned.at_s + planned.for_s <= 60.0 + 1e-6 for planned in schedule)
+
+
+def test_a_cluster_of_one_broker_can_be_tortured_too() -> None:
+    ground = Ground(("b1",), ("c1",), 1, 1)
+    assert any(len(draw(Random(seed), ground, 60.0)) for seed in range(20))
