@@ -196,12 +196,13 @@ class _Peer(asyncio.Protocol):
                 elif self._waiting or not (self._gone or self._frames.broken):
                     self._idle = self._loop.create_future()
                     await self._idle
+                    self._idle = None
                 elif self._frames.broken:
                     raise Malformed(self._frames.broken)
                 else:
                     return
         except asyncio.CancelledError:
-            if not self._server.closed:
+            if self._idle is None and not self._server.closed:
                 self._give_up("a handler was cancelled")
             raise
         except Malformed as error:
