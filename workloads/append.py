@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import TypeVar
 
 from workloads.clients.native import (
     Admin,
@@ -39,8 +40,7 @@ from workloads.clients.native import (
 from workloads.history import Phase, Recorder
 from workloads.workload import Settings, SetUpError
 
-FOREIGN_VALUE = -1
-"""What a record reads as that holds no number: no append of this workload writes it."""
+T = TypeVar("T", Producer, Consumer)
 
 _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _POLL_TIMEOUT_S = 5.0
@@ -80,15 +80,17 @@ class Append:
                 reading.create_task(self._tail(first_consumer + number, f"consumer-{number}"))
                 for number in range(settings.consumers)
             ]
-            readers += [
-                reading.create_task(self._ask_for_ends(first_reader + number, f"reader-{number}"))
-                for number in range(settings.end_offset_readers)
-            ]
+            for number in range(settings.end_offset_readers):
+                consumer = self._closed_later(Consumer(self._client(f"reader-{number}")))
+                readers += [
+                    reading.create_task(self._keep_asking(consumer, first_reader + number, partition))
+                    for partition in self._partitions
+                ]
             async with asyncio.TaskGroup() as appending:
                 for number in range(settings.producers):
                     appending.create_task(self._produce(number, until_s))
             await _sleep_until(until_s)
-            for reader in readers:
+            for reader in readers:  # one by one: a task group cancels its tasks in no particular order
                 reader.cancel()
 
     async def final_reads(self, until_s: float) -> bool:
@@ -120,14 +122,15 @@ class Append:
     async def _produce(self, process: int, until_s: float) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         random = self._stream(f"append/producer-{process}")
-        producer = Producer(
-            self._client(f"producer-{process}"),
-            settings.topic,
-            acks=settings.acks,
-            max_in_flight=settings.max_in_flight,
-            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+        producer = self._closed_later(
+            Producer(
+                self._client(f"producer-{process}"),
+                settings.topic,
+                acks=settings.acks,
+                max_in_flight=settings.max_in_flight,
+                delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            )
         )
-        self._closing.append(producer)
         open_appends = [0] * settings.partitions
         ended = asyncio.Event()
 
@@ -175,14 +178,15 @@ class Append:
         def invoke(topic: str, partition: int, position: int) -> int:
             return self._recorder.invoke(process, "poll", topic, partition, phase=phase, offset=position)
 
-        consumer = Consumer(
-            self._client(name),
-            fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
-            fetch_bytes_max=settings.fetch_bytes_max,
-            on_fetch=invoke,
+        consumer = self._closed_later(
+            Consumer(
+                self._client(name),
+                fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
+                fetch_bytes_max=settings.fetch_bytes_max,
+                on_fetch=invoke,
+            )
         )
         consumer.assign([(settings.topic, partition) for partition in self._partitions])
-        self._closing.append(consumer)
         return consumer
 
     async def _polled(self, consumer: Consumer, fetched: Fetched) -> None:
@@ -204,15 +208,8 @@ class Append:
 
     # end offsets
 
-    async def _ask_for_ends(self, process: int, name: str) -> None:
-        consumer = Consumer(self._client(name))
-        self._closing.append(consumer)
-        async with asyncio.TaskGroup() as group:
-            for partition in self._partitions:
-                group.create_task(self._keep_asking(consumer, process, name, partition))
-
-    async def _keep_asking(self, consumer: Consumer, process: int, name: str, partition: int) -> None:
-        random = self._stream(f"append/{name}/{partition}")
+    async def _keep_asking(self, consumer: Consumer, process: int, partition: int) -> None:
+        random = consumer.client.random
         interval_s = self._settings.end_offset_interval_s
         await asyncio.sleep(random.uniform(0, interval_s))
         while True:
@@ -236,6 +233,10 @@ class Append:
             self._recorder.complete(index, "fail", error=answer.error)
             await asyncio.sleep(backoff.next_s())
 
+    def _closed_later(self, user: T) -> T:
+        self._closing.append(user)
+        return user
+
     def _client(self, name: str) -> Client:
         settings = self._settings
         patience = Patience(
@@ -254,6 +255,6 @@ async def _sleep_until(when_s: float) -> None:
     await asyncio.sleep(max(0.0, when_s - asyncio.get_running_loop().time()))
 
 
-def _values(records: Sequence[Record]) -> list[int]:
-    """The numbers that records hold, FOREIGN_VALUE for what is none."""
-    return [int(record.value) if record.value and record.value.isdigit() else FOREIGN_VALUE for record in records]
+def _values(records: Sequence[Record]) -> list[int | None]:
+    """The numbers that records hold; None for a record that was not written here."""
+    return [int(record.value) if record.value and record.value.isdigit() else None for record in records]

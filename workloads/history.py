@@ -19,7 +19,7 @@ offset        int64          append: offset assigned (null unless ok); poll: pos
                              end_offset: the end answered (null unless ok)
 leader_epoch  int32          epoch of the answering leader where the answer tells; else null
 offsets       list<int64>    poll: offsets returned, in the order delivered
-values        list<int64>    poll: values returned, same order
+values        list<int64>    poll: values returned, same order; a null among them for a record that no workload wrote
 error         string         Kafka's error name, `timeout`, `connection` …; null when ok
 
 While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds the
@@ -123,7 +123,7 @@ class Recorder:
         offset: int | None = None,
         leader_epoch: int | None = None,
         offsets: Sequence[int] | None = None,
-        values: Sequence[int] | None = None,
+        values: Sequence[int | None] | None = None,
         error: str | None = None,
     ) -> None:
         """The operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""

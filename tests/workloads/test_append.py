@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from images.broker.batch import build
 from tests.workloads.scripted_cluster import (
     APPEND,
     DROP_AFTER,
@@ -164,6 +165,15 @@ def test_empty_polls_are_recorded_when_they_are_wanted() -> None:
     empty = [row for row in with_workload(test, record_empty_polls=True, rate=0.5) if row["offsets"] == []]
     assert len(empty) > 10
     assert not [row for row in with_workload(test, rate=0.5) if row["offsets"] == []]
+
+
+def test_a_record_that_was_not_written_here_is_recorded_as_such() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        cluster.logs[0].append(build([b"17", b"seventeen", b""], timestamp_ms=0), 0)
+        assert await read_back(workload)
+
+    polls = [row for row in with_workload(test) if row["kind"] == "poll"]
+    assert [row["values"] for row in polls] == [[17, None, None]]
 
 
 def test_the_same_streams_give_the_same_history() -> None:
