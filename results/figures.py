@@ -11,6 +11,7 @@ Time is in seconds of true time since the run began, on one axis for all figures
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -110,7 +111,8 @@ def partitions(evidence: RunEvidence) -> Iterator[tuple[str, Figure]]:
     """(name, figure) of each partition: who led and who was in sync, how many were, and where logs ended."""
     end = run_end_s(evidence)
     bands = _fault_rows(evidence.faults, end)
-    trace = evidence.trace.filter(pc.and_(pc.not_equal(evidence.trace["topic"], ""), _kinds(evidence.trace)))
+    system = pc.starts_with(evidence.trace["topic"], "__")
+    trace = evidence.trace.filter(pc.and_not(_kinds(evidence.trace), system))
     if not trace.num_rows:
         return
     places = trace.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
@@ -260,14 +262,8 @@ def family_colour(family: str) -> str:
 def _partition(rows: pa.Table, end: float, faults: Sequence[Mapping[str, Any]], min_isr: int) -> Figure:
     events = rows.sort_by("seq").to_pylist()
     changes = [event for event in events if event["kind"] == "partition_changed"]
-    replicas = sorted(
-        {
-            int(event["node"][1:])
-            for event in events
-            if event["kind"] != "partition_changed" and event["node"][1:].isdigit()
-        }
-        | {member for change in changes for member in change["members"]}
-    )
+    brokers = {int(event["node"][1:]) for event in events if re.fullmatch(r"b\d+", event["node"])}
+    replicas = sorted(brokers | {member for change in changes for member in change["members"]})
     names = {replica: f"b{replica}" for replica in replicas}
     most = max(len(replicas), min_isr)
     data: list[Figure] = [*_membership(changes, names, end), _isr_size(changes, end), *_logs(events, names, end)]

@@ -15,8 +15,9 @@ import pytest
 from checkers.verdict import Finding, Validity, Verdict
 from images.broker.trace import TraceEvent
 from results import figures
-from results.report import write_report
+from results.report import PARTITIONS_MAX, write_report
 from results.rundir import RunDirectory
+from workloads.history import Recorder
 
 Verdicts = Callable[[bool], Sequence[Verdict]]
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -118,6 +119,18 @@ def test_every_figure_is_one_that_plotly_takes(made_run: RunDirectory) -> None:
     assert len(drawn) == 3
     for figure in drawn:
         plotly.graph_objects.Figure(json.loads(figures.to_json(figure)))
+
+
+def test_a_run_without_appends_or_with_many_partitions_is_drawn(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    recorder = Recorder(run.history_path, lambda: 0)
+    recorder.complete(recorder.invoke(0, "end_offset", "t", 0), "fail", error="timeout")
+    recorder.close()
+    for partition in range(PARTITIONS_MAX + 2):
+        run.append_trace(0, "c1", TraceEvent("partition_changed", "t", partition, leader=-1))
+    text = Page(write_report(run)).text
+    assert "end_offset 0 1 0" in text
+    assert f"Not drawn: t-{PARTITIONS_MAX}, t-{PARTITIONS_MAX + 1}." in text
 
 
 def test_rates_count_every_append_once(made_run: RunDirectory) -> None:
