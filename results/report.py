@@ -244,7 +244,8 @@ def _recovery(subject: Subject) -> str:
     parts = []
     if recovery:
         waiting = recovery.pop("waiting_for", None) or []
-        parts.append(_definitions({name.replace("_", " "): _plain(value) for name, value in recovery.items()}))
+        plain = {name: value for name, value in recovery.items() if not isinstance(value, list | dict)}
+        parts.append(_definitions({name.replace("_", " "): _plain(value) for name, value in plain.items()}))
         if waiting:
             parts.append("<p>Still waiting for:</p>" + _listed(str(item) for item in waiting))
     for verdict in available:

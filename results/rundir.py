@@ -13,6 +13,7 @@ nodes/<node>/data/, node.log      each node's files and log lines               
 replicas.parquet                  one row a record of a replica's log                         sealed
 replica_ends.parquet              one row a replica                                           sealed
 digest.txt, trail.txt             digest of the run; where it stood at every so many steps    when the run ends
+error.txt                         the traceback of what stopped the run                       when it fails
 verdict.json                      the verdicts                                                when checked
 report.html                       all of it, for people                                       when reported
 
