@@ -132,7 +132,8 @@ class _Waiting(NamedTuple):
     correlation_id: int
     answer: type
     future: Future[Entity]
-    timer: TimerHandle
+    deadline: float
+    timeout: float
 
 
 class Connection(asyncio.Protocol):
@@ -145,6 +146,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._frames = Frames()
         self._waiting: deque[_Waiting] = deque()
+        self._alarm: TimerHandle | None = None
+        """Set for the earliest deadline or before it; one timer serves all calls, and most never let it ring."""
         self._next = 0
         self._lost: str | None = None
 
@@ -181,8 +184,10 @@ class Connection(asyncio.Protocol):
         loop = self._loop
         future: Future[Entity] = loop.create_future()
         correlation_id = self._write(request)
-        timer = loop.call_later(timeout, self._timed_out, future, timeout)
-        self._waiting.append(_Waiting(correlation_id, answer, future, timer))
+        deadline = loop.time() + timeout
+        self._waiting.append(_Waiting(correlation_id, answer, future, deadline, timeout))
+        if self._alarm is None or deadline < self._alarm.when():
+            self._set_alarm(deadline)
         return await future
 
     def send_only(self, request: Entity) -> None:
@@ -203,9 +208,23 @@ class Connection(asyncio.Protocol):
         transport.write(frame)
         return correlation_id
 
-    def _timed_out(self, future: Future[Entity], timeout: float) -> None:
-        if not future.done():
-            future.set_exception(CallTimeout(f"{self._peer}: no answer in {timeout} s"))
+    def _set_alarm(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(when, self._look_for_late_answers)
+
+    def _look_for_late_answers(self) -> None:
+        self._alarm = None
+        if not self._waiting:
+            return
+        earliest = min(waiting.deadline for waiting in self._waiting)
+        now = self._loop.time()
+        if now < earliest:
+            self._set_alarm(earliest)
+            return
+        for waiting in self._waiting:
+            if waiting.deadline <= now and not waiting.future.done():
+                waiting.future.set_exception(CallTimeout(f"{self._peer}: no answer in {waiting.timeout} s"))
         self._lose("closed since another call was not answered in time")
 
     def _lose(self, reason: str, *, abort: bool = True) -> None:
@@ -217,8 +236,9 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
             else:
                 self._transport.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
         for waiting in self._waiting:
-            waiting.timer.cancel()
             if not waiting.future.done():
                 waiting.future.set_exception(ConnectionLost(f"{self._peer}: {reason}"))
         self._waiting.clear()
@@ -237,14 +257,13 @@ class Connection(asyncio.Protocol):
             for frame in self._frames.feed(data):
                 if not self._waiting:
                     raise Malformed("an answer that nobody asked for")
-                correlation_id, answer, future, timer = self._waiting[0]
-                got, payload = decode_response(answer, frame)
-                if got != correlation_id:
-                    raise Malformed(f"an answer to request {got}, expected {correlation_id}")
+                oldest = self._waiting[0]
+                got, payload = decode_response(oldest.answer, frame)
+                if got != oldest.correlation_id:
+                    raise Malformed(f"an answer to request {got}, expected {oldest.correlation_id}")
                 self._waiting.popleft()
-                timer.cancel()
-                if not future.done():
-                    future.set_result(payload)
+                if not oldest.future.done():
+                    oldest.future.set_result(payload)
             if self._frames.broken is not None:
                 raise Malformed(self._frames.broken)
         except Malformed as error:

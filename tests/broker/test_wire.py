@@ -164,6 +164,40 @@ async def test_a_late_answer_is_never_delivered_to_another_call() -> None:
 
 
 @asynchronous
+async def test_a_call_with_less_patience_than_the_one_before_it_times_out_first() -> None:
+    async with broker(silence) as port:
+        connection = await connect(port)
+        patient = asyncio.create_task(connection.call(asking(1), 5))
+        await asyncio.sleep(0)
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(CallTimeout, match=r"no answer in 0\.02 s"):
+            await connection.call(asking(2), 0.02)
+        assert 0.02 <= asyncio.get_running_loop().time() - start < 1
+        with pytest.raises(ConnectionLost, match="another call"):
+            await patient
+
+
+@asynchronous
+async def test_each_of_many_calls_has_its_own_deadline() -> None:
+    go = asyncio.Event()
+
+    async def answer_the_first(request: Any, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        if request.producer_id == 1:
+            await echo(request, correlation_id, writer)
+            go.set()
+
+    async with broker(answer_the_first) as port:
+        connection = await connect(port)
+        assert (await connection.call(asking(1), 0.05)).producer_id == 1
+        await go.wait()
+        await asyncio.sleep(0.03)
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(CallTimeout):
+            await connection.call(asking(2), 0.05)  # the alarm of the first call rings meanwhile, and must not count
+        assert asyncio.get_running_loop().time() - start >= 0.05
+
+
+@asynchronous
 async def test_an_answer_to_another_request_ends_the_connection() -> None:
     async def confused(request: Any, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(encode_response(answering(request.producer_id), correlation_id + 1))
