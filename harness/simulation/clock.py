@@ -1,0 +1,83 @@
+"""A node's clock: what `loop.time()` tells it, as against the world's true time.
+
+    node time = floor of (anchor + (true time - true time at the anchor) × rate), but never less than was told before
+
+A true clock has rate 1 and offset 0. Time on a node is monotonic whatever is done to it: a jump backwards makes the
+clock stand still until it has caught up, and `reset` gives the true rate back while keeping the offset gathered so far,
+since a monotonic clock is never stepped. Rate 0 is a frozen clock: timers of the node never fall due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class NodeClock:
+    """Turns true time into node time and back. All times are whole nanoseconds."""
+
+    __slots__ = ("_anchor_node_ns", "_anchor_true_ns", "_floor_ns", "_rate", "_true_now_ns", "offset_ns", "steady")
+
+    def __init__(self, true_now_ns: Callable[[], int]) -> None:
+        self._true_now_ns = true_now_ns
+        self._anchor_true_ns = true_now_ns()
+        self._anchor_node_ns = self._anchor_true_ns
+        self._floor_ns = self._anchor_node_ns
+        self._rate = 1.0
+        self.steady = True
+        """True: node time is just true time + `offset_ns` (the hot path of `loop.time`)."""
+        self.offset_ns = 0
+
+    @property
+    def rate(self) -> float:
+        """Node seconds a true second."""
+        return self._rate
+
+    def now_ns(self) -> int:
+        """What the node is told."""
+        raw = self._raw_ns(self._true_now_ns())
+        if raw < self._floor_ns:
+            return self._floor_ns
+        if self._rate == 1.0 and not self.steady:
+            self.steady = True
+        return raw
+
+    def offset_now_ns(self) -> int:
+        """Node time less true time, as it will be once a clock that stands still has caught up."""
+        true_now = self._true_now_ns()
+        return self._raw_ns(true_now) - true_now
+
+    def true_time_of(self, node_ns: int) -> int | None:
+        """When the clock will first tell `node_ns` or later; None when it never will as things are."""
+        true_now = self._true_now_ns()
+        if node_ns <= self.now_ns():
+            return true_now
+        if self._rate == 1.0:
+            return node_ns - self.offset_ns
+        if self._rate == 0.0:
+            return None
+        due = self._anchor_true_ns + int((node_ns - self._anchor_node_ns) / self._rate)
+        while self._raw_ns(due) < node_ns:
+            due += 1
+        return due if due > true_now else true_now
+
+    def change(self, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
+        """Jump at once by `jump_ms`, then run at `rate`. Raises ValueError for a negative rate."""
+        if rate < 0.0:
+            raise ValueError(f"clock rate {rate} is negative")
+        told = self.now_ns()
+        true_now = self._true_now_ns()
+        self._anchor_node_ns = self._raw_ns(true_now) + round(jump_ms * 1_000_000)
+        self._anchor_true_ns = true_now
+        self._floor_ns = told
+        self._rate = rate
+        self.offset_ns = self._anchor_node_ns - true_now
+        self.steady = rate == 1.0 and self._anchor_node_ns >= told
+
+    def reset(self) -> None:
+        """Run at the true rate from here on; what the clock is ahead or behind it stays."""
+        self.change(rate=1.0)
+
+    def _raw_ns(self, true_ns: int) -> int:
+        if self._rate == 1.0:
+            return true_ns + self.offset_ns
+        return self._anchor_node_ns + int((true_ns - self._anchor_true_ns) * self._rate)

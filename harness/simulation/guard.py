@@ -1,0 +1,158 @@
+"""A watch over the real world: while a world runs in this thread, what is real refuses with `RealWorldError`.
+
+Guarded are the functions of `time`, `random` (the module's shared generator, and generators without a seed), `os.urandom` (hence
+`uuid4` and `secrets`), threads, sockets, subprocesses, and `asyncio.all_tasks`, whose order depends on addresses. Other
+threads are not concerned, nor is code the world calls outside any node (`outside`), logging (its timestamps decide
+nothing), the import system, or test and display tools that time themselves.
+
+What it cannot see: a function imported by name (`from time import time`) before the first run, `datetime.now`, iteration
+over a set of strings. Those show as differing digests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.simulation.errors import RealWorldError
+
+_TIME = (
+    *("time", "monotonic", "perf_counter", "process_time", "sleep"),
+    *("time_ns", "monotonic_ns", "perf_counter_ns", "process_time_ns"),
+)
+_RANDOM = tuple(name for name in random.__all__ if name not in ("Random", "SystemRandom", "getstate", "setstate"))
+_TIME_INSTEAD = "the running loop's time() or asyncio.sleep()"
+_RANDOM_INSTEAD = "a Random that was handed in"
+
+_GUARDED: list[tuple[Any, str, str, str]] = [
+    *((time, name, f"time.{name}", _TIME_INSTEAD) for name in _TIME),
+    *((random, name, f"random.{name}", _RANDOM_INSTEAD) for name in _RANDOM),
+    (random, "_urandom", "random.SystemRandom", _RANDOM_INSTEAD),
+    (os, "urandom", "os.urandom", _RANDOM_INSTEAD),
+    (os, "getrandom", "os.getrandom", _RANDOM_INSTEAD),
+    (threading.Thread, "start", "threading.Thread.start", "a task"),
+    (socket, "create_connection", "socket.create_connection", "the running loop's create_connection()"),
+    (socket, "getaddrinfo", "socket.getaddrinfo", "the running loop's getaddrinfo()"),
+    (socket, "socketpair", "socket.socketpair", ""),
+    (socket.socket, "__init__", "socket.socket", "the running loop's create_connection() or create_server()"),
+    (subprocess.Popen, "__init__", "subprocess.Popen", ""),
+    (asyncio, "all_tasks", "asyncio.all_tasks", "a task group, or tasks kept in order"),
+    (asyncio.tasks, "all_tasks", "asyncio.all_tasks", "a task group, or tasks kept in order"),
+]
+
+_EXEMPT_CALLERS = frozenset({"logging", "hypothesis", "_pytest", "pytest", "rich", "importlib"})
+
+
+class Guard:
+    """Says no on behalf of one world."""
+
+    __slots__ = ("active", "report")
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.active = False
+        """Whether node code is running now."""
+        self.report = report
+        """Told the name of every call refused, since the error itself may be swallowed."""
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Let real calls through: the code inside is not part of the simulation."""
+        before, self.active = self.active, False
+        try:
+            yield
+        finally:
+            self.active = before
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Guard this thread. Raises RuntimeError when another world runs in it already."""
+        if getattr(_thread, "guard", None) is not None:
+            raise RuntimeError("a world is already running in this thread")
+        _install()
+        _thread.guard = self
+        self.active = True
+        try:
+            yield
+        finally:
+            self.active = False
+            _thread.guard = None
+            _uninstall()
+
+
+_thread = threading.local()
+_lock = threading.Lock()
+_watchers = 0
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def _install() -> None:
+    global _watchers
+    with _lock:
+        _watchers += 1
+        if _watchers > 1:
+            return
+        for owner, attribute, call, instead in _GUARDED:
+            original = getattr(owner, attribute, None)
+            if original is not None:
+                _originals.append((owner, attribute, original))
+                setattr(owner, attribute, _refusing(original, call, instead))
+        seed = random.Random.seed
+        _originals.append((random.Random, "seed", seed))
+        setattr(random.Random, "seed", _refusing_without_seed(seed))  # noqa: B010  # mypy knows it as a method
+
+
+def _uninstall() -> None:
+    global _watchers
+    with _lock:
+        _watchers -= 1
+        if _watchers == 0:
+            while _originals:
+                owner, attribute, original = _originals.pop()
+                setattr(owner, attribute, original)
+
+
+def _refusing(original: Callable[..., Any], call: str, instead: str) -> Callable[..., Any]:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        _check(call, instead)
+        return original(*args, **kwargs)
+
+    guarded.__name__ = getattr(original, "__name__", call)
+    guarded.__doc__ = original.__doc__
+    return guarded
+
+
+def _refusing_without_seed(original: Callable[..., None]) -> Callable[..., None]:
+    def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        if a is None:
+            _check("random.Random() without a seed", _RANDOM_INSTEAD)
+        original(self, a, version)
+
+    return seed
+
+
+def _check(call: str, instead: str) -> None:
+    guard: Guard | None = getattr(_thread, "guard", None)
+    if guard is None or not guard.active:
+        return
+    caller = sys._getframe(2)
+    if str(caller.f_globals.get("__name__", "")).partition(".")[0] in _EXEMPT_CALLERS or _importing(caller):
+        return
+    guard.report(call)
+    raise RealWorldError(call, instead)
+
+
+def _importing(frame: Any) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,227 @@
+"""One machine of the world and the process on it.
+
+The machine has a name, a clock, a disk and a place in the network, and may be without power. The process, when there is one,
+is a `NodeLoop` with a main task. It ends by being killed, by losing its machine's power, or by itself, when its main task
+ends: then the rest of it ends too, at once, and its kernel closes what it had open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from harness.simulation.clock import NodeClock
+from harness.simulation.disk import PowerLossReport, SimDisk, SimFiles
+from harness.simulation.fuse import Fuse
+from harness.simulation.loop import NodeLoop, describe_error
+from nemesis.ports import Keep
+
+if TYPE_CHECKING:
+    from harness.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A process that ended by itself."""
+
+    node: str
+    time_ns: int
+    error: BaseException | None
+    """What its main task raised; None when it returned."""
+    text: str
+    """The traceback, or a line saying that it returned."""
+
+
+class SimNode:
+    """A machine and its process."""
+
+    def __init__(self, world: World, name: str, index: int) -> None:
+        self.world = world
+        self.name = name
+        self.index = index
+        self.clock = NodeClock(lambda: world.now_ns)
+        self.disk = SimDisk(index=index, digest_buffer=world.digest.buffer)
+        self.powered = True
+        self.paused = False
+        self.incarnation = 0
+        self.errors: list[str] = []
+        """What went wrong in callbacks and in tasks nobody awaited, as text."""
+        self.on_error: Callable[[str], None] | None = None
+        self.on_exit: Callable[[Exit], None] | None = None
+        self._fuse = Fuse()
+        self._files: SimFiles | None = None
+        self._loop: NodeLoop | None = None
+        self._dead: list[NodeLoop] = []
+        self._paused_at_ns = 0
+
+    def __repr__(self) -> str:
+        return f"<SimNode {self.name}{' paused' if self.paused else '' if self.alive else ' down'}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs (a paused one does)."""
+        return self._loop is not None
+
+    @property
+    def loop(self) -> NodeLoop:
+        """The loop of the running process. Raises RuntimeError when there is none."""
+        if self._loop is None:
+            raise RuntimeError(f"{self.name} is down")
+        return self._loop
+
+    @property
+    def files(self) -> SimFiles:
+        """The disk as the running process sees it. Raises RuntimeError when there is none."""
+        if self._files is None:
+            raise RuntimeError(f"{self.name} is down")
+        return self._files
+
+    def boot(self) -> NodeLoop:
+        """Power the machine if need be and start a process with nothing to run yet. Raises RuntimeError if one runs."""
+        if self._loop is not None:
+            raise RuntimeError(f"{self.name} is running")
+        if not self.powered:
+            self.powered = True
+            self.world.network.machine_came_up(self)
+        self.incarnation += 1
+        self._fuse = Fuse()
+        self._files = self.disk.mount(self._fuse)
+        self._loop = NodeLoop(self.world, self, self.incarnation, self._fuse)
+        return self._loop
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Start a process running `main()`."""
+        loop = self.boot()
+        task = loop.create_task(main(), name=f"{self.name}-main")
+        task.add_done_callback(self._main_ended)
+
+    def kill(self) -> bool:
+        """End the process now, as SIGKILL does; what it wrote stays. False when there was none."""
+        loop = self._end()
+        if loop is None:
+            return False
+        self.world.network.process_died(loop)
+        return True
+
+    def power_off(self, keep: Keep, random: Random) -> PowerLossReport:
+        """End the process, if any, and drop unsynced writes; the machine stays off until `start`."""
+        self._end()
+        if self.powered:
+            self.powered = False
+            self.world.network.machine_went_off(self)
+        return self.disk.lose_power(keep, random)
+
+    def pause(self) -> None:
+        """Freeze the process, as SIGSTOP does. Its kernel and its clock go on."""
+        loop = self._loop
+        if loop is None or self.paused:
+            return
+        self.paused = True
+        self._paused_at_ns = self.world.now_ns
+        loop.freeze()
+
+    def resume(self) -> tuple[int, int]:
+        """Thaw it. Returns (nanoseconds frozen, callbacks that waited)."""
+        loop = self._loop
+        if loop is None or not self.paused:
+            return 0, 0
+        self.paused = False
+        missed = loop.thaw()
+        return self.world.now_ns - self._paused_at_ns, missed
+
+    def strike(self, effects: int, within_ns: int, action: Callable[[], None]) -> None:
+        """Call `action` just before the process's effect number `effects` from now, or once `within_ns` have passed.
+
+        An effect is a change on disk or a write to a connection. A process that `action` kills runs on to its next await,
+        but nothing it does there has an effect. Nothing happens when the process ends before.
+        """
+        fuse = self._fuse
+        incarnation = self.incarnation
+        done = False
+
+        def once() -> None:
+            nonlocal done
+            if not done and self._loop is not None and self.incarnation == incarnation:
+                done = True
+                fuse.disarm()
+                action()
+
+        fuse.arm(effects, once)
+        self.world.at(self.world.now_ns + within_ns, lambda _: once(), None)
+
+    def set_clock(self, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
+        """Change the clock; timers that are due by it fire at once."""
+        self.clock.change(jump_ms=jump_ms, rate=rate)
+        if self._loop is not None:
+            self._loop.clock_changed()
+
+    def reset_clock(self) -> None:
+        """Let the clock run at its true rate again."""
+        self.clock.reset()
+        if self._loop is not None:
+            self._loop.clock_changed()
+
+    def record_error(self, text: str) -> None:
+        """Something went wrong in the process that nobody handled."""
+        self.errors.append(text)
+        if self.on_error is not None:
+            self.on_error(text)
+
+    def bury(self) -> None:
+        """The world is over: take what is left of every process apart."""
+        self._end()
+        for loop in self._dead:
+            loop.bury()
+        self._dead.clear()
+
+    def waiting(self) -> list[str]:
+        """One line a task that has not ended: its name and where it waits."""
+        if self._loop is None:
+            return []
+        return [f"{self.name}: {_describe(task)}" for task in self._loop.pending_tasks()]
+
+    def _end(self) -> NodeLoop | None:
+        loop = self._loop
+        if loop is None:
+            return None
+        self._loop = None
+        self.paused = False
+        self._fuse.disarm()
+        if self._files is not None:
+            self._files.unmount()
+            self._files = None
+        loop.die()
+        self._dead.append(loop)
+        return loop
+
+    def exited(self, error: SystemExit) -> None:
+        """The process called sys.exit()."""
+        self.kill()
+        if self.on_exit is not None:
+            self.on_exit(Exit(self.name, self.world.now_ns, error, describe_error(error)))
+
+    def _main_ended(self, task: asyncio.Task[object]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            text = f"{self.name}: the main task was cancelled"
+        elif error is None:
+            text = f"{self.name}: the process ended without being told to"
+        else:
+            text = describe_error(error)
+        self.kill()
+        if self.on_exit is not None:
+            self.on_exit(Exit(self.name, self.world.now_ns, error, text))
+
+
+def _describe(task: asyncio.Task[Any]) -> str:
+    coroutine: Any = task.get_coro()
+    where = ""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is not None:
+            where = f" at {frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return f"{task.get_name()} waits{where}"
