@@ -60,7 +60,6 @@ class ControllerNode:
         doors.trace(TraceEvent("node_started"))
         log = LocalMetadataLog(doors, config.number("log.segment.bytes"))
         office = self._office = _Office(config, doors, log)
-        doors.log(f"controller epoch {log.epoch}, metadata up to offset {log.end}")
         handlers: dict[Api, Handler] = {
             Api.BROKER_REGISTRATION: office.register,
             Api.BROKER_HEARTBEAT: office.heartbeat,
@@ -72,6 +71,7 @@ class ControllerNode:
         }
         self._server = Server(handlers, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
+        doors.log(f"serving in controller epoch {log.epoch}, metadata up to offset {log.end}")
         self._timer = asyncio.get_running_loop().create_task(office.fence_the_silent())
 
     async def close(self) -> None:
@@ -189,7 +189,8 @@ class _Office:
     async def delete_topics(self, request: Request) -> Any:
         """DeleteTopics."""
         wanted = messages.topics_to_delete(request.body)
-        return messages.topics_deleted(await self._decide(lambda controller, _: controller.delete_topics(wanted)))
+        results = await self._decide(lambda controller, _: controller.delete_topics(wanted))
+        return messages.topics_deleted(results)
 
 
 def _settings(config: NodeConfig) -> Settings:
