@@ -3,8 +3,8 @@
     node time = floor of (anchor + (true time - true time at the anchor) × rate), but never less than was told before
 
 A true clock has rate 1 and offset 0. Time on a node is monotonic whatever is done to it: a jump backwards makes the
-clock stand still until it has caught up, and `reset` gives the true rate back while keeping the offset gathered so far,
-since a monotonic clock is never stepped. Rate 0 is a frozen clock: timers of the node never fall due.
+clock stand still until it has caught up, and `reset` gives the true rate back while keeping the offset gathered so
+far, since a monotonic clock is never stepped. Rate 0 is a frozen clock: timers of the node never fall due.
 """
 
 from __future__ import annotations

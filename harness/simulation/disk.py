@@ -1,17 +1,19 @@
 """A simulated disk: what a process sees of its files, and what a power loss leaves of them.
 
-Two images are kept. The *page cache* is what every read sees; it survives the death of the process. The *durable* image is
-what was synced. Between them lie, in order, the writes of each file since its last fsync and one journal of directory changes
-(create, rename, delete). A power loss keeps, as `nemesis.ports.Keep` says:
+Two images are kept. The *page cache* is what every read sees; it survives the death of the process. The *durable*
+image is what was synced. Between them lie, in order, the writes of each file since its last fsync and one journal
+of directory changes (create, rename, delete). A power loss keeps, as `nemesis.ports.Keep` says:
 
-- of each file's unsynced writes and truncations a prefix, each file for itself; with TORN the last write kept may be cut;
-- of the journal a prefix: a file whose creation was lost has vanished with its contents, a rename left either the old or the
-  new, whole, and deleting a directory may have got halfway.
+- of each file's unsynced writes and truncations a prefix, each file for itself; with TORN the last write kept may
+  be cut;
+- of the journal a prefix: a file whose creation was lost has vanished with its contents, a rename left either the
+  old or the new, whole, and deleting a directory may have got halfway.
 
-`fsync` makes a file's contents durable but not its name. `sync_directory` makes durable the changes in that directory, what
-they depend on (earlier changes of the directories they touch) and the directory's own creation, as journaling file systems
-do. A lying disk acknowledges both and does neither. Dirty pages are never written back by themselves: what was not synced is at
-risk for ever. Calls take no virtual time: they block in a real process, so nothing else could run in it meanwhile anyhow.
+`fsync` makes a file's contents durable but not its name. `sync_directory` makes durable the changes in that
+directory, what they depend on (earlier changes of the directories they touch) and the directory's own creation, as
+journaling file systems do. A lying disk acknowledges both and does neither. Dirty pages are never written back by
+themselves: what was not synced is at risk for ever. Calls take no virtual time: they block in a real process, so
+nothing else could run in it meanwhile anyhow.
 """
 
 from __future__ import annotations

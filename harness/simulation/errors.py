@@ -19,7 +19,10 @@ class RealWorldError(SimulationError):
 
 
 class Deadlock(SimulationError):
-    """Nothing is scheduled and nothing is on its way, but the run has not finished. The message says who waits for what."""
+    """Nothing is scheduled or on its way, but the run has not finished.
+
+    The message says who waits for what.
+    """
 
 
 class OutOfTime(SimulationError):

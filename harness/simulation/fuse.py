@@ -1,8 +1,9 @@
 """Crash points: ending a process at its next writes instead of between two of its callbacks.
 
-A process can only be seen to die between two of its effects on the outside: a change on its disk or bytes handed to its
-kernel. A fuse counts exactly those and acts just before the last of them. Callbacks take no time in simulation, so that
-without a fuse a fault placed at a time of its own would hardly ever fall among the writes that belong together.
+A process can only be seen to die between two of its effects on the outside: a change on its disk or bytes handed to
+its kernel. A fuse counts exactly those and acts just before the last of them. Callbacks take next to no time here,
+so that without a fuse a fault placed at a time of its own would hardly ever fall among the writes that belong
+together.
 """
 
 from __future__ import annotations

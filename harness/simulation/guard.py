@@ -1,12 +1,12 @@
 """A watch over the real world: while a world runs in this thread, what is real refuses with `RealWorldError`.
 
-Guarded are the functions of `time`, `random` (the module's shared generator, and generators without a seed), `os.urandom` (hence
-`uuid4` and `secrets`), threads, sockets, subprocesses, and `asyncio.all_tasks`, whose order depends on addresses. Other
-threads are not concerned, nor is code the world calls outside any node (`outside`), logging (its timestamps decide
-nothing), the import system, or test and display tools that time themselves.
+Guarded are the functions of `time`, `random` (the module's shared generator, and generators without a seed),
+`os.urandom` (hence `uuid4` and `secrets`), threads, sockets, subprocesses, and `asyncio.all_tasks`, whose order
+depends on addresses. Other threads are not concerned, nor is code the world calls outside any node (`outside`),
+logging (its timestamps decide nothing), the import system, or test and display tools that time themselves.
 
-What it cannot see: a function imported by name (`from time import time`) before the first run, `datetime.now`, iteration
-over a set of strings. Those show as differing digests.
+What it cannot see: a function imported by name (`from time import time`) before the first run, `datetime.now`,
+iteration over a set of strings. Those show as differing digests.
 """
 
 from __future__ import annotations

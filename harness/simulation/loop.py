@@ -1,17 +1,17 @@
 """The event loop one process of a simulated node runs on.
 
-Plain asyncio code runs on it unchanged: tasks, futures, events, timeouts, streams, servers and connections. Inside one
-process callbacks run in the order they were scheduled, as asyncio promises; which process runs next is the world's
-choice. `time()` is the node's clock, timers live in node time. Sockets are the simulated network's.
+Plain asyncio code runs on it unchanged: tasks, futures, events, timeouts, streams, servers and connections. Inside
+one process callbacks run in the order they were scheduled, as asyncio promises; which process runs next is the
+world's choice. `time()` is the node's clock, timers live in node time. Sockets are the simulated network's.
 
 How it differs from a real loop, on purpose:
 
 - Nothing real: threads, executors, signals, subprocesses, file descriptors, TLS raise `RealWorldError`.
-- Tasks and futures hash by a serial number instead of their address, so that a set of them (asyncio's own `TaskGroup` and
-  `wait` iterate over such sets) has the same order in every process.
+- Tasks and futures hash by a serial number instead of their address, so that a set of them (asyncio's own
+  `TaskGroup` and `wait` iterate over such sets) has the same order in every process.
 - Tasks are held strongly until they are done: what is collected when never depends on the garbage collector.
-- Once the process is dead, nothing more is accepted: whatever is scheduled on it vanishes. Its tasks stay suspended where
-  they were, no `finally` runs, until the world is over and `bury` takes them apart with every door closed.
+- Once the process is dead, nothing more is accepted: whatever is scheduled on it vanishes. Its tasks stay suspended
+  where they were, no `finally` runs, until the world is over and `bury` takes them apart with every door closed.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class NodeLoop(RefusingLoop):
 
     # Connections
 
-    async def create_connection(  # type: ignore[override]  # sockets, TLS and Happy Eyeballs are not simulated
+    async def create_connection(  # sockets, TLS and Happy Eyeballs are not simulated
         self,
         protocol_factory: Callable[[], _Protocol],
         host: str | None = None,

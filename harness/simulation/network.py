@@ -1,16 +1,21 @@
 """The simulated network: links between nodes, and TCP over them.
 
-Every ordered pair of nodes is a *link*. A packet takes the link's base latency (uniform, drawn per packet), plus what a
-`LinkQuality` adds; each direction of a connection delivers in order. TCP is modelled by what a process can observe of it:
+Every ordered pair of nodes is a *link*. A packet takes the link's base latency (uniform, drawn per packet), plus
+what a `LinkQuality` adds; each direction of a connection delivers in order. TCP is modelled by what a process can
+observe of it:
 
-- *Connecting* takes a round trip. A port nobody listens on refuses. Where a packet of the handshake is stopped (a cut link, a
-  machine that is off) it is sent again after 1, 2, 4 … seconds, and the attempt times out after 127 s as in Linux.
-- *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the mend it
-  comes through in order, up to 200 ms late (the retransmission timer). Cutting with `reset` breaks connections instead.
+- *Connecting* takes a round trip. A port nobody listens on refuses. Where a packet of the handshake is stopped (a
+  cut link, a machine that is off) it is sent again after 1, 2, 4 … seconds, and the attempt times out after 127 s
+  as in Linux.
+- *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the
+  mend it comes through in order, up to 200 ms late (the retransmission timer). Cutting with `reset` breaks
+  connections instead.
 - *Loss* is delay: a lost packet is sent again after 200 ms, doubling; what was sent after it waits behind it.
 - *A paused process* misses nothing: its kernel accepts connections and keeps data until it resumes.
-- *A killed process*: its kernel delivers what it took, then FIN or RST (see `transport`). New connections are refused.
-- *A machine without power* tells nobody. Its peers' data vanishes; they learn by RST once it is back up, or by their own timeouts.
+- *A killed process*: its kernel delivers what it took, then FIN or RST (see `transport`). New connections are
+  refused.
+- *A machine without power* tells nobody. Its peers' data vanishes; they learn by RST once it is back up, or by
+  their own timeouts.
 
 A node reaches itself over a loopback that is fast and cannot be cut.
 """

@@ -1,8 +1,8 @@
 """One machine of the world and the process on it.
 
-The machine has a name, a clock, a disk and a place in the network, and may be without power. The process, when there is one,
-is a `NodeLoop` with a main task. It ends by being killed, by losing its machine's power, or by itself, when its main task
-ends: then the rest of it ends too, at once, and its kernel closes what it had open.
+The machine has a name, a clock, a disk and a place in the network, and may be without power. The process, when
+there is one, is a `NodeLoop` with a main task. It ends by being killed, by losing its machine's power, or by
+itself, when its main task ends: then the rest of it ends too, at once, and its kernel closes what it had open.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class SimNode:
     def strike(self, effects: int, within_ns: int, action: Callable[[], None]) -> None:
         """Call `action` just before the process's effect number `effects` from now, or once `within_ns` have passed.
 
-        An effect is a change on disk or a write to a connection. A process that `action` kills runs on to its next await,
-        but nothing it does there has an effect. Nothing happens when the process ends before.
+        An effect is a change on disk or a write to a connection. A process that `action` kills runs on to its next
+        await, but nothing it does there has an effect. Nothing happens when the process ends before.
         """
         fuse = self._fuse
         incarnation = self.incarnation

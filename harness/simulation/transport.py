@@ -1,13 +1,15 @@
 """One end of a simulated TCP connection: the kernel's socket and asyncio's transport over it.
 
-The kernel's half lives as long as the connection, whether the process runs, is paused or is dead: packets arrive into
-`_inbox`, are acknowledged, and wait there. The process's half is what asyncio's selector transport is: it reads when its loop
-gets round to it, keeps what the kernel has no room for (`_backlog`), and tells the protocol in asyncio's order.
+The kernel's half lives as long as the connection, whether the process runs, is paused or is dead: packets arrive
+into `_inbox`, are acknowledged, and wait there. The process's half is what asyncio's selector transport is: it
+reads when its loop gets round to it, keeps what the kernel has no room for (`_backlog`), and tells the protocol in
+asyncio's order.
 
 - A stream keeps no message boundaries: what waits is read at once (up to 256 KiB), and now and then a write is split.
 - The kernel takes 512 KiB that the peer has not read; the rest is the process's, is lost with it, and counts for
   `pause_writing`. Room is noticed at once when the peer reads: acknowledgements are neither delayed nor cut.
-- When a process closes or dies, its kernel still delivers what it took, then FIN; or RST if there was something unread.
+- When a process closes or dies, its kernel still delivers what it took, then FIN; or RST if there was something
+  unread.
 - Packets for a socket that is gone are answered with RST.
 """
 

@@ -5,16 +5,17 @@
         node.start(main)
         result = world.run(scenario())
 
-Everything runs in one thread. Each process has its own event loop, first in, first out, as asyncio promises; where several
-processes have something to do, a seeded draw picks whose next callback runs. A callback costs a few microseconds of
-virtual time, as if all processes shared one processor, so that even a process that spins lets time pass. When nobody has
-anything to do, time leaps to the next event: an arrival, a timer, by the clock of the node it belongs to.
+Everything runs in one thread. Each process has its own event loop, first in, first out, as asyncio promises; where
+several processes have something to do, a seeded draw picks whose next callback runs. A callback costs a few
+microseconds of virtual time, as if all processes shared one processor, so that even a process that spins lets time
+pass. When nobody has anything to do, time leaps to the next event: an arrival, a timer, by the clock of the node it
+belongs to.
 
 `world.harness` is a node like the others that the scenario and its clients run on; it is never broken.
 
-One seed is one schedule: every draw comes from a named stream of the seed (`stream`), real time and real randomness are
-refused (`guard`), tasks have an order of their own (`loop`), the garbage collector runs at fixed steps only, and what it
-finalises cannot schedule anything. `digest()` is the proof: equal digests, equal runs.
+One seed is one schedule: every draw comes from a named stream of the seed (`stream`), real time and real randomness
+are refused (`guard`), tasks have an order of their own (`loop`), the garbage collector runs at fixed steps only,
+and what it finalises cannot schedule anything. `digest()` is the proof: equal digests, equal runs.
 """
 
 from __future__ import annotations
@@ -293,7 +294,7 @@ class _OrderlyCollection:
 def _finish_generator(generator: AsyncGenerator[Any, Any]) -> None:
     """An asynchronous generator was dropped before its end: its process closes it, as asyncio does.
 
-    With no process running, or one that is dead or collecting garbage, it is freed without running its `finally` blocks.
+    With no process running, or one that is dead or collecting garbage, it is freed and its `finally` never runs.
     """
     loop = asyncio._get_running_loop()
     if isinstance(loop, NodeLoop) and loop.alive:
