@@ -245,6 +245,21 @@ def test_a_moved_leader_is_found_and_gets_the_batches_in_order() -> None:
     with_producer(test, brokers=2)
 
 
+def test_nothing_reaches_a_new_leader_before_the_old_one_has_answered() -> None:
+    async def test(cluster: ScriptedCluster, producer: Producer) -> None:
+        await producer.append(0, [b"0"])
+        cluster.script.append(Step(append=False, error=6, delay_s=0.5))
+        first = producer.append(0, [b"1"])
+        await asyncio.sleep(0.1)
+        cluster.leaders[0] = (2, 1)
+        await producer.client.refresh()
+        second = producer.append(0, [b"2"])
+        assert [(await first).base_offset, (await second).base_offset] == [1, 2]
+        assert [parse(data).base_sequence for data in cluster.produced] == [0, 1, 1, 2]
+
+    with_producer(test, brokers=2)
+
+
 def test_partitions_do_not_wait_for_each_other() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         cluster.leaders[0] = (9, 5)  # nobody knows where
