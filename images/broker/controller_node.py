@@ -37,42 +37,42 @@ class ControllerNode:
     def __init__(self, config: NodeConfig, doors: Doors) -> None:
         self._config = config
         self._doors = doors
-        self._office: _Office | None = None
+        self._active: _ActiveController | None = None
         self._server: Server | None = None
         self._timer: asyncio.Task[None] | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises what made the node fail."""
         await self.start()
-        assert self._office is not None
+        assert self._active is not None
         told = asyncio.ensure_future(stopping.wait())
         try:
-            await asyncio.wait((told, self._office.failed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((told, self._active.failed), return_when=asyncio.FIRST_COMPLETED)
         finally:
             told.cancel()
             await self.close()
-        if self._office.failed.done():
-            self._office.failed.result()
+        if self._active.failed.done():
+            self._active.failed.result()
 
     async def start(self) -> None:
         """Read the metadata log, take charge and listen. Raises OSError, MetadataError or CorruptBatch."""
         config, doors = self._config, self._doors
         doors.trace(TraceEvent("node_started"))
         log = LocalMetadataLog(doors, config.number("log.segment.bytes"))
-        office = self._office = _Office(config, doors, log)
+        active = self._active = _ActiveController(config, doors, log)
         handlers: dict[Api, Handler] = {
-            Api.BROKER_REGISTRATION: office.register,
-            Api.BROKER_HEARTBEAT: office.heartbeat,
-            Api.ALTER_PARTITION: office.alter_partition,
-            Api.ALLOCATE_PRODUCER_IDS: office.allocate_producer_ids,
-            Api.CREATE_TOPICS: office.create_topics,
-            Api.DELETE_TOPICS: office.delete_topics,
-            Api.FETCH: office.serving.fetch,
+            Api.BROKER_REGISTRATION: active.register,
+            Api.BROKER_HEARTBEAT: active.heartbeat,
+            Api.ALTER_PARTITION: active.alter_partition,
+            Api.ALLOCATE_PRODUCER_IDS: active.allocate_producer_ids,
+            Api.CREATE_TOPICS: active.create_topics,
+            Api.DELETE_TOPICS: active.delete_topics,
+            Api.FETCH: active.serving.fetch,
         }
         self._server = Server(handlers, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
         doors.log(f"serving in controller epoch {log.epoch}, metadata up to offset {log.end}")
-        self._timer = asyncio.get_running_loop().create_task(office.fence_the_silent())
+        self._timer = asyncio.get_running_loop().create_task(active.fence_the_silent())
 
     async def close(self) -> None:
         """Listen no more, leave waiting requests unanswered, release the log."""
@@ -80,8 +80,8 @@ class ControllerNode:
             self._timer.cancel()
         if self._server is not None:
             await self._server.close()
-        if self._office is not None:
-            self._office.log.close()
+        if self._active is not None:
+            self._active.log.close()
 
     @property
     def port(self) -> int:
@@ -90,8 +90,8 @@ class ControllerNode:
         return self._server.port
 
 
-class _Office:
-    """The controller in charge of a log: decides, commits, tells."""
+class _ActiveController:
+    """The controller in charge of a log: decides, commits, tells, one change at a time."""
 
     def __init__(self, config: NodeConfig, doors: Doors, log: MetadataLog) -> None:
         self.log = log
