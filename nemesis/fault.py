@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from random import Random
 from typing import Any, ClassVar, Final
 
@@ -62,9 +63,13 @@ class Fault:
 
     def to_mapping(self) -> dict[str, Any]:
         """The fault as YAML or JSON values, read back by `nemesis.schedule`."""
-        return {"fault": self.name} | {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
-        }
+        return {"fault": self.name} | {name: _plain(value) for name, value in asdict(self).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 @dataclass(slots=True)

@@ -1,0 +1,119 @@
+"""Specs: complete when written, the same when read back, and refused in one line that names the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.spec import Spec, SpecError, faults_of, load, loads, parse
+from nemesis.schedule import FAIR_FAMILIES, FAMILIES
+from nemesis.strategies import schedules
+from nemesis.swarm import Ground
+
+GROUND = Ground(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+
+
+def test_an_empty_spec_is_the_default_run() -> None:
+    spec = loads("")
+    assert (spec.brokers, spec.partitions, spec.time_limit_s, spec.rate) == (3, 2, 60.0, 20.0)
+    assert spec.families == FAIR_FAMILIES
+    assert spec.min_insync_replicas == 2
+
+
+def test_the_command_line_is_put_on_top_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "nightly.yaml"
+    path.write_text("brokers: 5\nseed: 3\nsettings: {min.insync.replicas: 3, segment.bytes: 4096}\n")
+    spec = load(path, seed=9, brokers=None, settings={"min.insync.replicas": "1"}, drawn_seed=77)
+    assert (spec.name, spec.brokers, spec.seed, spec.min_insync_replicas) == ("nightly", 5, 9, 1)
+    assert spec.settings["segment.bytes"] == "4096"
+
+
+def test_a_seed_is_drawn_only_when_nobody_names_one() -> None:
+    assert parse({}, drawn_seed=77).seed == 77
+    assert parse({"seed": 3}, drawn_seed=77).seed == 3
+    assert parse({}, drawn_seed=77, seed=4).seed == 4
+
+
+def test_replicas_follow_the_brokers_down_but_not_up() -> None:
+    assert parse({"brokers": 2}).replication_factor == 2
+    assert parse({"brokers": 5}).replication_factor == 3
+
+
+def test_faults_are_families_a_script_or_nothing() -> None:
+    assert faults_of("partition, kill") == (("partition", "kill"), parse({}).script)
+    assert faults_of("all,fsync-lies")[0] == (*FAIR_FAMILIES, "fsync-lies")
+    assert not parse({"faults": "none"}).faults_asked
+    scripted = parse({"faults": [{"at": "1s", "for": "2s", "fault": "pause"}]})
+    assert scripted.families == ()
+    assert len(scripted.script) == 1
+    assert parse({"faults": [{"at": "1s", "for": "2s", "fault": "pause"}]}, faults="kill").families == ("kill",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("brokrs: 3", "brokrs: unknown field; did you mean brokers?"),
+        ("brokers: three", "brokers: 'three' is not a whole number"),
+        ("brokers: 0", "brokers: 0 is less than 1"),
+        ("brokers: true", "brokers: True is not a whole number"),
+        ("time_limit: 0", "time_limit: 0 is not more than 0"),
+        ("time_limit: soon", "time_limit: 'soon' is not a duration"),
+        ("rate: fast", "rate: 'fast' is not a number"),
+        ("replication_factor: 4", "replication_factor: 4 replicas do not fit on 3 brokers"),
+        ("acks: 2", "acks: '2' is not one of all, 1, 0"),
+        ("faults: quakes", "faults: 'quakes' is not one of partition, kill"),
+        ("faults: [kill, 3]", "faults: 3 is not one of partition, kill"),
+        ("faults: {kill: 3}", "faults: {'kill': 3} is not all, none, a list of families or a list of faults"),
+        ("faults: [{at: 1s, for: 1s, fault: kill, nodes: [b9]}]", "faults[0]: 'b9' is neither a node"),
+        ("faults: [{at: 70s, for: 1s, fault: kill}]", "faults[0].at: 70 s is not before the time limit of 60 s"),
+        ("families: [kill]", "families: unknown field; did you mean faults?"),
+        ("settings: {min.insync.replica: 2}", "settings: unknown configuration 'min.insync.replica'"),
+        ("settings: {min.insync.replicas: 0}", "settings: min.insync.replicas: 0 is less than 1"),
+        ("settings: [a]", "settings: ['a'] is not a mapping of names to values"),
+        ("without: [maximal]", "without: 'maximal' is not a rule"),
+        ("workload: queue", "workload: 'queue' is not one of append"),
+        ("environment: mars", "environment: 'mars' is not one of sim"),
+        ("system: oracle", "system: 'oracle' is not one of broker"),
+        ("recency: loose", "recency: 'loose' is not one of default, strict"),
+        ("- 1", "a spec is a mapping of names to values, not [1]"),
+        ("a: [", "while parsing a flow node"),
+    ],
+)
+def test_a_spec_that_cannot_be_used_is_refused_in_one_line(text: str, line: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        loads(text)
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_spec_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"absent\.yaml: cannot be read: No such file"):
+        load(tmp_path / "absent.yaml")
+
+
+specs = st.builds(
+    Spec,
+    name=st.sampled_from(["a", "two-victims", "0x1", "yes"]),
+    seed=st.integers(0, 2**32),
+    time_limit_s=st.integers(100, 3000).map(float),
+    partitions=st.just(2),
+    rate=st.floats(0.5, 1e4),
+    acks=st.sampled_from(["all", "1", "0", "-1"]),
+    families=st.lists(st.sampled_from(FAMILIES), unique=True).map(tuple),
+    settings=st.dictionaries(st.just("min.insync.replicas"), st.sampled_from(["1", "2", "3"])),
+    without=st.lists(st.sampled_from(["maximal_isr", "idempotent_dedupe"]), unique=True).map(tuple),
+)
+
+
+@given(specs)
+def test_a_spec_written_out_reads_back_the_same(spec: Spec) -> None:
+    assert loads(spec.to_yaml()) == spec
+
+
+@given(schedules(GROUND))
+def test_a_scripted_spec_written_out_reads_back_the_same(schedule: object) -> None:
+    spec = Spec(families=(), script=schedule)  # type: ignore[arg-type]
+    assert loads(spec.to_yaml()) == spec
