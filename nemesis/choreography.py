@@ -12,17 +12,27 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import Keep, Link
+from nemesis.ports import Keep, Link, LinkQuality
+
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ZombieFollower(Fault):
-    """A follower's requests outlive the leadership they were sent in.
+    """A fetch outlives the leadership it was sent in and reaches the same leader in a later one, after its sender has
+    cut its log below the offset it asked for.
 
-    1. What the follower sends to the leader is held; all else goes on.
-    2. The leader stalls or is cut from the controller until leadership has moved away.
-    3. The new leader is cut from the controller until leadership has moved on, often back.
-    4. The held requests arrive at a leader of another epoch than the one they were sent in.
+    Truncation on fetch finds every fetch that does not fit the leader's log, so the leader must come back with its log
+    as it was: as an eligible leader replica that has not followed anyone in between. L leads, K and F follow.
+
+    1. F is cut from the controllers until it is out of the ISR; it goes on fetching from L.
+    2. K no longer hears L until it is out of the ISR, too, and eligible: L takes no more appends, F holds all of them,
+       K does not.
+    3. What F sends to L is held, among it a fetch at the end of L's log. F is back with the controllers.
+    4. L is cut from the controllers until K leads. F follows K and cuts its log to K's.
+    5. K is cut from the controllers before it can have F back in the ISR; L is back with them, leads again, and has
+       heard nothing of K.
+    6. The fetch that was held reaches L, and no other one does for a while. L stalls, so that F may be elected.
     """
 
     name: ClassVar[str] = "zombie-follower"
@@ -34,21 +44,37 @@ class ZombieFollower(Fault):
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held comes back when the fault heals."""
+        patience_s = self.patience_ms / 1000
+        controllers = site.cluster.controllers
         (leader,) = await site.find((f"leader/{self.partition}",))
-        follower = site.random.choice([broker for broker in site.cluster.brokers if broker != leader])
-        site.aim((follower,))
+        others = [broker for broker in site.cluster.brokers if broker != leader]
+        site.random.shuffle(others)
+        if len(others) < 2:
+            site.notes.append("two followers are needed")
+            return
+        follower, successor = others[:2]
+        site.aim((follower, successor))
+        reunite_follower = await site.cut(both_ways([follower], controllers))
+        await site.sleep(site.random.uniform(1.2, 1.4) * patience_s)
+        await site.cut(both_ways([leader], [successor]))
+        await site.sleep(site.random.uniform(1.3, 1.6) * patience_s)
         release = await site.cut([Link(follower, leader)])
-        await site.sleep(site.random.uniform(0, 0.3) * self.patience_ms / 1000)
-        for _ in range(2):
-            deposed = await site.leader(self.partition) or leader
-            if site.random.random() < 0.5:
-                back = await site.pause(deposed)
-            else:
-                back = await site.cut(both_ways([deposed], site.cluster.controllers))
-            await site.sleep(site.random.uniform(1.1, 1.6) * self.patience_ms / 1000)
-            await back()
-            await site.sleep(site.random.uniform(0.05, 0.6) * self.patience_ms / 1000)
+        await site.sleep(site.random.uniform(0.3, 0.5) * patience_s)
+        await reunite_follower()
+        await site.degrade([Link(follower, successor)], LinkQuality(delay_ms=0.3 * self.patience_ms))
+        reunite_leader = await site.cut(both_ways([leader], controllers))
+        await _until_led_by(site, self.partition, successor, 2 * patience_s)
+        await reunite_leader()
+        await site.sleep(0.05 * patience_s)
+        await site.cut(both_ways([successor], controllers))
+        await _until_led_by(site, self.partition, leader, 2 * patience_s)
+        await site.sleep(0.05 * patience_s)
         await release()
+        await site.sleep(site.random.uniform(0.001, 0.01))
+        await site.cut([Link(follower, leader)])
+        await site.sleep(site.random.uniform(0.2, 0.8) * patience_s)
+        await site.pause(leader)
+        await site.sleep(2 * patience_s)
 
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""
@@ -130,3 +156,12 @@ class DeafLeader(Fault):
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""
         return (f"leader/{self.partition}",)
+
+
+async def _until_led_by(site: Site, partition: int, node: str, limit_s: float) -> None:
+    """Wait until `node` leads, as far as the cluster tells, or `limit_s` have passed."""
+    for _ in range(round(limit_s / _LOOK_S)):
+        if await site.leader(partition) == node:
+            return
+        await site.sleep(_LOOK_S)
+    site.notes.append(f"{node} did not come to lead partition {partition}")
