@@ -71,10 +71,14 @@ class BrokerNode:
         loop = asyncio.get_running_loop()
         previous_epoch = take_clean_shutdown(self._doors.files)
         self._doors.trace(TraceEvent("node_started", broker_epoch=previous_epoch))
+        running: dict[asyncio.Task[None], None] = {}
         async with asyncio.TaskGroup() as tasks:
 
             def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-                return tasks.create_task(work)
+                task = tasks.create_task(work)
+                running[task] = None
+                task.add_done_callback(running.pop)
+                return task
 
             isr_changes = IsrChanges(
                 self._config.node_id, self._isr_channel, lambda: self._epoch, self._backoff_s, spawn
@@ -90,16 +94,15 @@ class BrokerNode:
             server = self._server(replicas)
             await server.start(self._config.listener.host, self._config.listener.port)
             await self._register(previous_epoch)
-            background = [
-                spawn(self._follow_metadata(replicas)),
-                spawn(self._keep_session()),
-                spawn(self._tick(replicas)),
-                spawn(self._checkpoint(replicas)),
-                spawn(self._watch_failure()),
-            ]
+            spawn(self._follow_metadata(replicas))
+            session = spawn(self._keep_session())
+            spawn(self._tick(replicas))
+            spawn(self._checkpoint(replicas))
+            spawn(self._watch_failure())
             await stopping.wait()
+            session.cancel()
             await self._hand_over()
-            for task in background:
+            for task in list(running):
                 task.cancel()
             await server.close()
             replicas.close()
