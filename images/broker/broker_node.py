@@ -30,6 +30,7 @@ from images.broker.doors import Doors, Files
 from images.broker.files import read_whole, write_durably
 from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
+from images.broker.metadata_log import changes
 from images.broker.replicas import Replicas
 from images.broker.server import Handler, Request, Server
 from images.broker.serving import Serving
@@ -270,8 +271,7 @@ class BrokerNode:
         for header, batch in batches.iterate(records):
             if header.base_offset < self._image.offset:
                 continue
-            changes = [metadata.decode(record.value or b"") for record in batches.records(batch)]
-            self._image = self._image.apply_all(changes, header.base_offset)
+            self._image = self._image.apply_all(changes(batch), header.base_offset)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,5 @@ async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) ->
     """Run until `stopping` is set; a broker then hands its leadership over first. Raises what made the node fail."""
     if config.roles == ("broker",):
         await BrokerNode(config, doors).run(stopping)
-        return
-    controller = ControllerNode(config, doors)
-    await controller.start()
-    try:
-        await stopping.wait()
-    finally:
-        await controller.close()
+    else:
+        await ControllerNode(config, doors).run(stopping)
