@@ -307,7 +307,7 @@ class Network:
     def __init__(self, world: World, latency: Latency) -> None:
         self.world = world
         self.digest_buffer = world.digest.buffer
-        self.random = world.stream("network").random
+        self.random = world.stream("world/network").random
         self.writes = 0
         self.listeners: dict[tuple[str, int], SimServer] = {}
         self.connections: dict[SimTransport, None] = {}

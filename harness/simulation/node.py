@@ -132,25 +132,17 @@ class SimNode:
         missed = loop.thaw()
         return self.world.now_ns - self._paused_at_ns, missed
 
-    def strike(self, effects: int, within_ns: int, action: Callable[[], None]) -> None:
-        """Call `action` just before the process's effect number `effects` from now, or once `within_ns` have passed.
+    def arm(self, effects: int, action: Callable[[], None]) -> None:
+        """Call `action` just before the process's effect number `effects` from now, unless it ends before.
 
         An effect is a change on disk or a write to a connection. A process that `action` kills runs on to its next
-        await, but nothing it does there has an effect. Nothing happens when the process ends before.
+        await, but nothing it does there has an effect.
         """
-        fuse = self._fuse
-        incarnation = self.incarnation
-        done = False
+        self._fuse.arm(effects, action)
 
-        def once() -> None:
-            nonlocal done
-            if not done and self._loop is not None and self.incarnation == incarnation:
-                done = True
-                fuse.disarm()
-                action()
-
-        fuse.arm(effects, once)
-        self.world.at(self.world.now_ns + within_ns, lambda _: once(), None)
+    def disarm(self) -> None:
+        """Forget what was armed."""
+        self._fuse.disarm()
 
     def set_clock(self, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
         """Change the clock; timers that are due by it fire at once."""

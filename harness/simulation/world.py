@@ -81,7 +81,7 @@ class World:
         self._events: list[tuple[int, int, Callable[[Any], object], Any]] = []
         self._event_serial = 0
         self._step_cost_ns = step_cost_ns
-        self._schedule = self.stream("schedule")
+        self._schedule = self.stream("world/schedule")
         self._running: SimNode | None = None
         self._finished = False
         self._limit_ns = _NEVER

@@ -1,0 +1,346 @@
+"""The embedded environment: a cluster inside one process, in the deterministic world.
+
+Every node runs the real broker code on its own simulated machine; the scenario and its clients run on the world's
+`harness` node, whose clock is true and which is never broken (its links may be cut like any other's). One seed is one
+run: the same layout and seed give the same digest, in any process, as long as the code is the same.
+
+What the simulation adds to `nemesis.ports`:
+
+- `leaders` is what the controller last decided, read off the protocol trace.
+- A kill, a power loss or a pause comes, every other time, not at once but just before one of the node's next few
+  effects (a change on disk, bytes handed to the network), within 20 ms: so it also falls between writes that belong
+  together.
+- A clock that was bent keeps its offset when it is reset: monotonic clocks are never stepped. Evidence counts from
+  where it was before it was bent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from harness.environments.base import Crash, Deployment, Layout, Listener, TrailPoint, named_layout
+from harness.simulation.network import Latency
+from harness.simulation.node import Exit, SimNode
+from harness.simulation.world import World
+from images.broker.config import NodeConfig
+from images.broker.doors import Doors
+from images.broker.node import run_node
+from images.broker.trace import TraceEvent
+from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality
+
+T = TypeVar("T")
+
+STRIKE_SHARE = 0.5
+STRIKE_EFFECTS_MAX = 8
+STRIKE_WITHIN_S = 0.02
+VIRTUAL_LIMIT_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The environment called `sim`."""
+
+    latency: Latency = field(default_factory=Latency)
+    virtual_limit_s: float = VIRTUAL_LIMIT_S
+    """A scenario that takes longer is stuck: OutOfTime says where."""
+
+    @property
+    def name(self) -> str:
+        """`sim`."""
+        return "sim"
+
+    def layout(self, brokers: int, controllers: int = 1) -> Layout:
+        """Every node is its own host, called by its name."""
+        return named_layout(brokers, controllers)
+
+    def execute(
+        self,
+        layout: Layout,
+        scenario: Callable[[Deployment], Awaitable[T]],
+        *,
+        seed: int,
+        listener: Listener,
+    ) -> T:
+        """Run `scenario` in a world of this seed. The deployment can still be asked about what happened afterwards."""
+
+        async def carried_out() -> T:
+            return await scenario(deployment)
+
+        with World(seed, latency=self.latency) as world:
+            deployment = SimDeployment(world, layout, listener)
+            return world.run(carried_out(), time_limit_s=self.virtual_limit_s)
+
+
+@dataclass(slots=True)
+class _Machine:
+    """What the deployment knows of one node besides the world's machine."""
+
+    node: SimNode
+    properties: str
+    disk_random: Random
+    log: list[str] = field(default_factory=list)
+    lies_before: int = 0
+    offset_before_ns: int | None = None
+    """Offset of the clock before it was bent; None while it is true."""
+
+
+class SimDeployment:
+    """A cluster in a world; `harness.environments.base.Deployment`."""
+
+    def __init__(self, world: World, layout: Layout, listener: Listener) -> None:
+        self._world = world
+        self._layout = layout
+        self._listener = listener
+        self._leaders: dict[tuple[str, int], int] = {}
+        self._names = {node.node_id: node.name for node in layout.nodes}
+        self._exits: list[Crash] = []
+        self._strikes = world.stream("world/strikes")
+        self._machines = {
+            node.name: _Machine(
+                world.add_node(node.name), layout.properties.get(node.name, ""), world.stream(f"world/disk-{node.name}")
+            )
+            for node in layout.nodes
+        }
+
+    # Deployment
+
+    @property
+    def layout(self) -> Layout:
+        """What was deployed."""
+        return self._layout
+
+    @property
+    def crashes(self) -> Sequence[Crash]:
+        """Processes that ended by themselves, and attempts to reach the real world, in order of time."""
+        refused = [
+            Crash(call.node, call.time_ns, f"{call.call} was called in simulation") for call in self._world.real_calls
+        ]
+        return sorted(self._exits + refused, key=lambda crash: crash.time_ns)
+
+    @property
+    def trail(self) -> Sequence[TrailPoint]:
+        """Every 1024 scheduling decisions."""
+        return [TrailPoint(*point) for point in self._world.trail]
+
+    async def deploy(self) -> None:
+        """Start every node, controllers first."""
+        for node in self._layout.nodes:
+            await self.start(node.name)
+
+    def bootstrap(self) -> list[tuple[str, int]]:
+        """Addresses of all brokers."""
+        return [(node.host, node.port) for node in self._layout.brokers]
+
+    def alive(self, node: str) -> bool:
+        """Whether the node's process runs."""
+        return self._machine(node).node.alive
+
+    def stream(self, name: str) -> Random:
+        """A stream of randomness of the run's own, apart from those of the world and of the nodes."""
+        return self._world.stream(f"run/{name}")
+
+    async def collect(self, directory: Path) -> None:
+        """Write every node's files, as its processes see them, and its log below `directory`."""
+        with self._world.guard.outside():
+            for name, machine in self._machines.items():
+                data = directory / name / "data"
+                data.mkdir(parents=True, exist_ok=True)
+                for path, contents in machine.node.disk.files():
+                    (data / path).parent.mkdir(parents=True, exist_ok=True)
+                    (data / path).write_bytes(contents)
+                (directory / name / "node.log").write_text("".join(f"{line}\n" for line in machine.log))
+
+    async def close(self) -> None:
+        """Kill every process."""
+        for machine in self._machines.values():
+            machine.node.kill()
+
+    def digest(self) -> str:
+        """Every scheduling decision and every byte that left a node, in one hash."""
+        return self._world.hexdigest()
+
+    # nemesis.ports.Cluster
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Names of the brokers."""
+        return tuple(node.name for node in self._layout.brokers)
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """Names of the controllers."""
+        return tuple(node.name for node in self._layout.controllers)
+
+    def now_ns(self) -> int:
+        """True time since the run began."""
+        return self._world.now_ns
+
+    async def leaders(self) -> Mapping[tuple[str, int], str]:
+        """What the controller last decided."""
+        return {place: self._names[leader] for place, leader in self._leaders.items() if leader in self._names}
+
+    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
+        """Stop delivery; with `reset`, connections over the links break at both ends."""
+        for link in links:
+            self._world.network.cut(link.source, link.target, reset=reset)
+
+    async def mend(self, links: Sequence[Link]) -> Evidence:
+        """Deliver again. Evidence: `held`, `refused` (connection attempts stopped), `reset` (ends broken)."""
+        held = refused = reset = 0
+        for link in links:
+            counters = self._world.network.mend(link.source, link.target)
+            held += counters.held
+            refused += counters.refused
+            reset += counters.reset
+        return {"held": held, "refused": refused, "reset": reset}
+
+    async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
+        """Make links slow or lossy."""
+        for link in links:
+            self._world.network.degrade(link.source, link.target, quality)
+
+    async def restore(self, links: Sequence[Link]) -> Evidence:
+        """Undo `degrade`."""
+        delayed = lost = delay_ns = 0
+        for link in links:
+            counters = self._world.network.restore(link.source, link.target)
+            delayed += counters.delayed
+            delay_ns += counters.delay_ns
+            lost += counters.lost
+        return {"delayed": delayed, "delay_seconds": delay_ns / 1e9, "lost": lost}
+
+    async def pause(self, node: str) -> None:
+        """Freeze the process."""
+        machine = self._machine(node)
+        await self._strike(machine, machine.node.pause)
+
+    async def resume(self, node: str) -> Evidence:
+        """Thaw it; zeros when it was not paused, or was killed meanwhile."""
+        frozen_ns, missed = self._machine(node).node.resume()
+        return {"frozen_seconds": frozen_ns / 1e9, "missed": missed}
+
+    async def kill(self, node: str) -> Evidence:
+        """End the process."""
+        machine = self._machine(node)
+        killed = machine.node.alive
+        await self._strike(machine, lambda: machine.node.kill())
+        return {"killed": float(killed)}
+
+    async def start(self, node: str) -> None:
+        """Start a node that is down, on the disk it left. Raises ConfigError for properties it cannot read."""
+        machine = self._machine(node)
+        if machine.node.alive:
+            return
+        config = NodeConfig.parse(machine.properties)
+        machine.node.on_exit = lambda exit: self._take_exit(machine, exit)
+        machine.node.on_error = lambda text: self._take_log(machine, text)
+        incarnation = machine.node.incarnation + 1
+
+        def is_current() -> bool:
+            return machine.node.alive and machine.node.incarnation == incarnation
+
+        async def main() -> None:
+            doors = Doors(
+                files=machine.node.files,
+                random=self._world.stream(f"node-{node}-{incarnation}"),
+                trace=lambda event: self._take_trace(node, event) if is_current() else None,
+                log=lambda line: self._take_log(machine, line) if is_current() else None,
+            )
+            await run_node(config, doors, asyncio.Event())
+
+        machine.node.start(main)
+
+    async def power_off(self, node: str, keep: Keep) -> Evidence:
+        """End the process and drop unsynced writes; the machine is off until `start`."""
+        machine = self._machine(node)
+        killed = machine.node.alive
+        evidence: dict[str, float] = {"killed": float(killed)}
+
+        def lose() -> None:
+            report = machine.node.power_off(keep, machine.disk_random)
+            evidence["unsynced_bytes"] = report.unsynced_bytes
+            evidence["lost_bytes"] = report.lost_bytes
+            evidence["lost_changes"] = report.lost_changes
+
+        await self._strike(machine, lose)
+        return evidence
+
+    async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
+        """Have the disk acknowledge syncs without keeping anything. Evidence when it ends: `lies`."""
+        machine = self._machine(node)
+        disk = machine.node.disk
+        if lying and not disk.lying:
+            machine.lies_before = disk.counters.lies
+        ends = disk.lying and not lying
+        disk.lying = lying
+        return {"lies": disk.counters.lies - machine.lies_before} if ends else {}
+
+    async def set_clock(self, node: str, change: ClockChange) -> Evidence:
+        """Bend a clock."""
+        machine = self._machine(node)
+        if machine.offset_before_ns is None:
+            machine.offset_before_ns = machine.node.clock.offset_now_ns()
+        machine.node.set_clock(jump_ms=change.jump_ms, rate=change.rate)
+        return {"offset_ms": (machine.node.clock.offset_now_ns() - machine.offset_before_ns) / 1e6}
+
+    async def reset_clock(self, node: str) -> Evidence:
+        """Let a clock run at its true rate again; its offset stays."""
+        machine = self._machine(node)
+        if machine.offset_before_ns is None:
+            return {"offset_ms": 0.0}
+        offset_ns = machine.node.clock.offset_now_ns() - machine.offset_before_ns
+        machine.offset_before_ns = None
+        machine.node.reset_clock()
+        return {"offset_ms": offset_ns / 1e6}
+
+    # Inside
+
+    def _machine(self, name: str) -> _Machine:
+        try:
+            return self._machines[name]
+        except KeyError:
+            raise KeyError(f"no node {name!r}; there are: {', '.join(self._machines)}") from None
+
+    async def _strike(self, machine: _Machine, blow: Callable[[], object]) -> None:
+        """Carry out `blow` now or, every other time, just before one of the process's next effects."""
+        at_once = self._strikes.random() >= STRIKE_SHARE
+        effects = self._strikes.randint(1, STRIKE_EFFECTS_MAX)
+        if at_once or not machine.node.alive or machine.node.paused:
+            blow()
+            return
+        struck = asyncio.Event()
+
+        def strike() -> None:
+            struck.set()
+            blow()
+
+        machine.node.arm(effects, strike)
+        try:
+            async with asyncio.timeout(STRIKE_WITHIN_S):
+                await struck.wait()
+        except TimeoutError:
+            pass
+        finally:  # also when the fault is cancelled: what was begun happens
+            if not struck.is_set():
+                machine.node.disarm()
+                blow()
+
+    def _take_trace(self, node: str, event: TraceEvent) -> None:
+        if event.kind == "partition_changed":
+            self._leaders[event.topic, event.partition] = event.leader
+        with self._world.guard.outside():
+            self._listener.on_trace(self._world.now_ns, node, event)
+
+    def _take_exit(self, machine: _Machine, exit: Exit) -> None:
+        self._exits.append(Crash(exit.node, exit.time_ns, exit.text))
+        self._take_log(machine, exit.text)
+
+    def _take_log(self, machine: _Machine, line: str) -> None:
+        machine.log.append(f"{self._world.now_ns / 1e9:.6f} {line}")
+        with self._world.guard.outside():
+            self._listener.on_log(machine.node.name, line)
