@@ -6,8 +6,8 @@ begins. The summary is the same for a run just made, and for one judged again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter  # by name: the simulation, which this looks into, refuses the module's
 from types import TracebackType
 from typing import Any, Self
 
@@ -52,7 +52,7 @@ class LiveProgress:
             if new_stage:
                 self._console.print(f"{progress.time_s:8.3f} s  {progress.stage}", highlight=False)
             return
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         if new_stage or now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
             self._live.update(_progress(progress, self._spec), refresh=True)

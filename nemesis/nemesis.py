@@ -65,7 +65,7 @@ class Nemesis:
         return tuple(self._active.values())
 
     async def run(self, until_s: float) -> None:
-        """Carry the schedule out until the loop's clock reads `until_s`; return once everything is healed."""
+        """Carry the schedule out until the loop's clock reads `until_s`; return then, once everything is healed."""
         start_s = asyncio.get_running_loop().time()
         # A stream each, drawn before anything happens: what one fault draws changes nothing for the others.
         streams = [Random(self._random.getrandbits(64)) for _ in self._schedule]
@@ -74,7 +74,7 @@ class Nemesis:
             for number, (planned, stream) in enumerate(zip(self._schedule, streams, strict=True))
             if start_s + planned.at_s < until_s
         ]
-        await asyncio.gather(*faults)
+        await asyncio.gather(*faults, asyncio.sleep(until_s - start_s))
 
     async def _carry_out(self, number: int, planned: Planned, random: Random, start_s: float, until_s: float) -> None:
         loop = asyncio.get_running_loop()
