@@ -8,7 +8,7 @@ record by record.
 A replica *lost* the offsets [a, b) when a fault with evidence `lost_bytes` > 0 hit its node, and the log it then
 recovered ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace).
 It is without offset o from the beginning of that fault until its log has passed o again. The fault model is
-*exceeded* at the least offset that as many replicas as `min.insync.replicas` were without at one time.
+*exceeded* from the least offset on that as many replicas as `min.insync.replicas` were without at one time.
 
 Consequences worth stating:
 - A log that comes back shorter without a lossy fault is a bug, and excuses nothing.
@@ -178,15 +178,21 @@ def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -
     return Loss(node, first, end, since_ns, regained)
 
 
-def excess(lost: list[Loss], replicas_allowed: int) -> Excess | None:
-    """The least offset that more than `replicas_allowed` replicas were without at one time."""
-    for offset in sorted({loss.first for loss in lost}):
-        lacks = [(span, loss) for loss in lost if (span := loss.lacked(offset)) is not None]
-        for time_ns in sorted({span[0] for span, _ in lacks}):
-            without = {loss.node: loss for span, loss in lacks if span[0] <= time_ns < span[1]}
+def excesses(lost: list[Loss], replicas_allowed: int) -> tuple[Excess, ...]:
+    """Each time at which more than `replicas_allowed` replicas were first without one offset, with the least such."""
+    found: list[Excess] = []
+    for time_ns in sorted({loss.since_ns for loss in lost}):
+        for offset in sorted({loss.first for loss in lost}):
+            without = {
+                loss.node: loss
+                for loss in lost
+                if (span := loss.lacked(offset)) is not None and span[0] <= time_ns < span[1]
+            }
             if len(without) > replicas_allowed:
-                return Excess(offset, time_ns, _words(offset, time_ns, without, replicas_allowed))
-    return None
+                words = _words(offset, time_ns, without, replicas_allowed)
+                found.append(Excess(offset, time_ns, words))
+                break
+    return tuple(found)
 
 
 def _words(offset: int, time_ns: int, without: Mapping[str, Loss], replicas_allowed: int) -> tuple[str, ...]:
@@ -205,8 +211,8 @@ def allowances(evidence: RunEvidence) -> Mapping[Partition, Allowance]:
     unclean = evidence.settings.unclean_election
     special = {}
     for name, lost in losses(evidence).items():
-        too_much = excess(lost, evidence.settings.losses_tolerated)
-        if too_much is not None:
+        too_much = excesses(lost, evidence.settings.losses_tolerated)
+        if too_much:
             special[name] = Allowance(unclean, too_much)
     return special
 

@@ -4,8 +4,9 @@ A checker finds `Violations`: arrays, so that a million of one kind cost as litt
 the few that are shown. An `Allowance` says what may happen to one partition, and each violation becomes one of
 
 - *invalid*: nothing excuses it;
-- *unexplained by a bug*, `unknown`: more replicas lost data at one time than the protocol survives (`Excess`), the
-  violation concerns an offset that went down with them, and it was seen after that. It may be a bug or the loss;
+- *excused*, `unknown`: more replicas lost data at one time than the protocol survives (`Excess`); the violation
+  concerns an offset that went down with them, what was there existed by then, and the violation was seen after. It may
+  be a bug or the loss;
 - *counted*: the topic allows unclean elections, which may do this. It appears in the figures only.
 
 Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from checkers.verdict import Finding, Validity, Verdict, worst
 from workloads.columns import Int64
@@ -25,7 +27,24 @@ SHOWN_OF_A_KIND = 3
 """Findings worded for each kind of violation and partition; the figures count them all."""
 SHOWN_IN_ALL = 12
 
-INEXCUSABLE = frozenset({"failed-append-seen", "phantom-value", "poll-gap", "impossible-offset"})
+INEXCUSABLE = frozenset(
+    {
+        "failed-append-seen",
+        "phantom-value",
+        "poll-gap",
+        "poll-order",
+        "impossible-offset",
+        "log-mismatch",
+        "replicas-differ",
+        "two-leaders-one-epoch",
+        "unclean-not-excluded",
+        "quorum-too-small",
+        "quorum-not-superset",
+        "high-watermark-fell",
+        "latest-below-start",
+        "acknowledged-uncommitted",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,7 @@ class Allowance:
     """What may happen to one partition without a bug."""
 
     unclean: bool = False
-    excess: Excess | None = None
+    excesses: tuple[Excess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +77,8 @@ class Violations:
     """When the last operation involved completed, or the last event happened."""
     explain: Callable[[int], Finding]
     """Words number i. Called for the few that are shown."""
+    since_ns: Int64 | None = None
+    """When what was violated can have come to be; always, if not given."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -76,22 +97,28 @@ def judge(
         if excusable and allowance.unclean:
             counts["allowed"] += len(violations)
             continue
-        excused = np.zeros(len(violations), dtype=bool)
-        if excusable and allowance.excess is not None:
-            excused = (violations.offsets >= allowance.excess.offset) & (
-                violations.times_ns >= allowance.excess.time_ns
-            )
+        by_excess = [excuses(excess, violations) for excess in allowance.excesses if excusable]
+        excused = np.any(by_excess, axis=0) if by_excess else np.zeros(len(violations), dtype=bool)
         wrong = np.flatnonzero(~excused)
         counts["invalid"] += len(wrong)
         counts["excused"] += len(violations) - len(wrong)
         if len(wrong):
             answers.append(Validity.INVALID)
             shown += [(0, violations.explain(int(number))) for number in wrong[:SHOWN_OF_A_KIND]]
-        elif allowance.excess is not None:
+        else:
             answers.append(Validity.UNKNOWN)
-            shown.append((1, _excused(violations.explain(0), allowance.excess)))
+            excess = next(e for e, mask in zip(allowance.excesses, by_excess, strict=True) if mask[0])
+            shown.append((1, _excused(violations.explain(0), excess)))
     findings = tuple(finding for _, finding in sorted(shown, key=lambda entry: entry[0]))
     return Verdict(checker, worst(answers), findings, {**(figures or {}), **counts})
+
+
+def excuses(excess: Excess, violations: Violations) -> npt.NDArray[np.bool_]:
+    """Which of `violations` may come from what was lost in `excess`."""
+    may = (violations.offsets >= excess.offset) & (violations.times_ns >= excess.time_ns)
+    if violations.since_ns is not None:
+        may &= violations.since_ns <= excess.time_ns
+    return may
 
 
 def _excused(finding: Finding, excess: Excess) -> Finding:

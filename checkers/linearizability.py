@@ -169,7 +169,8 @@ class _Wording:
         times = placement.latest[self._slots(placement.late)]
         # The pair concerns the lower of its two offsets, which is the one invoked too late; so does what excuses it.
         offsets = np.searchsorted(placement.latest, times)
-        found.append(Violations("real-time-order", offsets, times, self._late))
+        since = columns.invoked_ns[placement.late]
+        found.append(Violations("real-time-order", offsets, times, self._late, since))
         if len(placement.unexplained):
             # Nobody knows when such a record came to be: it counts as having come last.
             last = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))

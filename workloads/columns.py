@@ -113,13 +113,13 @@ class Columns:
     def from_table(cls, table: pa.Table) -> Columns:
         """The rows of `table` (history schema, all of one partition). Raises ValueError for an unknown kind or
         outcome, for an append without a value, and for records where there can be none."""
-        lengths = [_numbers(pc.list_value_length(table.column(name)), 0) for name in ("offsets", "values")]
+        lengths = [numbers(pc.list_value_length(table.column(name)), 0) for name in ("offsets", "values")]
         if not np.array_equal(lengths[0], lengths[1]):
             raise ValueError("a poll has not as many values as offsets")
         starts = np.zeros(table.num_rows + 1, dtype=np.int64)
         np.cumsum(lengths[0], out=starts[1:])
         kind, outcome = _codes(table.column("kind"), KINDS), _codes(table.column("outcome"), OUTCOMES)
-        value = _numbers(table.column("value"), NOTHING)
+        value = numbers(table.column("value"), NOTHING)
         if ((lengths[0] > 0) & ((kind != POLL) | (outcome != OK))).any():
             raise ValueError("only a poll that is ok can have returned records")
         if ((value == NOTHING) & (kind == APPEND)).any():
@@ -127,15 +127,15 @@ class Columns:
         return cls(
             kind=kind,
             outcome=outcome,
-            invoked_ns=_numbers(table.column("invoked_ns"), NEVER),
-            completed_ns=_numbers(table.column("completed_ns"), NEVER),
+            invoked_ns=numbers(table.column("invoked_ns"), NEVER),
+            completed_ns=numbers(table.column("completed_ns"), NEVER),
             value=value,
-            offset=_numbers(table.column("offset"), NOTHING),
+            offset=numbers(table.column("offset"), NOTHING),
             starts=starts,
             poll_offset=_flat(table.column("offsets"), NOTHING),
             poll_value=_flat(table.column("values"), FOREIGN),
-            index=_numbers(table.column("index"), NOTHING),
-            process=_numbers(table.column("process"), -1).astype(np.int32),
+            index=numbers(table.column("index"), NOTHING),
+            process=numbers(table.column("process"), -1).astype(np.int32),
         )
 
     def to_table(self, topic: str = "t", partition: int = 0) -> pa.Table:
@@ -183,13 +183,14 @@ def _whole(column: Any) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _numbers(column: Any, null: int) -> Int64:
+def numbers(column: Any, null: int) -> Int64:
+    """A column of whole numbers as int64, `null` in place of nulls."""
     filled = pc.fill_null(pc.cast(_whole(column), pa.int64()), null)
     return np.asarray(_whole(filled).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _flat(column: Any, null: int) -> Int64:
-    return _numbers(pc.list_flatten(_whole(column)), null)
+    return numbers(pc.list_flatten(_whole(column)), null)
 
 
 def _codes(column: Any, names: tuple[str, ...]) -> Int8:

@@ -1,0 +1,97 @@
+"""What keeping the promises cost: how often, and for how long, appends were not possible. Figures only, always valid.
+
+appends, ok, fail, info       appends invoked in the main phase, and how they ended
+acks_share                    ok / appends
+unavailable_seconds_longest   the longest time, on any partition, in which no append was acknowledged although one had
+                              been asked for: from an acknowledgement (or the first invocation) to the next one (or the
+                              end of the main phase). It begins no earlier than the first invocation after that
+                              acknowledgement, so that an idle client counts for nothing
+append_ms_p50 … p99, max      from invocation to acknowledgement, of acknowledged appends
+poll_ms_…, end_offset_ms_…    likewise, of reads that were answered
+
+`by_window` tells the outcome of appends over time, for the report.
+
+What it cannot see: a client that never asked; time lost inside the client; it trusts the one clock of the history.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.judging import undecided
+from checkers.verdict import Validity, Verdict
+from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Columns, Int64
+
+NAME = "availability"
+
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """The whole run."""
+    history = evidence.history.filter(pc.field("phase") == "main")
+    if not history.num_rows:
+        return undecided(NAME, "no operation was recorded")
+    columns = Columns.from_table(history)
+    figures: dict[str, float] = {}
+    appends = columns.kind == APPEND
+    figures["appends"] = float(appends.sum())
+    for code, name in enumerate(OUTCOMES):
+        figures[name] = float((appends & (columns.outcome == code)).sum())
+    if figures["appends"]:
+        figures["acks_share"] = figures["ok"] / figures["appends"]
+    figures["unavailable_seconds_longest"] = max(
+        (_longest(columns, np.flatnonzero(rows & appends)) for rows in _by_partition(history)),
+        default=0.0,
+    )
+    for code, kind in enumerate(KINDS):
+        told = (columns.kind == code) & (columns.outcome == OK) & (columns.completed_ns != NEVER)
+        latency_ms = (columns.completed_ns[told] - columns.invoked_ns[told]) / 1e6
+        if len(latency_ms):
+            for name, quantile in _QUANTILES.items():
+                figures[f"{kind}_ms_{name}"] = round(float(np.quantile(latency_ms, quantile)), 6)
+    return Verdict(NAME, Validity.VALID, figures=figures)
+
+
+def _by_partition(history: pa.Table) -> list[np.typing.NDArray[np.bool_]]:
+    topics = pc.dictionary_encode(history.column("topic").combine_chunks()).indices.to_numpy()
+    numbers = history.column("partition").to_numpy()
+    keys = np.stack([topics, numbers], axis=1)
+    return [(keys == key).all(axis=1) for key in np.unique(keys, axis=0)]
+
+
+def _longest(columns: Columns, appends: Int64) -> float:
+    """Seconds; see the module's docstring."""
+    if not len(appends):
+        return 0.0
+    invoked = np.sort(columns.invoked_ns[appends])
+    told = appends[(columns.outcome[appends] == OK) & (columns.completed_ns[appends] != NEVER)]
+    answered = np.sort(columns.completed_ns[told])
+    completed = columns.completed_ns[appends]
+    end = max(int(invoked[-1]), int(completed[completed != NEVER].max(initial=0)))
+    begins = np.concatenate([[invoked[0]], answered])
+    ends = np.concatenate([answered, [end]])
+    asked = np.searchsorted(invoked, begins, side="left")
+    wanted = asked < len(invoked)
+    waited = ends[wanted] - np.maximum(begins[wanted], invoked[asked[wanted]])
+    return float(max(0, waited.max(initial=0))) / 1e9
+
+
+def by_window(history: pa.Table, window_ns: int) -> pa.Table:
+    """One row a window of `window_ns`: `start_ns`, `invoked`, and of those appends the numbers that ended `ok`, `fail`
+    and `info`, by the time of invocation; main phase only, empty windows included."""
+    main = history.filter((pc.field("phase") == "main") & (pc.field("kind") == KINDS[APPEND]))
+    invoked = main.column("invoked_ns").to_numpy().astype(np.int64)
+    windows = invoked // window_ns
+    count = int(windows.max(initial=-1)) + 1
+    columns = {
+        "start_ns": np.arange(count, dtype=np.int64) * window_ns,
+        "invoked": np.bincount(windows, minlength=count).astype(np.int64),
+    }
+    outcome = main.column("outcome").to_numpy(zero_copy_only=False)
+    for name in OUTCOMES:
+        columns[name] = np.bincount(windows[outcome == name], minlength=count).astype(np.int64)
+    return pa.table(columns)

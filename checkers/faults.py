@@ -1,0 +1,49 @@
+"""Did the faults bite? A test that broke nothing proves nothing.
+
+Every fault leaves evidence measured by the environment (`nemesis.ports`), and says itself whether it bit. A fault that
+missed (a kill of a node that was down already, a cut that stopped no message) is named; the run is still as good as its
+other faults, so the verdict stays `valid` and each miss is a finding `fault-missed`. The verdict is `unknown` when
+faults were asked for and none bit, or none was injected at all.
+
+Figures: `injected`, `bit`, `missed`, and `bit <family>` for each family.
+
+What it cannot see: whether a fault that bit could have broken anything; evidence that lies.
+"""
+
+from __future__ import annotations
+
+from checkers.evidence import RunEvidence
+from checkers.verdict import Finding, Validity, Verdict
+
+NAME = "faults"
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """The whole run."""
+    rows = evidence.faults.sort_by("started_ns").to_pylist()
+    missed = [row for row in rows if not row["bit"]]
+    figures = {"injected": float(len(rows)), "bit": float(len(rows) - len(missed)), "missed": float(len(missed))}
+    for row in rows:
+        name = f"bit {row['family']}"
+        figures[name] = figures.get(name, 0.0) + float(row["bit"])
+    findings = tuple(_missed(row) for row in missed)
+    if not evidence.settings.faults_asked or len(missed) < len(rows):
+        return Verdict(NAME, Validity.VALID, findings, figures)
+    reason = "faults were asked for, and " + (f"none of {len(rows)} bit" if rows else "none was injected")
+    return Verdict(NAME, Validity.UNKNOWN, (Finding("nothing-bit", (reason,)), *findings), figures)
+
+
+def _missed(row: dict[str, object]) -> Finding:
+    nodes = row["nodes"]
+    assert isinstance(nodes, list)
+    started_ns = int(str(row["started_ns"]))
+    unfinished = row["ended_ns"] is None
+    return Finding(
+        kind="fault-missed",
+        lines=(
+            f"{row['fault']} at {started_ns / 1e9:.3f} s on {', '.join(nodes) or 'no node'} "
+            + ("had no evidence yet when the run ended" if unfinished else "did nothing that could be measured"),
+            f"evidence: {row['evidence'] or '{}'}" + (f"; {row['note']}" if row["note"] else ""),
+        ),
+        time_ns=started_ns,
+    )

@@ -1,0 +1,96 @@
+"""After the last fault is healed the cluster becomes whole again in the time it was given, and everything can be read.
+
+*Whole* is what the runner waited for: every broker answers and is unfenced, every partition has a leader and a full
+ISR. Then the final reads must reach the end of every partition.
+
+not-recovered      something was still missing when the limit had passed
+reads-not-finished the cluster was whole, and yet the final reads did not reach the ends they were told
+
+A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
+`min.insync.replicas` nobody is left who is known to hold every committed record, and the protocol waits for a person
+(`unclean.recovery.strategy=manual`) rather than risk a loss. The verdict is then `unknown`, with that cause. It takes
+both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace, a partition
+whose last known leader is none.
+
+The verdict is `unknown` when the run ended before it came to recovery.
+
+What it cannot see: progress during faults (`checkers.availability` tells figures); what only the limit keeps from
+happening: a cluster that recovers a second later is as wrong as one that never does. The limit is part of the spec.
+"""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.fault_model import blows
+from checkers.judging import undecided
+from checkers.verdict import Finding, Validity, Verdict
+
+NAME = "liveness"
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """The whole run."""
+    recovery = evidence.recovery
+    if "recovered" not in recovery:
+        return undecided(NAME, "the run ended before it came to recovery", kind="unfinished")
+    limit_seconds, seconds = recovery.get("limit_seconds", 0), recovery.get("seconds", 0)
+    figures = {"recovery_seconds": float(seconds), "limit_seconds": float(limit_seconds)}
+    waiting = [str(line) for line in recovery.get("waiting_for") or ()]
+    if not recovery["recovered"]:
+        head = f"not whole {limit_seconds:g} s after the last fault was healed; still missing:"
+        finding = Finding("not-recovered", (head, *waiting[:4], *_more(waiting, 4)))
+        excuse = _leaderless_by_design(evidence)
+        if excuse:
+            return Verdict(NAME, Validity.UNKNOWN, (Finding("leaderless-by-design", (*excuse, head)),), figures)
+        return Verdict(NAME, Validity.INVALID, (finding,), figures)
+    if "final_reads" not in recovery:
+        return Verdict(
+            NAME, Validity.UNKNOWN, (Finding("unfinished", ("the run ended before its final reads",)),), figures
+        )
+    if not recovery["final_reads"]:
+        lines = (
+            f"the cluster was whole after {seconds:g} s",
+            f"but reading everything back did not reach the ends within {limit_seconds:g} s",
+        )
+        return Verdict(NAME, Validity.INVALID, (Finding("reads-not-finished", lines),), figures)
+    return Verdict(NAME, Validity.VALID, figures=figures)
+
+
+def _more(lines: list[str], shown: int) -> tuple[str, ...]:
+    return (f"and {len(lines) - shown} more",) if len(lines) > shown else ()
+
+
+def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
+    """Why the protocol itself may have left a partition without a leader; empty when it may not."""
+    settings = evidence.settings
+    if settings.unclean_election:
+        return ()
+    stopped = sorted({blow.node for blow in blows(evidence.faults) if blow.killed > 0 or blow.lost_bytes > 0})
+    brokers = [node for node in stopped if node.startswith("b")]
+    if len(brokers) <= settings.losses_tolerated:
+        return ()
+    leaderless = _leaderless(evidence)
+    if leaderless is not None and not leaderless:
+        return ()
+    which = f": {', '.join(leaderless)}" if leaderless else ""
+    return (
+        f"{len(brokers)} brokers ended uncleanly ({', '.join(brokers)}), and the protocol survives "
+        f"{settings.losses_tolerated}: it may leave a partition without a leader rather than lose data{which}",
+    )
+
+
+def _leaderless(evidence: RunEvidence) -> list[str] | None:
+    """Partitions the controller left without a leader; None without a trace."""
+    trace = evidence.trace
+    changes = trace.filter(pc.equal(trace.column("kind"), "partition_changed")).sort_by("seq")
+    if not changes.num_rows:
+        return None
+    last = {
+        (topic, partition): leader
+        for topic, partition, leader in zip(
+            *(changes.column(name).to_pylist() for name in ("topic", "partition", "leader")), strict=True
+        )
+    }
+    return [f"{topic}-{partition}" for (topic, partition), leader in sorted(last.items()) if leader < 0]

@@ -1,0 +1,192 @@
+"""Replica logs match (Log Matching), are equal below the high watermark, and equal altogether after recovery.
+
+Looked at are the logs on the replicas' disks when the run ended, two at a time, where both have records.
+
+log-mismatch     two records with one offset and one leader epoch differ; or they are equal, and a record before them
+                 is not. A leader writes one record an offset, and followers copy prefixes, so this holds always: for
+                 uncommitted records, before recovery, after unclean elections, after power losses.
+log-divergence   before recovery, two records differ below both replicas' high watermarks: one replica has something
+                 else than what was committed. Counted when the topic allows unclean elections; excused beyond the
+                 fault model.
+replicas-differ  after recovery the logs are not equal from start to end. Clients have stopped by then and every replica
+                 is in the ISR, so nothing is left to be copied or cut; nothing excuses it.
+
+A record is compared by offset, leader epoch, value, producer id and sequence.
+
+The verdict is `unknown` when there are fewer logs than replicas: nothing is known of the others.
+
+What it cannot see: that all replicas are wrong in the same way; divergence that was repaired before the end; a replica
+whose high watermark is not known (-1) is compared below it only after recovery.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.fault_model import allowances, usual
+from checkers.judging import Allowance, Violations, judge, together
+from checkers.loss import of_partition
+from checkers.verdict import Finding, Validity, Verdict, worst
+from workloads.columns import FOREIGN, Int64, numbers
+
+NAME = "logs"
+
+_COMPARED = ("offset", "leader_epoch", "value", "producer_id", "sequence")
+_OFFSET, _EPOCH, _VALUE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Log:
+    """One replica's log."""
+
+    node: str
+    start: int
+    end: int
+    high_watermark: int
+    records: Int64
+    """A row a record, ordered by offset; columns as `_COMPARED`."""
+
+    def between(self, first: int, last: int) -> Int64:
+        """The records with offsets in [first, last)."""
+        low, high = np.searchsorted(self.records[:, _OFFSET], [first, last])
+        return self.records[low:high]
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """Every partition of which a replica was found."""
+    special, rule = allowances(evidence), usual(evidence)
+    ends = evidence.replica_ends
+    keys = ends.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
+    last_ns = pc.max(evidence.history.column("completed_ns")).as_py() or 0
+    verdicts = [
+        check_partition(
+            of_partition(evidence.replicas, key["topic"], key["partition"]),
+            of_partition(ends, key["topic"], key["partition"]),
+            replicas_expected=evidence.settings.replication_factor,
+            recovered=bool(evidence.recovery.get("recovered")),
+            collected_ns=last_ns,
+            allowance=special.get((key["topic"], key["partition"]), rule),
+        )
+        for key in keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist()
+    ]
+    return together(NAME, verdicts, "no replica's log was collected")
+
+
+def check_partition(
+    replicas: pa.Table,
+    replica_ends: pa.Table,
+    *,
+    replicas_expected: int,
+    recovered: bool,
+    collected_ns: int = 0,
+    allowance: Allowance | None = None,
+) -> Verdict:
+    """The logs of one partition, collected at `collected_ns`."""
+    ends = replica_ends.sort_by("node").to_pylist()
+    topic, partition = (ends[0]["topic"], ends[0]["partition"]) if ends else ("", -1)
+    logs = [_log(replicas, row) for row in ends]
+    found: dict[str, list[tuple[int, Finding]]] = {"log-mismatch": [], "log-divergence": [], "replicas-differ": []}
+    for one, other in itertools.combinations(logs, 2):
+        for kind, offset, lines in _compare(one, other, recovered):
+            finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
+            found[kind].append((offset, finding))
+    violations = [
+        Violations(
+            kind,
+            np.array([offset for offset, _ in entries], dtype=np.int64),
+            np.full(len(entries), collected_ns, dtype=np.int64),
+            lambda number, entries=entries: entries[number][1],  # type: ignore[misc]
+        )
+        for kind, entries in found.items()
+    ]
+    figures = {"logs": float(len(logs)), "records": float(replicas.num_rows)}
+    verdict = judge(NAME, violations, allowance or Allowance(), figures)
+    if len(logs) >= replicas_expected:
+        return verdict
+    missing = Finding(
+        "logs-missing",
+        (f"{len(logs)} of {replicas_expected} replicas' logs were collected: {', '.join(log.node for log in logs)}",),
+        topic,
+        partition,
+    )
+    return Verdict(NAME, worst([verdict.validity, Validity.UNKNOWN]), (*verdict.findings, missing), verdict.figures)
+
+
+def _log(replicas: pa.Table, ends: dict[str, object]) -> Log:
+    rows = replicas.filter(pc.field("node") == ends["node"])
+    filled = [numbers(rows.column(name), FOREIGN) for name in _COMPARED]
+    records = np.stack(filled, axis=1) if rows.num_rows else np.empty((0, len(_COMPARED)), dtype=np.int64)
+    return Log(
+        node=str(ends["node"]),
+        start=int(str(ends["log_start"])),
+        end=int(str(ends["log_end"])),
+        high_watermark=int(str(ends["high_watermark"])),
+        records=records[np.argsort(records[:, _OFFSET], kind="stable")],
+    )
+
+
+_Difference = tuple[str, int, tuple[str, ...]]
+
+
+def _compare(one: Log, other: Log, recovered: bool) -> list[_Difference]:
+    """(kind, offset, lines) of the first difference of each kind between two logs."""
+    first, last = max(one.start, other.start), min(one.end, other.end)
+    ours, theirs = one.between(first, last), other.between(first, last)
+    offsets = np.union1d(ours[:, _OFFSET], theirs[:, _OFFSET])
+    ours, theirs = _spread(ours, offsets), _spread(theirs, offsets)
+    differs = (ours != theirs).any(axis=1)
+    found: list[_Difference] = []
+    if differs.any():
+        at = int(np.argmax(differs))
+        same_epoch = (ours[:, _EPOCH] == theirs[:, _EPOCH]) & (np.arange(len(offsets)) >= at)
+        if same_epoch.any():
+            match = int(np.argmax(same_epoch))
+            lines = _both(one, other, ours, theirs, at)
+            if match > at:
+                lines += (
+                    f"yet at offset {offsets[match]} both hold a record of leader epoch {ours[match, _EPOCH]}, so "
+                    "everything before it should be the same",
+                )
+            found.append(("log-mismatch", int(offsets[at]), lines))
+        committed = min(one.high_watermark, other.high_watermark)
+        if offsets[at] < committed and not recovered:
+            reason = (
+                f"both high watermarks ({one.high_watermark} and {other.high_watermark}) are above offset {offsets[at]}"
+            )
+            found.append(("log-divergence", int(offsets[at]), (*_both(one, other, ours, theirs, at), reason)))
+        if recovered:
+            reason = "the cluster had recovered, and both replicas were in sync"
+            found.append(("replicas-differ", int(offsets[at]), (*_both(one, other, ours, theirs, at), reason)))
+    elif recovered and one.end != other.end:
+        short, long = sorted((one, other), key=lambda log: log.end)
+        lines = (
+            f"{short.node}'s log ends at {short.end}, {long.node}'s at {long.end}",
+            "the cluster had recovered, and both replicas were in sync",
+        )
+        found.append(("replicas-differ", short.end, lines))
+    return found
+
+
+def _spread(records: Int64, offsets: Int64) -> npt.NDArray[np.int64]:
+    """One row for each of `offsets`; FOREIGN in all columns but the offset where there is no record."""
+    spread = np.full((len(offsets), len(_COMPARED)), FOREIGN, dtype=np.int64)
+    spread[:, _OFFSET] = offsets
+    spread[np.searchsorted(offsets, records[:, _OFFSET])] = records
+    return spread
+
+
+def _both(one: Log, other: Log, ours: Int64, theirs: Int64, at: int) -> tuple[str, ...]:
+    def words(log: Log, record: Int64) -> str:
+        if record[_EPOCH] == FOREIGN:
+            return f"{log.node} has no record at offset {record[_OFFSET]}, though its log ends at {log.end}"
+        value = "no client's value" if record[_VALUE] == FOREIGN else f"value {record[_VALUE]}"
+        return f"{log.node} holds {value} at offset {record[_OFFSET]}, written in leader epoch {record[_EPOCH]}"
+
+    return words(one, ours[at]), words(other, theirs[at])

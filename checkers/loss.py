@@ -1,0 +1,192 @@
+"""No acknowledged record is lost, and no record a consumer was given.
+
+A record is *promised* once its append was acknowledged with acks=all, or once any poll returned it: consumers read
+below the high watermark, and what is below it stays, whatever its producer asked for. A promised record is *lost* if,
+at the end of the run,
+
+- the final reads were completed (each partition read from its start to the end it was told) and did not return it; or
+- the log of every replica was collected and none holds it. This needs no recovery: a record on no disk is gone.
+
+With acks=1 or 0 an acknowledged record that nobody read is not promised; those lost are counted as
+`acknowledged_lost_allowed`. Topics with unclean elections promise nothing, so what they lose is counted as `allowed`.
+When more replicas lost data at one time than the protocol survives, records that existed then at the offsets concerned
+are excused, which makes the verdict `unknown` (`checkers.fault_model`).
+
+The verdict is `unknown` too when neither look was possible for a promised record: it was not finally read, and is still
+on some disk, from where it may return or be cut.
+
+What it cannot see: loss of a record whose acknowledgement never reached the client, and that nobody read; loss that is
+made good before the run ends (reads in between that went back in time are `checkers.linearizability`'s); whether a
+record is on enough replicas (`checkers.logs`). It trusts that one value is one record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.fault_model import allowances, usual
+from checkers.judging import Allowance, Violations, judge, together
+from checkers.verdict import Finding, Validity, Verdict, worst
+from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
+
+NAME = "loss"
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """Every partition of a run."""
+    special, rule = allowances(evidence), usual(evidence)
+    verdicts = [
+        check_partition(
+            rows,
+            of_partition(evidence.replicas, topic, number),
+            topic=topic,
+            partition=number,
+            acks=evidence.settings.acks,
+            finally_read=bool(evidence.recovery.get("final_reads")),
+            every_log=of_partition(evidence.replica_ends, topic, number).num_rows
+            >= max(1, evidence.settings.replication_factor),
+            allowance=special.get((topic, number), rule),
+        )
+        for topic, number, rows in partitions(evidence.history)
+    ]
+    return together(NAME, verdicts, "no operation was recorded")
+
+
+def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:
+    """The rows of one partition."""
+    return table.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))
+
+
+def check_partition(
+    history: pa.Table,
+    replicas: pa.Table,
+    *,
+    topic: str = "",
+    partition: int = -1,
+    acks: int = -1,
+    finally_read: bool,
+    every_log: bool,
+    allowance: Allowance | None = None,
+) -> Verdict:
+    """One partition. `finally_read`: its final reads were completed; `every_log`: `replicas` holds all its replicas."""
+    columns = Columns.from_table(history)
+    final = np.asarray(pc.equal(history.column("phase"), "final").to_numpy(zero_copy_only=False), dtype=bool)
+    final_values, _, _ = _returned(columns, final)
+    stored = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
+    values, offsets, rows = _promised(columns, acks)
+    read, on_disk = np.isin(values, final_values), np.isin(values, stored)
+    missing = np.zeros(len(values), dtype=bool)
+    if finally_read:
+        missing |= ~read
+    if every_log:
+        missing |= ~on_disk
+    lost = np.flatnonzero(missing)
+    known = columns.completed_ns[columns.completed_ns != NEVER]
+    end_ns = int(known.max(initial=0))
+
+    def explain(number: int) -> Finding:
+        which = int(lost[number])
+        row, value, offset = int(rows[which]), int(values[which]), int(offsets[which])
+        return Finding(
+            kind="lost-append" if columns.kind[row] == APPEND else "lost-read",
+            lines=(columns.describe(row), *_where(columns, final, replicas, value, offset, finally_read)),
+            topic=topic,
+            partition=partition,
+            operations=(columns.index_of(row),),
+            offsets=(offset,),
+            time_ns=int(columns.completed_ns[row]),
+        )
+
+    kind = columns.kind[rows[lost]]
+    found = []
+    for name, code in (("lost-append", APPEND), ("lost-read", POLL)):
+        chosen = np.flatnonzero(kind == code)
+        found.append(
+            Violations(
+                name,
+                offsets[lost[chosen]],
+                np.full(len(chosen), end_ns, dtype=np.int64),
+                lambda number, chosen=chosen: explain(int(chosen[number])),  # type: ignore[misc]
+                columns.invoked_ns[_appended_by(columns, values[lost[chosen]], rows[lost[chosen]])],
+            )
+        )
+    figures = {
+        "promised": float(len(values)),
+        "lost": float(len(lost)),
+        "acknowledged_lost_allowed": float(_unpromised_lost(columns, values, final_values, acks, finally_read)),
+    }
+    verdict = judge(NAME, found, allowance or Allowance(), figures)
+    undecided = np.flatnonzero(~missing) if not finally_read else np.empty(0, dtype=np.int64)
+    if not len(undecided):
+        return verdict
+    reason = Finding(
+        kind="not-finally-read",
+        lines=(
+            f"{len(undecided)} records promised to stay were not read back: the final reads were not completed",
+            f"{int(on_disk[undecided].sum())} of them are on at least one replica's disk",
+        ),
+        topic=topic,
+        partition=partition,
+    )
+    return Verdict(NAME, worst([verdict.validity, Validity.UNKNOWN]), (*verdict.findings, reason), verdict.figures)
+
+
+def _returned(columns: Columns, chosen: np.typing.NDArray[np.bool_]) -> tuple[Int64, Int64, Int64]:
+    """(values, offsets, poll rows) of all records that the chosen polls returned."""
+    lengths = np.diff(columns.starts)
+    mask = np.repeat(chosen, lengths)
+    rows = np.repeat(np.arange(len(columns)), lengths)[mask]
+    return columns.poll_value[mask], columns.poll_offset[mask], rows
+
+
+def _promised(columns: Columns, acks: int) -> tuple[Int64, Int64, Int64]:
+    """(values, offsets, witness rows) of all promised records, a value once, acknowledged appends before polls."""
+    told = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0))
+    told = told if acks == -1 else told[:0]
+    seen_values, seen_offsets, seen_rows = _returned(columns, np.ones(len(columns), dtype=bool))
+    values = np.concatenate([columns.value[told], seen_values])
+    offsets = np.concatenate([columns.offset[told], seen_offsets])
+    rows = np.concatenate([told, seen_rows])
+    _, first = np.unique(values, return_index=True)
+    first = np.sort(first)
+    return values[first], offsets[first], rows[first]
+
+
+def _appended_by(columns: Columns, values: Int64, otherwise: Int64) -> Int64:
+    """The rows that appended `values`; those in `otherwise` where nobody did."""
+    appends = np.flatnonzero(columns.kind == APPEND)
+    if not len(appends):
+        return otherwise
+    order = appends[np.argsort(columns.value[appends], kind="stable")]
+    where = np.minimum(np.searchsorted(columns.value[order], values), len(order) - 1)
+    return np.where(columns.value[order][where] == values, order[where], otherwise)
+
+
+def _unpromised_lost(columns: Columns, promised: Int64, final_values: Int64, acks: int, finally_read: bool) -> int:
+    if acks == -1 or not finally_read:
+        return 0
+    told = columns.value[(columns.kind == APPEND) & (columns.outcome == OK)]
+    return int((~np.isin(told, final_values) & ~np.isin(told, promised)).sum())
+
+
+def _where(
+    columns: Columns, final: np.typing.NDArray[np.bool_], replicas: pa.Table, value: int, offset: int, read: bool
+) -> tuple[str, ...]:
+    """What is there instead, as the final reads and the disks tell."""
+    lines = []
+    if read:
+        values, offsets, _ = _returned(columns, final)
+        instead = values[offsets == offset]
+        end = int(offsets.max(initial=-1)) + 1
+        lines.append(
+            f"the final reads did not return value {value}: "
+            + (f"offset {offset} held value {instead[0]}" if len(instead) else f"they ended at {end}")
+        )
+    holders = replicas.filter(pc.field("value") == value)
+    if replicas.num_rows or not read:
+        found = [f"{row['node']} at offset {row['offset']}" for row in holders.to_pylist()]
+        lines.append(f"on disk at the end: {', '.join(found) if found else 'on no replica'}")
+    return tuple(lines)
