@@ -1,0 +1,293 @@
+"""What a log survives: power losses, kills and torn files at any moment, also in the middle of its own doings.
+
+A `Life` keeps every state the log had since its last flush. Whatever a loss leaves must be a prefix, in whole batches,
+of one of them, with at least the batches that were flushed and not cut since; epoch cache and producer table must be
+those made from the batches alone. Every batch's bytes are unique, so that a mixture of two states, such as an old tail
+that came back behind new batches, is a prefix of neither.
+
+Hypothesis leads one life after another and makes a failing one short; plain seeds lead longer ones, which meet the rare
+orders of events (cut, roll, kill, loss) that short ones miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from images.broker.batch import HEADER_BYTES, build, iterate, parse
+from images.broker.epochs import EpochCache
+from images.broker.log import EPOCH_CHECKPOINT, Log, LogConfig
+from images.broker.producers import ProducerTable, record
+from tests.broker.disk_model import DiskModel, Draw, PowerCut
+
+DIRECTORY = "data/topic-0"
+
+
+@dataclass(frozen=True)
+class State:
+    """A log as a list: where it starts and its batches."""
+
+    start: int
+    batches: tuple[bytes, ...] = ()
+
+    @property
+    def end(self) -> int:
+        return parse(self.batches[-1]).next_offset if self.batches else self.start
+
+    def cut(self, to: int) -> State:
+        """Without what reaches beyond `to`; below the start, empty and starting there."""
+        if to < self.start:
+            return State(to)
+        return State(self.start, tuple(one for one in self.batches if parse(one).next_offset <= to))
+
+    def begins(self, other: State) -> bool:
+        return self.start == other.start and self.batches == other.batches[: len(self.batches)]
+
+
+class Life:
+    """One log and the losses it meets. Each method below `OPERATIONS` is one thing that happens to it."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.disk = DiskModel()
+        self.config = LogConfig(
+            segment_bytes=self.one_of(150, 250, 400, 1 << 30),
+            flush_interval_messages=self.one_of(1 << 62, 4, 1),
+            index_interval_bytes=self.one_of(0, 200),
+        )
+        self.written = 0
+        self.epoch = 0
+        self.now = State(0)
+        self.earlier: list[State] = []
+        """What the log was before each cut since the last flush."""
+        self.flushed = State(0)
+        self.reopen()
+
+    def one_of(self, *choices: int) -> int:
+        return choices[self.draw(0, len(choices) - 1)]
+
+    # ---- what a broker does ------------------------------------------------------------------------------------------
+
+    def append(self) -> None:
+        for _ in range(self.draw(1, 6)):
+            after = self.appended()
+            self.log.append(after.batches[-1])
+            self.now = after  # what it was before is a prefix of this, and needs no keeping
+            if self.log.recovery_point == after.end:
+                self.note_flush()
+
+    def truncate(self) -> None:
+        to = max(0, self.now.end - self.draw(-1, 8))
+        after = self.now.cut(to)
+        assert self.log.truncate(to) == after.end
+        self.note_cut(after)
+
+    def truncate_fully(self) -> None:
+        to = max(0, self.now.end + self.draw(-5, 5))
+        self.log.truncate_fully_and_start_at(to)
+        self.now = self.flushed = State(to)  # removing whole files is synced at once: none comes back
+        self.earlier = []
+
+    def take_over(self) -> None:
+        self.epoch += 1
+        self.log.assign_epoch(self.epoch, self.now.end)
+
+    def flush(self) -> None:
+        self.log.flush()
+        self.note_flush()
+
+    def close_and_open(self) -> None:
+        self.log.close(clean=True)
+        self.note_flush()
+        damage = self.draw(0, 3)
+        if damage == 1:
+            self.disk.delete(f"{DIRECTORY}/{EPOCH_CHECKPOINT}")
+        elif damage == 2:
+            file = self.disk.open(f"{DIRECTORY}/{EPOCH_CHECKPOINT}")
+            file.truncate(file.size() - 1)
+        elif damage == 3:
+            for name in self.disk.list(DIRECTORY):
+                if name.endswith(".snapshot") and self.draw(0, 1):
+                    self.disk.delete(f"{DIRECTORY}/{name}")
+        self.reopen()
+        assert self.log.recovery.clean
+        assert self.read() == self.now
+
+    # ---- what befalls it ---------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        self.reopen()
+        assert not self.log.recovery.clean
+        assert not self.log.recovery.cut_bytes
+        assert self.read() == self.now
+
+    def lose_power(self) -> None:
+        self.lose({self.now, *self.earlier}, self.flushed)
+
+    def lose_power_after_a_clean_close(self) -> None:
+        self.log.close(clean=True)
+        self.note_flush()
+        self.lose({self.now}, self.now)
+        assert self.log.recovery.clean
+
+    def lose_power_within(self) -> None:
+        """The loss strikes after a few changes to the disk, whatever the log is at then."""
+        possible, flushed = {self.now, *self.earlier}, self.flushed
+        do: Callable[[], object]
+        doing = self.draw(0, 5)
+        if doing == 0:
+            after = self.appended()
+            possible.add(after)
+            do = lambda: self.log.append(after.batches[-1])  # noqa: E731
+        elif doing <= 2:
+            to = max(0, self.now.end - self.draw(0, 8))
+            after = self.now.cut(to) if doing == 1 else State(to)
+            possible.add(after)
+            if doing == 1 and to >= self.now.start:
+                flushed = flushed if after.end >= flushed.end else flushed.cut(after.end)
+            else:
+                # Old segments go first, the new one comes last: in between there may be none at all.
+                possible.add(State(0))
+                flushed = None
+            do = (lambda: self.log.truncate(to)) if doing == 1 else (lambda: self.log.truncate_fully_and_start_at(to))
+        elif doing == 3:
+            do = self.log.flush
+        elif doing == 4:
+            do = lambda: self.log.close(clean=True)  # noqa: E731
+        else:
+            do = self.reopen
+        self.disk.fail_after(self.draw(0, 12))
+        try:
+            do()
+        except PowerCut:
+            pass
+        self.lose(possible, flushed)
+
+    OPERATIONS = (
+        append,
+        truncate,
+        flush,
+        kill,
+        lose_power,
+        lose_power_within,
+        close_and_open,
+        lose_power_after_a_clean_close,
+        take_over,
+        truncate_fully,
+    )
+    WEIGHTS = (40, 12, 5, 8, 5, 5, 4, 2, 4, 2)
+
+    # ---- the promises ------------------------------------------------------------------------------------------------
+
+    def lose(self, possible: set[State], flushed: State | None) -> None:
+        """`flushed`: what must be there at least, None when removing everything was under way."""
+        self.disk.lose_power(self.draw, is_not_an_epoch_byte)
+        self.reopen()
+        found = self.read()
+        assert any(found.begins(state) for state in possible), "a log that never was"
+        assert flushed is None or flushed.begins(found), "flushed batches are gone"
+        self.now = self.flushed = found
+        self.earlier = []
+
+    def check(self) -> None:
+        epochs, producers = EpochCache(), ProducerTable()
+        for one in self.now.batches:
+            header = parse(one)
+            epochs = epochs.assign(header.leader_epoch, header.base_offset)
+            producers = record(producers, header)
+        assert self.log.epochs.truncate_end(self.log.end) == epochs
+        assert len(self.log.epochs.entries) <= len(epochs.entries) + 1
+        assert self.log.producers == producers
+        assert self.log.last_batch_epoch == epochs.latest
+        assert (self.log.start, self.log.end) == (self.now.start, self.now.end)
+        assert self.log.recovery_point <= self.flushed.end
+
+    # ---- the parts ---------------------------------------------------------------------------------------------------
+
+    def appended(self) -> State:
+        """The state with one more batch."""
+        self.written += 1
+        epoch = (parse(self.now.batches[-1]).leader_epoch if self.now.batches else 0) + self.one_of(0, 0, 0, 1)
+        self.epoch = max(self.epoch, epoch)
+        producer = self.draw(0, 2)
+        one = build(
+            [b"%d" % self.written] * self.draw(1, 3),
+            timestamp_ms=self.written,
+            producer_id=producer if producer else -1,
+            producer_epoch=self.draw(0, 1) if producer else -1,
+            base_sequence=self.draw(0, 6) if producer else -1,
+            leader_epoch=epoch,
+            base_offset=self.now.end,
+        )
+        return State(self.now.start, (*self.now.batches, one))
+
+    def note_cut(self, after: State) -> None:
+        if not after.begins(self.now):
+            self.earlier, self.flushed = [], after
+        elif after != self.now:
+            self.earlier.append(self.now)
+            self.flushed = self.flushed.cut(after.end)
+        self.now = after
+
+    def note_flush(self) -> None:
+        self.flushed, self.earlier = self.now, []
+
+    def reopen(self) -> None:
+        self.log = Log.open(self.disk, DIRECTORY, self.config, [].append)
+
+    def read(self) -> State:
+        found: list[bytes] = []
+        offset = self.log.start
+        while offset < self.log.end:
+            for header, one in iterate(self.log.read(offset, 1 << 30, self.log.end)):
+                found.append(one)
+                offset = header.next_offset
+        return State(self.log.start, tuple(found))
+
+
+def is_not_an_epoch_byte(path: str, content: bytes, at: int) -> bool:
+    """No checksum covers a batch's leader epoch: damage there cannot be found, so none is done."""
+    start = 0
+    while path.endswith(".log") and start + HEADER_BYTES <= len(content) and start <= at:
+        if start + 12 <= at < start + 16:
+            return False
+        start += parse(content, start).size
+    return True
+
+
+class LogUnderLosses(RuleBasedStateMachine):
+    """A life that Hypothesis leads."""
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        self.life = Life(lambda low, high: data.draw(st.integers(low, high)))
+
+    @rule(operation=st.sampled_from(Life.OPERATIONS), data=st.data())
+    def happen(self, operation: Callable[[Life], None], data: st.DataObject) -> None:
+        self.life.draw = lambda low, high: data.draw(st.integers(low, high))
+        operation(self.life)
+
+    @invariant()
+    def promises(self) -> None:
+        if hasattr(self, "life"):
+            self.life.check()
+
+
+TestLogUnderLosses = LogUnderLosses.TestCase
+TestLogUnderLosses.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("lives", [range(start, start + 50) for start in range(0, 400, 50)], ids=str)
+def test_many_long_lives(lives: range) -> None:
+    for seed in lives:
+        random = Random(seed)
+        life = Life(random.randint)
+        for operation in random.choices(Life.OPERATIONS, Life.WEIGHTS, k=60):
+            operation(life)
+            life.check()
