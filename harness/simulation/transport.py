@@ -198,6 +198,7 @@ class SimTransport(asyncio.Transport):
     def attach(self, protocol: asyncio.Protocol) -> None:
         """Give the connection to a protocol, which is told at the loop's next turn."""
         self._protocol = protocol
+        self._context = copy_context()
         self._loop.call_soon(self._made, context=self._context)
 
     def _made(self) -> None:
