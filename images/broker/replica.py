@@ -222,6 +222,8 @@ class Replica:
             )
         answer = leading.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._take(answer.step)
+        if self._asking:
+            self._wake()
         if answer.error is not ErrorCode.none:
             self._trace_fenced("fetch", fetch.leader_epoch, answer.error, fetch.replica)
             return Slice(answer.error)
