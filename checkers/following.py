@@ -67,6 +67,8 @@ class Followed:
     committed: list[int] = field(default_factory=list)
     """Leader epoch by offset, of what was ever below a leader's high watermark."""
     committed_ns: list[int] = field(default_factory=list)
+    committed_in: list[int] = field(default_factory=list)
+    """The leader epoch of the leader whose high watermark passed it."""
     leaders: dict[int, str] = field(default_factory=dict)
     """Who led in each leader epoch."""
     leader: int = -1
@@ -196,7 +198,8 @@ def _became_leader(partition: Followed, event: Event, _: CheckSettings) -> None:
     partition.high_watermarks[event.node] = UNKNOWN
     _leads(partition, event, event.node)
     missing = partition.first_missing(log)
-    if missing is not None:
+    # A node may learn late of an election that others have followed since: of those commits it need know nothing.
+    if missing is not None and partition.committed_in[missing] < event.leader_epoch:
         _breach(
             partition,
             event,
@@ -260,6 +263,7 @@ def _high_watermark(partition: Followed, event: Event, _: CheckSettings) -> None
     for offset in range(len(partition.committed), min(after, len(log))):
         partition.committed.append(log[offset])
         partition.committed_ns.append(event.time_ns)
+        partition.committed_in.append(event.leader_epoch)
 
 
 def _counted_rightly(partition: Followed, event: Event, node: str, before: int, after: int, moved: str) -> None:

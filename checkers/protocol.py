@@ -6,7 +6,8 @@ last decided, and who restarted since it last registered. A record is known by i
 Matching (`checkers.logs`) entitles to. Then, for every partition:
 
 two-leaders-one-epoch     no two nodes lead, or are elected, in one leader epoch
-leader-incomplete         whoever becomes leader holds everything committed (Leader Completeness)
+leader-incomplete         whoever becomes leader holds everything committed in an earlier leader epoch (Leader
+                          Completeness)
 candidate-incomplete      after every ISR change, election, registration and recovery each member of ISR ∪ ELR holds
                           everything committed (Leader Candidate Completeness)
 unclean-election          nobody is elected who was in neither the ISR nor the ELR, unless the topic allows it
@@ -31,6 +32,9 @@ has registered and still is a member.
 
 *A replica that lost data is not held to what a leader counted for it before.* b2 had fetched up to 100, and lost 95–99;
 b3 catches up, and the leader moves on to 100. It could not know. Not so once b2 has joined an ISR again.
+
+*A node may become leader long after it was elected.* b3 is elected in epoch 1 and paused before it hears of it; b2 leads
+in epoch 4 and commits; b3 wakes, takes up epoch 1 for an instant and lacks what b2 committed. It will commit nothing.
 
 *Events of one instant are judged together, when it is over.* Registering writes several records in one batch; between
 them the cluster is in a state that nobody can see.
