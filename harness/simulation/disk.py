@@ -365,6 +365,8 @@ class SimFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source`: a file by a file, or a directory where none or an empty one stands."""
+        if not self._mounted:
+            return
         disk = self.disk
         *source_parents, source_name = _names(source)
         *target_parents, target_name = _names(target)
@@ -407,6 +409,8 @@ class SimFiles:
 
     def sync_directory(self, directory: str) -> None:
         """Make the changes in a directory durable."""
+        if not self._mounted:
+            return
         place = self.disk.directory(_names(directory), directory, create=False)
         if self.takes_effect():
             self.disk.sync_directory(place, directory)

@@ -332,8 +332,8 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
     def is_closing(self) -> bool:
-        """Whether close or abort was called, or the connection is known to be lost."""
-        return self._closing
+        """Whether close or abort was called, the connection is known to be lost, or the process is dead."""
+        return self._closing or not self._loop.alive  # asyncio's StreamWriter complains when it is dropped open
 
     def is_reading(self) -> bool:
         """Whether arriving data is handed over."""
