@@ -164,9 +164,12 @@ class SimDisk:
     def find(self, path: str) -> _Entry | None:
         entry: _Entry = self._root
         for name in _names(path):
-            if not isinstance(entry, _Directory) or name not in entry.entries:
+            if isinstance(entry, _File):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+            below = entry.entries.get(name)
+            if below is None:
                 return None
-            entry = entry.entries[name]
+            entry = below
         return entry
 
     def directory(self, names: list[str], path: str, *, create: bool) -> _Directory:
@@ -354,7 +357,10 @@ class SimFiles:
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory is there."""
-        return self.disk.find(path) is not None
+        try:
+            return self.disk.find(path) is not None
+        except NotADirectoryError:
+            return False
 
     def list(self, directory: str) -> list[str]:
         """Names in a directory, sorted; empty when it does not exist."""
@@ -378,15 +384,16 @@ class SimFiles:
         replaced = target_directory.entries.get(target_name)
         if replaced is entry:
             return
-        if isinstance(replaced, _Directory):
-            if isinstance(entry, _File):
-                raise IsADirectoryError(errno.EISDIR, "Is a directory", target)
-            if replaced.entries:
-                raise OSError(errno.ENOTEMPTY, "Directory not empty", target)
-        elif isinstance(replaced, _File) and isinstance(entry, _Directory):
-            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", target)
         if isinstance(entry, _Directory) and _lies_below(target_directory, entry):
             raise OSError(errno.EINVAL, "Invalid argument", target)
+        if isinstance(replaced, _Directory):
+            if isinstance(entry, _Directory) or _lies_below(source_directory, replaced):
+                if replaced.entries:
+                    raise OSError(errno.ENOTEMPTY, "Directory not empty", target)
+            else:
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", target)
+        elif isinstance(replaced, _File) and isinstance(entry, _Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", target)
         if self.takes_effect():
             if isinstance(replaced, _File):
                 disk.release(replaced)
