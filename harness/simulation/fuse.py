@@ -19,9 +19,9 @@ class Fuse:
     def __init__(self) -> None:
         self.armed = False
         self._left = 0
-        self._action: Callable[[], None] = _nothing
+        self._action: Callable[[], object] = _nothing
 
-    def arm(self, effects: int, action: Callable[[], None]) -> None:
+    def arm(self, effects: int, action: Callable[[], object]) -> None:
         """Call `action` just before the effect number `effects` (from 1) from now."""
         self.armed = True
         self._left = effects

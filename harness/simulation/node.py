@@ -132,7 +132,7 @@ class SimNode:
         missed = loop.thaw()
         return self.world.now_ns - self._paused_at_ns, missed
 
-    def arm(self, effects: int, action: Callable[[], None]) -> None:
+    def arm(self, effects: int, action: Callable[[], object]) -> None:
         """Call `action` just before the process's effect number `effects` from now, unless it ends before.
 
         An effect is a change on disk or a write to a connection. A process that `action` kills runs on to its next

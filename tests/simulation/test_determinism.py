@@ -93,7 +93,11 @@ async def _spoil(world: World, spoil: str) -> None:
 
 def _in_a_process(hash_seed: str, seed: int, spoil: str = "") -> str:
     return subprocess.run(
-        [sys.executable, "-c", f"from tests.simulation.test_determinism import crowd; print(crowd({seed}, {spoil!r})[0])"],
+        [
+            sys.executable,
+            "-c",
+            f"from tests.simulation.test_determinism import crowd; print(crowd({seed}, {spoil!r})[0])",
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
         capture_output=True,

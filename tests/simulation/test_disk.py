@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -160,8 +161,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
             assert contents in possible
         else:
             torn = any(
-                after.startswith(contents) and contents.startswith(before)
-                for before, after in zip(possible, possible[1:], strict=False)
+                after.startswith(contents) and contents.startswith(before) for before, after in pairwise(possible)
             )
             assert contents in possible or torn
 
@@ -208,9 +208,7 @@ class SameAsTheRealOne(RuleBasedStateMachine):
 
         self.check(act)
 
-    @rule(
-        source=st.sampled_from(["a", "a/b", "a/b/c", "d", "d/x"]), to=st.sampled_from(["a", "a/b", "d", "e/f", "g"])
-    )
+    @rule(source=st.sampled_from(["a", "a/b", "a/b/c", "d", "d/x"]), to=st.sampled_from(["a", "a/b", "d", "e/f", "g"]))
     def rename(self, source: str, to: str) -> None:
         self.check(lambda files: files.rename(source, to))
 

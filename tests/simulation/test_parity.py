@@ -85,9 +85,9 @@ async def timeouts_and_cancellation(note: Note) -> None:
         finally:
             note("finally")
 
-    for wait in (lambda: asyncio.wait_for(stubborn(), 0.01), lambda: _with_timeout(stubborn())):
+    for wait in (asyncio.wait_for(stubborn(), 0.01), _with_timeout(stubborn())):
         try:
-            await wait()
+            await wait
         except TimeoutError:
             note("timeout")
     task = asyncio.create_task(stubborn())
@@ -320,7 +320,7 @@ async def half_closed_connections_still_carry_answers(note: Note) -> None:
         transport.write(b"more")
     except RuntimeError as error:
         note(str(error))
-    while not accepted.data:
+    while not accepted.data:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.005)
     other.write(b"answer")

@@ -54,6 +54,7 @@ def test_a_killed_process_runs_no_finally_while_the_world_goes_on(world: World) 
 
 def test_what_a_dead_process_leaves_has_no_effect_and_makes_no_noise(capfd: pytest.CaptureFixture[str]) -> None:
     """The `finally` blocks of suspended coroutines run when the world is closed, with every door shut."""
+    world = World(1)
     reached: list[str] = []
     exits: list[Exit] = []
 
@@ -107,7 +108,7 @@ def test_what_a_dead_process_leaves_has_no_effect_and_makes_no_noise(capfd: pyte
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with World(1) as world:
+        with world:
             world.run(scenario())
             assert reached == []
             before = world.hexdigest()
@@ -116,7 +117,6 @@ def test_what_a_dead_process_leaves_has_no_effect_and_makes_no_noise(capfd: pyte
         assert dict(world.node("b1").disk.files()) == {"log": b""}
         assert world.hexdigest() == before
         assert exits == []
-        del world
         gc.collect()
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
@@ -338,7 +338,7 @@ def test_a_deadlock_says_who_waits_and_where(world: World) -> None:
 @pytest.mark.parametrize("spins", [False, True])
 def test_a_run_that_takes_too_long_is_ended(world: World, spins: bool) -> None:
     async def scenario() -> None:
-        while True:
+        while True:  # noqa: ASYNC110
             await asyncio.sleep(0 if spins else 1)
 
     with pytest.raises(OutOfTime, match=r"(?s)5.000 s of virtual time.*scenario waits"):
