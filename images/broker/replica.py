@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
@@ -231,7 +231,11 @@ class Replica:
             epoch, end = answer.diverging
             self._event("diverging", offset=end, detail={"replica": fetch.replica, "epoch": epoch})
             return Slice(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
-        return self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one)
+        found = self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one)
+        # As in Kafka, a high watermark that moved since the last answer is worth an answer now, but no fetch that is
+        # already waiting is woken for it.
+        stale = told is None or told[2] != self.state.high_watermark
+        return replace(found, urgent=True) if stale else found
 
     def read_for_replica(
         self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool
@@ -242,13 +246,12 @@ class Replica:
             return Slice(error)
         told = self._told.get(replica)
         question = told is None or told[1] < self.state.leading.questions
-        stale = told is None or told[2] != self.state.high_watermark
         return Slice(
             ErrorCode.none,
             self.log.read(offset, max_bytes, self.log.end, at_least_one),
             self.state.high_watermark,
             self.log.start,
-            urgent=stale or (question and self._asking > 0),
+            urgent=question and self._asking > 0,
         )
 
     def answered(self, replica: int, connection: int) -> None:
