@@ -96,6 +96,7 @@ class Rules:
 
     def without(self, names: Iterable[str]) -> Rules:
         """These rules with `names` switched off. Raises ValueError naming a rule that does not exist."""
+        names = tuple(names)
         for name in names:
             if name not in NAMES:
                 raise ValueError(f"unknown rule {name!r}; one of: {', '.join(NAMES)}")
