@@ -12,11 +12,10 @@ was cut short is said at the top, not left to be noticed.
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
+from checkers import availability
 from checkers.evidence import RunEvidence
-from checkers.verdict import Validity, Verdict, worst
-from results import figures
+from checkers.verdict import Finding, Validity, Verdict, worst
+from results import page
+from results.figures import operations, partitions
+from results.figures.faults import family_colour
 from results.rundir import RunDirectory, Status
 
 PARTITIONS_MAX = 12
 """Partitions drawn; the others are named in a line."""
+_LATENCY = re.compile(r"(?P<operation>\w+)_ms_(?P<statistic>p\d+|max)")
 _ORDER = {Validity.INVALID: 0, Validity.UNKNOWN: 1, Validity.VALID: 2}
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,49 +87,27 @@ def render(subject: Subject) -> str:
             _bring_back(subject),
         )
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(subject.validity.value)} · {escape(subject.path.resolve().name)} · Faultline</title>
-<link rel="icon" href="data:,">
-<style>
-{_asset("results", "report.css")}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-<script>{_asset("plotly", "package_data/plotly.min.js")}</script>
-<script>
-{_asset("results", "report.js")}</script>
-</body>
-</html>
-"""
+    return page.frame(f"{subject.validity.value} · {subject.path.resolve().name} · Faultline", body)
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
 
 
 def _header(subject: Subject) -> str:
-    validity = subject.validity.value
-    status = subject.status
-    digest = f"{subject.digest[:16]}…" if subject.digest and len(subject.digest) > 17 else subject.digest
+    validity, status, digest = subject.validity.value, subject.status, subject.digest
     facts = {
         "run": subject.path.resolve().name,
         "seed": status.seed,
         **{name: value for name, value in _spec_facts(subject.spec_text).items() if name not in ("seed", "name")},
         "started": status.started.replace("T", " ").replace("+00:00", " UTC"),
-        "digest": digest or "none",
+        "digest": "none" if digest is None else digest if len(digest) < 20 else f"{digest[:16]}…",
     }
     title = f"{status.name or 'run'}, seed {status.seed}"
     return f"""<header class="{validity}">
 <div class="headline"><span class="pill">{validity}</span><h1>{escape(title)}</h1></div>
-<p>{_sentence(subject)}</p>
-{_listed(subject.gaps)}
-{_definitions(facts)}
+<p>{escape(_sentence(subject))}</p>
+{page.bullets(subject.gaps)}
+{page.definitions(facts)}
 </header>"""
 
 
@@ -135,20 +115,21 @@ def _sentence(subject: Subject) -> str:
     verdicts = subject.verdicts
     if not verdicts:
         return "This run has not been checked."
+    checks = page.counted(len(verdicts), "check")
     failed = [verdict.checker for verdict in verdicts if verdict.validity is Validity.INVALID]
     unsure = [verdict.checker for verdict in verdicts if verdict.validity is Validity.UNKNOWN]
     words = []
     if failed:
-        words.append(f"{len(failed)} of {_count(len(verdicts), 'check')} found a promise broken: {', '.join(failed)}.")
+        words.append(f"{len(failed)} of {checks} found a promise broken: {', '.join(failed)}.")
     if unsure:
         words.append(f"Undecided: {', '.join(unsure)}.")
     if not words:
-        words.append(f"All {_count(len(verdicts), 'check')} passed: every promise checked was kept.")
-    history = subject.evidence.history
+        words.append(f"All {checks} passed: every promise checked was kept.")
+    done = page.counted(subject.evidence.history.num_rows, "operation")
     faults = subject.evidence.faults
     bit = pc.sum(faults["bit"]).as_py() or 0
-    words.append(f"{_count(history.num_rows, 'operation')}, {_count(faults.num_rows, 'fault')} of which {bit} bit.")
-    return escape(" ".join(words))
+    words.append(f"{done}, {page.counted(faults.num_rows, 'fault')} of which {bit} bit.")
+    return " ".join(words)
 
 
 def _checks(subject: Subject) -> str:
@@ -157,28 +138,32 @@ def _checks(subject: Subject) -> str:
     rows = []
     for verdict in sorted(subject.verdicts, key=lambda verdict: _ORDER[verdict.validity]):
         validity = verdict.validity.value
-        findings = "".join(
-            f'<div class="finding"><span class="kind">{escape(finding.kind)}</span>'
-            f"{_place(finding.topic, finding.partition)}"
-            + "".join(f"<p>{escape(line)}</p>" for line in finding.lines)
-            + "</div>"
-            for finding in verdict.findings
-        )
+        figures = {name: value for name, value in verdict.figures.items() if not _LATENCY.fullmatch(name)}
         rows.append(
             f'<tr class="{validity}"><td><span class="pill {validity}">{validity}</span></td>'
-            f'<td class="name">{escape(verdict.checker)}</td><td>{findings}{_figures(verdict.figures)}</td></tr>'
+            f'<td class="name">{escape(verdict.checker)}</td>'
+            f"<td>{''.join(map(_finding, verdict.findings))}{page.measures(figures)}</td></tr>"
         )
-    return _section("Checks", _table(("verdict", "check", "what it found"), rows, "checks"))
+    return page.section("Checks", page.table(("verdict", "check", "what it found"), rows, "checks"))
+
+
+def _finding(finding: Finding) -> str:
+    where = finding.topic + (f"-{finding.partition}" if finding.partition >= 0 else "") if finding.topic else ""
+    lines = "".join(f"<p>{escape(line)}</p>" for line in finding.lines)
+    return (
+        f'<div class="finding"><span class="kind">{escape(finding.kind)}</span> '
+        f'<span class="dim">{escape(where)}</span>{lines}</div>'
+    )
 
 
 def _operations(evidence: RunEvidence) -> str:
     if not evidence.history.num_rows:
-        return _section("Operations", '<p class="dim">No operation was recorded.</p>')
+        return page.section("Operations", page.note("No operation was recorded."))
     caption = (
         "Faults as they came, appends a second by outcome, and how long each append took. "
         "A pale fault bar did not bite. Dragging zooms every figure of this page, a double click undoes it."
     )
-    return _section("Operations", _plot(figures.operations(evidence), caption) + _counts(evidence.history))
+    return page.section("Operations", page.plot(operations.draw(evidence), caption), _counts(evidence.history))
 
 
 def _counts(history: pa.Table) -> str:
@@ -187,152 +172,95 @@ def _counts(history: pa.Table) -> str:
     for row in grouped.to_pylist():
         counts.setdefault(row["kind"], {})[row["outcome"]] = row["count_all"]
     rows = [
-        f'<tr><td class="name">{escape(kind)}</td>'
-        + "".join(f'<td class="number">{_number(of_kind.get(outcome, 0))}</td>' for outcome in figures.OUTCOMES)
-        + "</tr>"
+        page.number_row(kind, (of_kind.get(outcome, 0) for outcome in operations.OUTCOMES))
         for kind, of_kind in sorted(counts.items())
     ]
-    return _table(("operation", *figures.OUTCOMES), rows, "counts")
+    return page.table(("operation", *operations.OUTCOMES), rows, "numbers")
 
 
 def _partitions(evidence: RunEvidence) -> str:
-    drawn = []
-    left_out = []
-    for number, (name, figure) in enumerate(figures.partitions(evidence)):
-        if number < PARTITIONS_MAX:
-            drawn.append(f"<h3>{escape(name)}</h3>{_plot(figure, '')}")
-        else:
-            left_out.append(name)
-    if not drawn:
-        return _section("Partitions", '<p class="dim">The system under test keeps no protocol trace to draw from.</p>')
+    figures = list(partitions.draw(evidence))
+    if not figures:
+        return page.section("Partitions", page.note("There is no protocol trace to draw from."))
     caption = (
         "Lanes: a thick bar is the leader, a thin one a member of the ISR, as the controller committed it. Below: how "
         "many were in sync (dotted: min.insync.replicas), the high watermark as leaders held it, and how far each "
         "replica's log ended above it (not yet committed) or below it (behind)."
     )
-    more = f'<p class="dim">Not drawn: {escape(", ".join(left_out))}.</p>' if left_out else ""
-    return _section("Leaders, in-sync replicas and logs", f'<p class="dim">{caption}</p>' + "".join(drawn) + more)
+    drawn = (f"<h3>{escape(name)}</h3>{page.plot(figure)}" for name, figure in figures[:PARTITIONS_MAX])
+    left_out = ", ".join(name for name, _ in figures[PARTITIONS_MAX:])
+    return page.section(
+        "Leaders, in-sync replicas and logs",
+        page.note(caption),
+        *drawn,
+        page.note(f"Not drawn: {left_out}." if left_out else ""),
+    )
 
 
 def _faults(faults: pa.Table) -> str:
     if not faults.num_rows:
-        return _section("Faults", '<p class="dim">Nothing was broken in this run.</p>')
+        return page.section("Faults", page.note("Nothing was broken in this run."))
     rows = []
     for fault in faults.sort_by("started_ns").to_pylist():
         ended = f"{fault['ended_ns'] / 1e9:.2f}" if fault["ended_ns"] is not None else "the end"
-        swatch = f'<span class="swatch" style="background:{figures.family_colour(fault["family"])}"></span>'
-        note = f'<p class="dim">{escape(fault["note"])}</p>' if fault["note"] else ""
+        swatch = f'<span class="swatch" style="background:{family_colour(fault["family"])}"></span>'
+        bit = "yes" if fault["bit"] else "no"
         rows.append(
-            f'<tr class="{"bit" if fault["bit"] else "missed"}">'
-            f'<td class="name">{swatch}{escape(fault["fault"])}</td><td>{escape(", ".join(fault["nodes"]))}</td>'
-            f'<td class="span">{fault["started_ns"] / 1e9:.2f} – {ended}</td>'
-            f"<td>{'yes' if fault['bit'] else 'no'}</td>"
-            f"<td>{_figures(_measured(fault['evidence']))}{note}</td></tr>"
+            f'<tr class="bit-{bit}"><td class="name">{swatch}{escape(fault["fault"])}</td>'
+            f"<td>{escape(', '.join(fault['nodes']))}</td>"
+            f'<td class="span">{fault["started_ns"] / 1e9:.2f} – {ended}</td><td>{bit}</td>'
+            f"<td>{page.measures(_measured(fault['evidence']))}{page.note(fault['note'])}</td></tr>"
         )
-    caption = "What the environment measured while each fault lasted; a fault that measured nothing did not bite."
-    return _section(
+    return page.section(
         "Faults",
-        f'<p class="dim">{caption}</p>' + _table(("fault", "nodes", "seconds", "bit", "evidence"), rows),
+        page.note("What the environment measured while each fault lasted; one that measured nothing did not bite."),
+        page.table(("fault", "nodes", "seconds", "bit", "evidence"), rows),
     )
 
 
 def _recovery(subject: Subject) -> str:
-    recovery = dict(subject.evidence.recovery)
-    available = [verdict for verdict in subject.verdicts if verdict.checker == "availability" and verdict.figures]
-    if not recovery and not available:
-        return ""
-    parts = []
-    if recovery:
-        waiting = recovery.pop("waiting_for", None) or []
-        plain = {name: value for name, value in recovery.items() if not isinstance(value, list | dict)}
-        parts.append(_definitions({name.replace("_", " "): _plain(value) for name, value in plain.items()}))
-        if waiting:
-            parts.append("<p>Still waiting for:</p>" + _listed(str(item) for item in waiting))
-    for verdict in available:
-        facts = {name.replace("_", " "): _plain(value) for name, value in verdict.figures.items()}
-        parts.append(_definitions(facts))
-    return _section("Recovery and availability", "".join(parts))
+    recovery = subject.evidence.recovery
+    facts = {name: value for name, value in recovery.items() if not isinstance(value, list | dict)}
+    waiting = [str(item) for item in recovery.get("waiting_for") or ()]
+    available = next((verdict for verdict in subject.verdicts if verdict.checker == availability.NAME), None)
+    parts = [page.definitions(facts)]
+    if waiting:
+        parts += ["<p>Still waiting for:</p>", page.bullets(waiting)]
+    if available is not None:
+        figures = available.figures
+        parts.append(page.definitions({name: value for name, value in figures.items() if not _LATENCY.fullmatch(name)}))
+        parts.append(_latencies(dict(figures)))
+    return page.section("Recovery and availability", *parts) if any(parts) else ""
+
+
+def _latencies(figures: dict[str, float]) -> str:
+    """A row an operation from figures named like `append_ms_p50`."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in figures.items():
+        if match := _LATENCY.fullmatch(name):
+            rows.setdefault(match["operation"], {})[match["statistic"]] = value
+    heads = list(dict.fromkeys(statistic for row in rows.values() for statistic in row))
+    written = [page.number_row(page.spaced(name), map(row.get, heads)) for name, row in rows.items()]
+    return page.table(("latency, ms", *heads), written, "numbers") if rows else ""
 
 
 def _bring_back(subject: Subject) -> str:
     place = shlex.quote(str(subject.path))
     parts = []
     if subject.spec_text:
-        parts.append("<p>Run it again, the same in every byte, and compare:</p>" if subject.digest else "<p>Again:</p>")
-        parts.append(_command("replay", f"faultline replay {place}"))
-    parts.append("<p>Judge what was recorded once more:</p>")
-    parts.append(_command("check", f"faultline check {place}"))
+        again = "Run it again, the same in every byte, and compare:" if subject.digest else "Run it again:"
+        parts += [f"<p>{again}</p>", page.command("replay", f"faultline replay {place}")]
+    parts += ["<p>Judge what was recorded once more:</p>", page.command("check", f"faultline check {place}")]
     if subject.digest:
         parts.append(f'<p class="dim">Digest of the run: <code>{escape(subject.digest)}</code></p>')
     if subject.spec_text:
-        parts.append(f"<details><summary>The complete spec</summary><pre>{escape(subject.spec_text)}</pre></details>")
+        parts.append(page.folded("The complete spec", f"<pre>{escape(subject.spec_text)}</pre>"))
     if subject.status.facts:
-        parts.append(
-            "<details><summary>What the runner noted</summary>"
-            + _definitions({name.replace("_", " "): _plain(value) for name, value in subject.status.facts.items()})
-            + "</details>"
-        )
-    return _section("Bring it back", "".join(parts))
+        parts.append(page.folded("What the runner noted", page.definitions(subject.status.facts)))
+    return page.section("Bring it back", *parts)
 
 
-# ---- pieces ----------------------------------------------------------------------------------------------------------
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[str], kind: str = "") -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "".join(rows)
-    return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{body}\n</tbody></table></div>"
-    )
-
-
-def _plot(figure: figures.Figure, caption: str) -> str:
-    note = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    height = int(figure["layout"]["height"])
-    return (
-        f'<figure>{note}<div class="plot" style="height:{height}px"></div>'
-        f'<script type="application/json">{figures.to_json(figure)}</script></figure>'
-    )
-
-
-def _definitions(facts: Mapping[str, Any]) -> str:
-    items = "".join(
-        f"<div><dt>{escape(str(name))}</dt><dd>{escape(str(value))}</dd></div>"
-        for name, value in facts.items()
-        if value not in ("", None)
-    )
-    return f"<dl>{items}</dl>"
-
-
-def _listed(items: Iterable[str]) -> str:
-    listed = "".join(f"<li>{escape(item)}</li>" for item in items)
-    return f"<ul>{listed}</ul>" if listed else ""
-
-
-def _figures(values: Mapping[str, Any]) -> str:
-    shown = "".join(
-        f"<span>{escape(name.replace('_', ' '))} <b>{escape(_plain(value))}</b></span>"
-        for name, value in values.items()
-    )
-    return f'<div class="figures">{shown}</div>' if shown else ""
-
-
-def _command(name: str, command: str) -> str:
-    return (
-        f'<div class="command"><pre id="{name}">{escape(command)}</pre>'
-        f'<button type="button" data-copies="{name}">Copy</button></div>'
-    )
-
-
-def _place(topic: str, partition: int) -> str:
-    if not topic:
-        return ""
-    return f' <span class="dim">{escape(topic)}{f"-{partition}" if partition >= 0 else ""}</span>'
+# ---- what sections read ----------------------------------------------------------------------------------------------
 
 
 def _measured(evidence: str) -> dict[str, Any]:
@@ -342,47 +270,15 @@ def _measured(evidence: str) -> dict[str, Any]:
 
 
 def _spec_facts(text: str) -> dict[str, Any]:
-    """What stands on the top level of the spec, lists joined and nested values left to the spec itself."""
+    """What stands on the top level of the spec; nested values are left to the spec itself."""
     try:
         values = yaml.safe_load(text) if text else {}
     except yaml.YAMLError:
         return {}
     if not isinstance(values, dict):
         return {}
-    facts: dict[str, Any] = {}
-    for name, value in values.items():
-        name = str(name).replace("_", " ")
-        if isinstance(value, list):
-            plain = [str(item) for item in value if isinstance(item, str | int | float)]
-            if plain and len(plain) == len(value):
-                facts[name] = ", ".join(plain)
-        elif not isinstance(value, dict):
-            facts[name] = _plain(value)
-    return facts
+    return {str(name): value for name, value in values.items() if not _nested(value) and value != []}
 
 
-def _plain(value: Any) -> str:
-    """A value as people write it: yes and no, numbers with their thousands apart and no needless digits."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return ""
-    if isinstance(value, int | float):
-        return _number(value)
-    if isinstance(value, list | tuple):
-        return ", ".join(_plain(item) for item in value)
-    return str(value)
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int) or float(value).is_integer():
-        return f"{int(value):,}".replace(",", "\u202f") if abs(value) >= 10_000 else str(int(value))
-    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}".replace(",", "\u202f")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{_number(number)} {noun}" + ("" if number == 1 else "s")
-
-
-def _asset(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text(encoding="utf-8")
+def _nested(value: object) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value))

@@ -1,0 +1,136 @@
+"""Faults in figures: a bar a fault, and bands behind whatever happened meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import pyarrow as pa
+
+from results.figures.canvas import GREY, Figure
+
+BAND_SHARE_MAX = 0.6
+"""A fault family that is active for more of the run than this has no bands: they would only dim everything."""
+FAMILY_COLOURS = {
+    "partition": "#d1495b",
+    "kill": "#7a5195",
+    "power-loss": "#b5541c",
+    "pause": "#3d7ea6",
+    "clock": "#a08a1c",
+    "packets": "#5c8f3e",
+    "choreography": "#c26ea8",
+    "power-loss-all": "#8c3b12",
+    "fsync-lies": "#4f6d7a",
+}
+_SHORTEST_BAR_S = 0.15
+_SHORTEST_BAND_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault that was injected, with its times in seconds."""
+
+    fault: str
+    family: str
+    nodes: tuple[str, ...]
+    began_s: float
+    ended_s: float
+    bit: bool
+    note: str
+
+
+def injected(faults: pa.Table, end_s: float) -> list[Injected]:
+    """The rows of FAULTS in order of time; those that never ended last until `end_s`."""
+    return [
+        Injected(
+            fault=row["fault"],
+            family=row["family"],
+            nodes=tuple(row["nodes"]),
+            began_s=row["started_ns"] / 1e9,
+            ended_s=row["ended_ns"] / 1e9 if row["ended_ns"] is not None else max(end_s, row["started_ns"] / 1e9),
+            bit=row["bit"],
+            note=row["note"],
+        )
+        for row in faults.sort_by("started_ns").to_pylist()
+    ]
+
+
+def families(faults: Sequence[Injected]) -> list[str]:
+    """The families that took part, in order of their first fault."""
+    return list(dict.fromkeys(fault.family for fault in faults))
+
+
+def family_colour(family: str) -> str:
+    """The colour of a fault family throughout the report."""
+    return FAMILY_COLOURS.get(family, GREY)
+
+
+def bars(faults: Sequence[Injected]) -> Iterator[Figure]:
+    """A trace a family, its faults as bars along the time axis; pale where a fault did not bite."""
+    for family in families(faults):
+        chosen = [fault for fault in faults if fault.family == family]
+        yield {
+            "type": "bar",
+            "orientation": "h",
+            "showlegend": False,
+            "offsetgroup": "faults",
+            "base": [round(fault.began_s, 3) for fault in chosen],
+            "x": [round(max(fault.ended_s - fault.began_s, _SHORTEST_BAR_S), 3) for fault in chosen],
+            "y": [escape(family)] * len(chosen),
+            "width": 0.7,
+            "marker": {
+                "color": family_colour(family),
+                "opacity": [1.0 if fault.bit else 0.35 for fault in chosen],
+                "line": {"width": 0},
+            },
+            "customdata": [_hover(fault) for fault in chosen],
+            "hovertemplate": "%{customdata}<extra></extra>",
+        }
+
+
+def bands(faults: Sequence[Injected], end_s: float, height: float) -> list[Figure]:
+    """Translucent bands for when each family was active; `height` is the share of the figure that they fill."""
+    shapes = []
+    for family in families(faults):
+        spans = _united([(fault.began_s, fault.ended_s) for fault in faults if fault.family == family])
+        if sum(ended - began for began, ended in spans) > BAND_SHARE_MAX * end_s:
+            continue
+        shapes += [
+            {
+                "type": "rect",
+                "layer": "below",
+                "xref": "x",
+                "yref": "paper",
+                "x0": round(began, 3),
+                "x1": round(max(ended, began + _SHORTEST_BAND_S), 3),
+                "y0": 0,
+                "y1": height,
+                "fillcolor": family_colour(family),
+                "opacity": 0.12,
+                "line": {"width": 0},
+            }
+            for began, ended in spans
+        ]
+    return shapes
+
+
+def _united(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same time in spans that do not overlap."""
+    united: list[tuple[float, float]] = []
+    for began, ended in sorted(spans):
+        if united and began <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], ended))
+        else:
+            united.append((began, ended))
+    return united
+
+
+def _hover(fault: Injected) -> str:
+    words = [
+        f"<b>{escape(fault.fault)}</b> {escape(', '.join(fault.nodes))}",
+        f"{fault.began_s:.2f} – {fault.ended_s:.2f} s" + ("" if fault.bit else ", did not bite"),
+    ]
+    if fault.note:
+        words.append(escape(fault.note))
+    return "<br>".join(words)
