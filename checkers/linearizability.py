@@ -156,16 +156,16 @@ class _Wording:
         found = []
         for code in (FAILED, PHANTOM, TWICE, CONFLICT):
             chosen = np.flatnonzero(unread.kind == code)
-            found.append(
-                Violations(
-                    _UNREAD_KINDS[code],
-                    columns.poll_offset[unread.record[chosen]],
-                    columns.completed_ns[unread.row[chosen]],
-                    partial(self._unread, chosen, code),
-                )
-            )
-        rows = placement.conflicting
-        found.append(Violations("conflicting-offset", columns.offset[rows], self._times(rows), self._conflict))
+            offsets = columns.poll_offset[unread.record[chosen]]
+            times = columns.completed_ns[unread.row[chosen]]
+            if code == CONFLICT:
+                times = np.maximum(times, self._appended_ns(placement.value_at[offsets]))
+            elif code == TWICE:
+                times = np.maximum(times, self._appended_ns(columns.poll_value[unread.record[chosen]]))
+            found.append(Violations(_UNREAD_KINDS[code], offsets, times, partial(self._unread, chosen, code)))
+        offsets = columns.offset[placement.conflicting]
+        times = np.maximum(columns.completed_ns[placement.conflicting], self._appended_ns(placement.value_at[offsets]))
+        found.append(Violations("conflicting-offset", offsets, times, self._conflict))
         times = placement.latest[self._slots(placement.late)]
         # The pair concerns the lower of its two offsets, which is the one invoked too late; so does what excuses it.
         offsets = np.searchsorted(placement.latest, times)
@@ -184,6 +184,18 @@ class _Wording:
 
     def _times(self, rows: Int64) -> Int64:
         return self.columns.completed_ns[rows]
+
+    def _appended_ns(self, values: Int64) -> Int64:
+        """When the appends of `values` completed; NEVER where one did not, or there is none."""
+        if not len(values):
+            return values
+        rows = np.flatnonzero((self.columns.kind == APPEND) & np.isin(self.columns.value, values))
+        if not len(rows):
+            return np.full(len(values), NEVER, dtype=np.int64)
+        rows = rows[np.argsort(self.columns.value[rows], kind="stable")]
+        where = np.minimum(np.searchsorted(self.columns.value[rows], values), len(rows) - 1)
+        found = self.columns.value[rows][where] == values
+        return np.where(found, self.columns.completed_ns[rows][where], NEVER)
 
     def _ends(self, rows: Int64) -> Int64:
         """The offset an operation speaks of; a poll's last."""

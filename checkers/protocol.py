@@ -33,7 +33,7 @@ has registered and still is a member.
 *A replica that lost data is not held to what a leader counted for it before.* b2 had fetched up to 100, and lost 95–99;
 b3 catches up, and the leader moves on to 100. It could not know. Not so once b2 has joined an ISR again.
 
-*A node may become leader long after it was elected.* b3 is elected in epoch 1 and paused before it hears of it; b2 leads
+*A node may become leader long after it was elected.* b3 is elected in epoch 1 and paused before it hears; b2 leads
 in epoch 4 and commits; b3 wakes, takes up epoch 1 for an instant and lacks what b2 committed. It will commit nothing.
 
 *Events of one instant are judged together, when it is over.* Registering writes several records in one batch; between
