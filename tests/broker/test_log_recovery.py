@@ -291,3 +291,69 @@ def test_many_long_lives(lives: range) -> None:
         for operation in random.choices(Life.OPERATIONS, Life.WEIGHTS, k=60):
             operation(life)
             life.check()
+
+
+# ---- orders too rare to leave to chance ------------------------------------------------------------------------------
+
+
+def one_record(offset: int, epoch: int) -> bytes:
+    return build([b"%03d" % offset], timestamp_ms=0, leader_epoch=epoch, base_offset=offset)
+
+
+def keep_everything(low: int, high: int) -> int:
+    return high
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["running on", "killed and restarted after the cut"])
+def test_an_old_tail_that_comes_back_does_not_join_on_to_the_next_segment(killed: bool) -> None:
+    disk = DiskModel()
+    config = LogConfig(segment_bytes=4 * len(one_record(0, 1)))
+    log = Log.open(disk, DIRECTORY, config, [].append)
+    for offset in range(4):
+        log.append(one_record(offset, epoch=1))
+    log.flush()
+    log.truncate(2)
+    if killed:
+        log = Log.open(disk, DIRECTORY, config, [].append)
+    for offset in range(2, 6):
+        log.append(one_record(offset, epoch=2))
+    first = disk.names[f"{DIRECTORY}/{0:020d}.log"]
+    first.unsynced.clear()  # what the first segment was not synced of is lost, the second keeps all
+    disk.lose_power(keep_everything)
+    log = Log.open(disk, DIRECTORY, config, [].append)
+    epochs = [header.leader_epoch for header, _ in iterate(log.read(0, 1 << 20, log.end))]
+    assert epochs in ([1, 1, 1, 1], [1, 1], [1, 1, 2], [1, 1, 2, 2])
+    assert log.end == len(epochs) or epochs == [1, 1, 2, 2]
+
+
+def test_the_mark_of_a_clean_close_does_not_come_back_after_the_log_went_on() -> None:
+    disk = DiskModel()
+    log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
+    for offset in range(3):
+        log.append(one_record(offset, epoch=1))
+    log.close(clean=True)
+    log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
+    log.truncate(2)
+    log.append(one_record(2, epoch=7))  # of the same size as what it replaces
+    disk.unsynced_names.clear()
+    disk.lose_power(keep_everything)
+    log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
+    assert log.epochs == EpochCache.of((1, 0), (7, 2))
+
+
+def test_an_epoch_cache_checkpointed_after_a_cut_that_is_undone_is_not_believed() -> None:
+    disk = DiskModel()
+    log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
+    for offset in range(4):
+        log.append(one_record(offset, epoch=1 + offset // 2))
+    log.flush()
+    log.truncate(2)
+    log.append(one_record(2, epoch=3))
+    disk.fsync_error = OSError("the disk says nothing was synced")
+    log.close(clean=True)
+    disk.open(f"{DIRECTORY}/{EPOCH_CHECKPOINT}").append(log.epochs.to_checkpoint().encode())
+    disk.names[f"{DIRECTORY}/{0:020d}.log"].unsynced.clear()
+    disk.fsync_error = None
+    disk.lose_power(keep_everything)
+    log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
+    assert (log.end, log.epochs) == (4, EpochCache.of((1, 0), (2, 2)))
