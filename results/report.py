@@ -33,6 +33,8 @@ from results.rundir import RunDirectory, Status
 
 PARTITIONS_MAX = 12
 """Partitions drawn; the others are named in a line."""
+FINDINGS_OPEN = 5
+"""Findings of one check that are shown at once."""
 _LATENCY = re.compile(r"(?P<operation>\w+)_ms_(?P<statistic>p\d+|max)")
 _ORDER = {Validity.INVALID: 0, Validity.UNKNOWN: 1, Validity.VALID: 2}
 
@@ -142,9 +144,18 @@ def _checks(subject: Subject) -> str:
         rows.append(
             f'<tr class="{validity}"><td><span class="pill {validity}">{validity}</span></td>'
             f'<td class="name">{escape(verdict.checker)}</td>'
-            f"<td>{''.join(map(_finding, verdict.findings))}{page.measures(figures)}</td></tr>"
+            f"<td>{_findings(verdict)}{page.measures(figures)}</td></tr>"
         )
     return page.section("Checks", page.table(("verdict", "check", "what it found"), rows, "checks"))
+
+
+def _findings(verdict: Verdict) -> str:
+    """The first few in the open; what a check merely notes, though it passed, is folded away."""
+    shown = 0 if verdict.validity is Validity.VALID else FINDINGS_OPEN
+    rest = verdict.findings[shown:]
+    noun = "note" if verdict.validity is Validity.VALID else "more finding"
+    folded = page.folded(page.counted(len(rest), noun), "".join(map(_finding, rest))) if rest else ""
+    return "".join(map(_finding, verdict.findings[:shown])) + folded
 
 
 def _finding(finding: Finding) -> str:

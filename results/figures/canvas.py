@@ -46,7 +46,7 @@ def layout_of(height: int) -> Figure:
     """What every figure's layout begins with."""
     return {
         "height": height,
-        "margin": {"l": 78, "r": 14, "t": 30, "b": 44},
+        "margin": {"l": 100, "r": 14, "t": 30, "b": 44},
         "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
         "hovermode": "closest",
         "showlegend": True,

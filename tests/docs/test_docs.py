@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from checkers.suite import CHECKERS
 from harness import cli
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS
@@ -77,6 +78,12 @@ def test_every_command_of_the_readme_is_one_and_every_command_is_in_the_readme()
 def test_the_exit_codes_of_the_readme_are_those_of_the_command() -> None:
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
     assert codes == {cli.VALID, cli.INVALID, cli.UNKNOWN, cli.NOT_CARRIED_OUT, cli.BAD_USAGE}
+
+
+def test_every_checker_is_in_the_readme_and_nothing_else_is_said_to_be_judged() -> None:
+    judged = README.split("## What is judged")[1].split("##")[0]
+    named = set(re.findall(r"^- `(\w+)`|(?<=\. )`(\w+)`:", judged, re.MULTILINE))
+    assert {first or second for first, second in named} == {*CHECKERS, "processes"}
 
 
 def test_the_spec_of_the_readme_can_be_run() -> None:

@@ -70,6 +70,15 @@ def test_failed_checks_come_before_undecided_ones_before_those_that_passed(repor
     assert places == sorted(places)
 
 
+def test_many_findings_are_all_there_the_first_ones_open(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    findings = tuple(Finding("lost-append", (f"value {number} is lost",)) for number in range(9))
+    run.write_verdict([Verdict("loss", Validity.INVALID, findings), Verdict("faults", Validity.VALID, findings[:1])])
+    text = Page(write_report(run)).text
+    assert "value 4 is lost 4 more findings lost-append value 5 is lost" in text
+    assert "valid faults 1 note lost-append value 0 is lost" in text
+
+
 def test_every_fault_stands_with_its_evidence_and_whether_it_bit(reported: RunDirectory) -> None:
     text = Page(reported.report_path).text
     assert "Isolate b1 5.00 – 12.50 yes held 214 refused 9 b1 led append-0 when it began" in text
