@@ -26,7 +26,7 @@ from typing import TypeVar
 from harness.environments.base import Crash, Deployment, Layout, Listener, TrailPoint, named_layout
 from harness.simulation.network import Latency
 from harness.simulation.node import Exit, SimNode
-from harness.simulation.world import World
+from harness.simulation.world import HARNESS, World
 from images.broker.config import NodeConfig
 from images.broker.doors import Doors
 from images.broker.node import run_node
@@ -99,6 +99,7 @@ class SimDeployment:
         self._leaders: dict[tuple[str, int], int] = {}
         self._names = {node.node_id: node.name for node in layout.nodes}
         self._exits: list[Crash] = []
+        world.harness.on_error = lambda text: self._tell(lambda: listener.on_log(HARNESS, text))
         self._strikes = world.stream("world/strikes")
         self._machines = {
             node.name: _Machine(
@@ -333,8 +334,7 @@ class SimDeployment:
     def _take_trace(self, node: str, event: TraceEvent) -> None:
         if event.kind == "partition_changed":
             self._leaders[event.topic, event.partition] = event.leader
-        with self._world.guard.outside():
-            self._listener.on_trace(self._world.now_ns, node, event)
+        self._tell(lambda: self._listener.on_trace(self._world.now_ns, node, event))
 
     def _take_exit(self, machine: _Machine, exit: Exit) -> None:
         self._exits.append(Crash(exit.node, exit.time_ns, exit.text))
@@ -342,5 +342,12 @@ class SimDeployment:
 
     def _take_log(self, machine: _Machine, line: str) -> None:
         machine.log.append(f"{self._world.now_ns / 1e9:.6f} {line}")
-        with self._world.guard.outside():
-            self._listener.on_log(machine.node.name, line)
+        self._tell(lambda: self._listener.on_log(machine.node.name, line))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        """Call the listener outside the simulation; what it raises ends the run and is not the node's to handle."""
+        try:
+            with self._world.guard.outside():
+                call()
+        except Exception as error:
+            self._world.fail(error)

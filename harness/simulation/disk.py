@@ -25,64 +25,18 @@ from random import Random
 
 from harness.simulation.digest import DISK
 from harness.simulation.fuse import Fuse
+from harness.simulation.inodes import (
+    Change,
+    Directory,
+    Entry,
+    Inode,
+    creates,
+    lies_below,
+    names_of,
+    settle_entries,
+    walk,
+)
 from nemesis.ports import Keep
-
-
-class _File:
-    """An inode. `pending` holds what fsync has not seen: bytes that were appended, or a size that was cut to."""
-
-    __slots__ = ("data", "durable", "pending", "serial")
-
-    def __init__(self, serial: int) -> None:
-        self.serial = serial
-        self.data = bytearray()
-        self.durable = bytearray()
-        self.pending: list[bytes | int] = []
-
-    def sync(self) -> None:
-        for change in self.pending:
-            _replay(self.durable, change)
-        self.pending.clear()
-
-    def unsynced_bytes(self) -> int:
-        return sum(len(change) for change in self.pending if isinstance(change, bytes))
-
-    def settle(self, kept: list[bytes | int]) -> None:
-        """Be what is durable after `kept` of the pending changes."""
-        for change in kept:
-            _replay(self.durable, change)
-        self.pending.clear()
-        self.data = bytearray(self.durable)
-
-
-class _Directory:
-    __slots__ = ("durable", "entries", "name", "parent")
-
-    def __init__(self, parent: _Directory | None, name: str) -> None:
-        self.parent = parent
-        self.name = name
-        self.entries: dict[str, _File | _Directory] = {}
-        self.durable: dict[str, _File | _Directory] = {}
-
-
-_Entry = _File | _Directory
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Directory entries that change together: (directory, name, new entry or None)."""
-
-    steps: tuple[tuple[_Directory, str, _Entry | None], ...]
-
-    def touches(self, directories: list[_Directory]) -> bool:
-        return any(directory in directories for directory, _, _ in self.steps)
-
-    def apply(self) -> None:
-        for directory, name, entry in self.steps:
-            if entry is None:
-                directory.durable.pop(name, None)
-            else:
-                directory.durable[name] = entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +71,8 @@ class SimDisk:
     capacity_bytes: int | None = None
     lying: bool = False
     counters: DiskCounters = field(default_factory=DiskCounters)
-    _root: _Directory = field(default_factory=lambda: _Directory(None, ""))
-    _journal: list[_Change] = field(default_factory=list)
+    _root: Directory = field(default_factory=lambda: Directory(None, ""))
+    _journal: list[Change] = field(default_factory=list)
     _used_bytes: int = 0
     _serial: int = 0
 
@@ -128,26 +82,26 @@ class SimDisk:
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """(path, contents) of every file as processes see it, in the order of paths."""
-        for path, file in _walk(self._root, ""):
+        for path, file in walk(self._root, ""):
             yield path, bytes(file.data)
 
     def unsynced_bytes(self) -> int:
         """Bytes written to existing files that a power loss may take."""
-        return sum(file.unsynced_bytes() for _, file in _walk(self._root, ""))
+        return sum(file.unsynced_bytes() for _, file in walk(self._root, ""))
 
     def lose_power(self, keep: Keep, random: Random) -> PowerLossReport:
         """Drop what was not synced, as far as `keep` says; draws from `random`."""
-        before = [file for _, file in _walk(self._root, "")]
+        before = [file for _, file in walk(self._root, "")]
         unsynced = {file.serial: file.unsynced_bytes() for file in before}
         kept_changes = _draw_prefix(len(self._journal), keep, random)
         lost_changes = len(self._journal) - kept_changes
         for change in self._journal[:kept_changes]:
             change.apply()
         self._journal.clear()
-        _forget_entries(self._root)
+        settle_entries(self._root)
         kept_bytes = 0
         remaining: dict[int, None] = {}
-        for _, file in _walk(self._root, ""):
+        for _, file in walk(self._root, ""):
             kept = _draw_writes(file.pending, keep, random)
             kept_bytes += sum(len(change) for change in kept if isinstance(change, bytes))
             file.settle(kept)
@@ -155,16 +109,16 @@ class SimDisk:
         vanished = sum(
             max(0, len(file.data) - unsynced[file.serial]) for file in before if file.serial not in remaining
         )
-        self._used_bytes = sum(len(file.data) for _, file in _walk(self._root, ""))
+        self._used_bytes = sum(len(file.data) for _, file in walk(self._root, ""))
         total = sum(unsynced.values())
         return PowerLossReport(total, max(0, total - kept_bytes) + vanished, lost_changes)
 
     # What SimFiles and SimFile do, once they are allowed to.
 
-    def find(self, path: str) -> _Entry | None:
-        entry: _Entry = self._root
-        for name in _names(path):
-            if isinstance(entry, _File):
+    def find(self, path: str) -> Entry | None:
+        entry: Entry = self._root
+        for name in names_of(path):
+            if isinstance(entry, Inode):
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
             below = entry.entries.get(name)
             if below is None:
@@ -172,43 +126,43 @@ class SimDisk:
             entry = below
         return entry
 
-    def directory(self, names: list[str], path: str, *, create: bool) -> _Directory:
+    def directory(self, names: list[str], path: str, *, create: bool) -> Directory:
         directory = self._root
         for name in names:
             entry = directory.entries.get(name)
             if entry is None:
                 if not create:
                     raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-                entry = _Directory(directory, name)
+                entry = Directory(directory, name)
                 self.change("mkdir", path, (directory, name, entry))
-            if not isinstance(entry, _Directory):
+            if not isinstance(entry, Directory):
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
             directory = entry
         return directory
 
-    def new_file(self) -> _File:
+    def new_file(self) -> Inode:
         self._serial += 1
-        return _File(self._serial)
+        return Inode(self._serial)
 
-    def change(self, kind: str, path: str, *steps: tuple[_Directory, str, _Entry | None]) -> None:
+    def change(self, kind: str, path: str, *steps: tuple[Directory, str, Entry | None]) -> None:
         for directory, name, entry in steps:
             if entry is None:
                 directory.entries.pop(name, None)
             else:
                 directory.entries[name] = entry
-        self._journal.append(_Change(steps))
+        self._journal.append(Change(steps))
         self._record(0, kind, path.encode())
 
-    def delete(self, path: str, directory: _Directory, name: str) -> None:
+    def delete(self, path: str, directory: Directory, name: str) -> None:
         entry = directory.entries[name]
-        if isinstance(entry, _Directory):
+        if isinstance(entry, Directory):
             for child in sorted(entry.entries):
                 self.delete(f"{path}/{child}", entry, child)
         else:
             self._used_bytes -= len(entry.data)
         self.change("delete", path, (directory, name, None))
 
-    def append(self, file: _File, data: bytes) -> None:
+    def append(self, file: Inode, data: bytes) -> None:
         error = None
         if self.capacity_bytes is not None and self._used_bytes + len(data) > self.capacity_bytes:
             data = data[: max(0, self.capacity_bytes - self._used_bytes)]
@@ -222,14 +176,14 @@ class SimDisk:
         if error is not None:
             raise error
 
-    def truncate(self, file: _File, size: int) -> None:
+    def truncate(self, file: Inode, size: int) -> None:
         if size < len(file.data):
             self._used_bytes -= len(file.data) - size
             del file.data[size:]
             file.pending.append(size)
             self._record(file.serial, "truncate", size.to_bytes(8, "little"))
 
-    def fsync(self, file: _File) -> None:
+    def fsync(self, file: Inode) -> None:
         self.counters.fsyncs += 1
         self._record(file.serial, "fsync", b"")
         if self.lying:
@@ -237,7 +191,7 @@ class SimDisk:
         else:
             file.sync()
 
-    def sync_directory(self, directory: _Directory, path: str) -> None:
+    def sync_directory(self, directory: Directory, path: str) -> None:
         self.counters.fsyncs += 1
         self._record(0, "sync", path.encode())
         if self.lying:
@@ -248,10 +202,10 @@ class SimDisk:
             needed.append(needed[-1].parent)
         own_creation = needed[1:]
         touched = [directory]
-        kept: list[_Change] = []
-        synced: list[_Change] = []
+        kept: list[Change] = []
+        synced: list[Change] = []
         for change in reversed(self._journal):
-            if change.touches(touched) or _creates(change, needed, own_creation):
+            if change.touches(touched) or creates(change, needed, own_creation):
                 synced.append(change)
                 touched += [place for place, _, _ in change.steps if place not in touched]
             else:
@@ -260,7 +214,7 @@ class SimDisk:
             change.apply()
         self._journal = kept[::-1]
 
-    def release(self, file: _File) -> None:
+    def release(self, file: Inode) -> None:
         self._used_bytes -= len(file.data)
 
     def _record(self, serial: int, kind: str, data: bytes) -> None:
@@ -278,7 +232,7 @@ class SimFile:
 
     __slots__ = ("_file", "_files", "_open")
 
-    def __init__(self, files: SimFiles, file: _File) -> None:
+    def __init__(self, files: SimFiles, file: Inode) -> None:
         self._files = files
         self._file = file
         self._open = True
@@ -344,13 +298,13 @@ class SimFiles:
         """Open for reading and appending; created empty, parents included, when missing."""
         disk = self.disk
         entry = disk.find(path)
-        if isinstance(entry, _File):
+        if isinstance(entry, Inode):
             return SimFile(self, entry)
         if entry is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         file = disk.new_file()
         if self.takes_effect():
-            *parents, name = _names(path)
+            *parents, name = names_of(path)
             directory = disk.directory(parents, path, create=True)
             disk.change("create", path, (directory, name, file))
         return SimFile(self, file)
@@ -365,7 +319,7 @@ class SimFiles:
     def list(self, directory: str) -> list[str]:
         """Names in a directory, sorted; empty when it does not exist."""
         entry = self.disk.find(directory)
-        if isinstance(entry, _File):
+        if isinstance(entry, Inode):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", directory)
         return sorted(entry.entries) if entry is not None else []
 
@@ -374,8 +328,8 @@ class SimFiles:
         if not self._mounted:
             return
         disk = self.disk
-        *source_parents, source_name = _names(source)
-        *target_parents, target_name = _names(target)
+        *source_parents, source_name = names_of(source)
+        *target_parents, target_name = names_of(target)
         source_directory = disk.directory(source_parents, source, create=False)
         target_directory = disk.directory(target_parents, target, create=False)
         entry = source_directory.entries.get(source_name)
@@ -384,18 +338,18 @@ class SimFiles:
         replaced = target_directory.entries.get(target_name)
         if replaced is entry:
             return
-        if isinstance(entry, _Directory) and _lies_below(target_directory, entry):
+        if isinstance(entry, Directory) and lies_below(target_directory, entry):
             raise OSError(errno.EINVAL, "Invalid argument", target)
-        if isinstance(replaced, _Directory):
-            if isinstance(entry, _Directory) or _lies_below(source_directory, replaced):
+        if isinstance(replaced, Directory):
+            if isinstance(entry, Directory) or lies_below(source_directory, replaced):
                 if replaced.entries:
                     raise OSError(errno.ENOTEMPTY, "Directory not empty", target)
             else:
                 raise IsADirectoryError(errno.EISDIR, "Is a directory", target)
-        elif isinstance(replaced, _File) and isinstance(entry, _Directory):
+        elif isinstance(replaced, Inode) and isinstance(entry, Directory):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", target)
         if self.takes_effect():
-            if isinstance(replaced, _File):
+            if isinstance(replaced, Inode):
                 disk.release(replaced)
             disk.change(
                 "rename",
@@ -403,14 +357,14 @@ class SimFiles:
                 (source_directory, source_name, None),
                 (target_directory, target_name, entry),
             )
-            if isinstance(entry, _Directory):
+            if isinstance(entry, Directory):
                 entry.parent, entry.name = target_directory, target_name
 
     def delete(self, path: str) -> None:
         """Remove a file, or a directory with all below it. Nothing happens when it is missing."""
         if self.disk.find(path) is None:
             return
-        *parents, name = _names(path)
+        *parents, name = names_of(path)
         if self.takes_effect():
             self.disk.delete(path, self.disk.directory(parents, path, create=False), name)
 
@@ -418,54 +372,9 @@ class SimFiles:
         """Make the changes in a directory durable."""
         if not self._mounted:
             return
-        place = self.disk.directory(_names(directory), directory, create=False)
+        place = self.disk.directory(names_of(directory), directory, create=False)
         if self.takes_effect():
             self.disk.sync_directory(place, directory)
-
-
-def _names(path: str) -> list[str]:
-    names = [name for name in path.split("/") if name not in ("", ".")]
-    if path.startswith("/") or ".." in names:
-        raise ValueError(f"{path!r} is not a path below the root")
-    return names
-
-
-def _replay(contents: bytearray, change: bytes | int) -> None:
-    if isinstance(change, bytes):
-        contents += change
-    else:
-        del contents[change:]
-
-
-def _walk(directory: _Directory, prefix: str) -> Iterator[tuple[str, _File]]:
-    for name in sorted(directory.entries):
-        entry = directory.entries[name]
-        if isinstance(entry, _File):
-            yield prefix + name, entry
-        else:
-            yield from _walk(entry, f"{prefix}{name}/")
-
-
-def _forget_entries(directory: _Directory) -> None:
-    """Make every directory what is durable of it."""
-    directory.entries = dict(directory.durable)
-    for name, entry in directory.entries.items():
-        if isinstance(entry, _Directory):
-            entry.parent, entry.name = directory, name
-            _forget_entries(entry)
-
-
-def _lies_below(directory: _Directory | None, ancestor: _Directory) -> bool:
-    while directory is not None:
-        if directory is ancestor:
-            return True
-        directory = directory.parent
-    return False
-
-
-def _creates(change: _Change, wanted: list[_Directory], places: list[_Directory]) -> bool:
-    """Whether `change` gives one of the directories `wanted` its name in one of `places`."""
-    return any(place in places and entry in wanted for place, _, entry in change.steps)
 
 
 def _draw_prefix(length: int, keep: Keep, random: Random) -> int:

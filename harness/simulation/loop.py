@@ -22,12 +22,13 @@ from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context, copy_context
+from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from harness.simulation.errors import RealWorldError
 from harness.simulation.fuse import Fuse
+from harness.simulation.handles import Ready, SimFuture, SimTask, Timer
 from harness.simulation.refusals import RefusingLoop
 
 if TYPE_CHECKING:
@@ -40,88 +41,6 @@ _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
 _SWEEP_TASKS_AT = 256
 _SWEEP_TIMERS_AT = 128
-
-
-class Ready(asyncio.Handle):
-    """A callback waiting for its turn."""
-
-    __slots__ = ()
-
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
-        self._callback = callback
-        self._args = args
-        self._context = context if context is not None else copy_context()
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        """Never run it; again does nothing."""
-        self._cancelled = True
-        self._callback, self._args = _cancelled, ()
-
-    def __repr__(self) -> str:
-        return f"<Ready {getattr(self._callback, '__qualname__', self._callback)}>"
-
-
-class Timer(asyncio.TimerHandle):
-    """A callback waiting for its time, in node time."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: Context | None,
-        loop: NodeLoop,
-    ) -> None:
-        self._when = when
-        self._callback = callback
-        self._args = args
-        self._context = context if context is not None else copy_context()
-        self._cancelled = False
-        self._scheduled = True
-        self._loop = loop
-
-    def cancel(self) -> None:
-        """Never run it; again does nothing."""
-        if not self._cancelled:
-            self._cancelled = True
-            self._callback, self._args = _cancelled, ()
-            if self._scheduled:
-                self._loop._cancelled_timers += 1
-
-    def __repr__(self) -> str:
-        return f"<Timer {getattr(self._callback, '__qualname__', self._callback)} at {self._when}>"
-
-
-def _cancelled() -> None:
-    """Stands in for the callback of a cancelled handle, so that it keeps nothing alive."""
-
-
-class SimFuture(asyncio.Future[T]):
-    """A future whose hash is its serial number."""
-
-    __slots__ = ("serial",)
-    serial: int
-
-    def __hash__(self) -> int:
-        return self.serial
-
-
-class SimTask(asyncio.Task[T]):
-    """A task whose hash is its serial number."""
-
-    __slots__ = ("serial",)
-
-    def __init__(
-        self, coro: Coroutine[Any, Any, T], *, loop: NodeLoop, serial: int, name: str | None, context: Context | None
-    ) -> None:
-        self.serial = serial
-        super().__init__(coro, loop=loop, name=name or f"{loop.node.name}-task-{serial}", context=context)
-
-    def __hash__(self) -> int:
-        return self.serial
 
 
 class NodeLoop(RefusingLoop):
@@ -139,7 +58,8 @@ class NodeLoop(RefusingLoop):
         self.ready: deque[Ready | Timer] = deque()
         """Callbacks whose time has come, first in, first out."""
         self._timers: list[tuple[int, int, Timer]] = []
-        self._cancelled_timers = 0
+        self.cancelled_timers = 0
+        """How many of the timers that wait were cancelled."""
         self._wakes_ns: list[int] = []  # times the world will wake this loop, latest first
         self._remains: list[object] = []
         self._serial = 0
@@ -189,10 +109,10 @@ class NodeLoop(RefusingLoop):
         while when_ns / 1e9 < when:  # rounding must not let a timer fire before loop.time() tells its time
             when_ns += 1
         timers = self._timers
-        if self._cancelled_timers > _SWEEP_TIMERS_AT and self._cancelled_timers * 2 > len(timers):
+        if self.cancelled_timers > _SWEEP_TIMERS_AT and self.cancelled_timers * 2 > len(timers):
             timers[:] = [entry for entry in timers if not entry[2]._cancelled]
             heapify(timers)
-            self._cancelled_timers = 0
+            self.cancelled_timers = 0
         self._serial += 1
         entry = (when_ns, self._serial, timer)
         heappush(timers, entry)
@@ -224,7 +144,7 @@ class NodeLoop(RefusingLoop):
             timer = heappop(timers)[2]
             timer._scheduled = False
             if timer._cancelled:
-                self._cancelled_timers -= 1
+                self.cancelled_timers -= 1
             else:
                 ready.append(timer)
         if ready and not self.queued:
@@ -291,14 +211,17 @@ class NodeLoop(RefusingLoop):
             name=name,
             context=context,
         )
-        tasks = self._tasks
-        tasks[task] = None
+        self._tasks[task] = None
         if not self.alive:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        elif len(tasks) > self._sweep_tasks_at:
-            self._tasks = tasks = {task: None for task in tasks if not task.done()}
-            self._sweep_tasks_at = max(_SWEEP_TASKS_AT, 2 * len(tasks))
+        elif len(self._tasks) > self._sweep_tasks_at:
+            self.sweep_tasks()
         return task
+
+    def sweep_tasks(self) -> None:
+        """Let go of tasks that are done; asyncio then reports the errors that nobody looked at."""
+        self._tasks = {task: None for task in self._tasks if not task.done()}
+        self._sweep_tasks_at = max(_SWEEP_TASKS_AT, 2 * len(self._tasks))
 
     def pending_tasks(self) -> list[SimTask[Any]]:
         """Tasks that are not done, in the order of their creation."""

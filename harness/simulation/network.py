@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from harness.simulation.digest import SENT
-from harness.simulation.transport import ACCEPT, RST, SimTransport
+from harness.simulation.links import Channel, LinkCounters, LinkState
+from harness.simulation.listening import SimServer
+from harness.simulation.transport import ACCEPT, SimTransport
 from nemesis.ports import LinkQuality
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ RETRANSMISSIONS_MAX = 6
 SYN_RETRY_NS = 1_000_000_000
 SYN_ATTEMPTS_MAX = 7
 FIRST_EPHEMERAL_PORT = 32768
-SPLIT_EVERY = 16
-"""One write in this many arrives in two pieces, as any write may on a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,233 +55,6 @@ class Latency:
     high_ms: float = 1.0
     loopback_low_ms: float = 0.01
     loopback_high_ms: float = 0.05
-
-
-@dataclass(slots=True)
-class LinkCounters:
-    """What happened on a link since it was last cut or degraded."""
-
-    held: int = 0
-    refused: int = 0
-    reset: int = 0
-    delayed: int = 0
-    delay_ns: int = 0
-    lost: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class LinkState:
-    """One direction between two nodes."""
-
-    source: SimNode
-    target: SimNode
-    low_ns: int
-    span_ns: int
-    cut: bool = False
-    quality: LinkQuality | None = None
-    counters: LinkCounters = field(default_factory=LinkCounters)
-    holding: dict[Channel, None] = field(default_factory=dict)
-    """Channels with packets that were stopped here, in the order they were first stopped."""
-
-
-class Channel:
-    """One direction of one connection: packets in order over a link."""
-
-    __slots__ = (
-        "_held",
-        "_last_ns",
-        "_network",
-        "_world",
-        "channel_id",
-        "link",
-        "receiver",
-        "stranded",
-        "unread_bytes",
-    )
-
-    def __init__(self, network: Network, link: LinkState, channel_id: int) -> None:
-        self._network = network
-        self._world = network.world
-        self.link = link
-        self.channel_id = channel_id
-        self.receiver: SimTransport
-        self.unread_bytes = 0
-        """Data taken by the sender's kernel that the receiving process has not read."""
-        self.stranded = False
-        """Packets vanished at a machine without power: the sender is owed a reset."""
-        self._held: deque[tuple[bytes, bytes]] = deque()
-        self._last_ns = 0
-
-    def send(self, kind: bytes, data: bytes) -> None:
-        """Put a packet on its way."""
-        network = self._network
-        if data:
-            size = len(data)
-            self.unread_bytes += size
-            buffer = network.digest_buffer
-            buffer.append(SENT)
-            buffer += self.channel_id.to_bytes(4, "little")
-            buffer += size.to_bytes(4, "little")
-            buffer += data
-            network.writes += 1
-            if network.writes % SPLIT_EVERY == 0 and size > 1:
-                at = 1 + int(network.random() * (size - 1))
-                self._post(kind, data[:at])
-                self._post(kind, data[at:])
-                return
-        self._post(kind, data)
-
-    def _post(self, kind: bytes, data: bytes) -> None:
-        link = self.link
-        due_ns = self._world.now_ns + link.low_ns + int(self._network.random() * link.span_ns)
-        if link.quality is not None:
-            due_ns += self._network.extra_ns(link)
-        if due_ns < self._last_ns:
-            due_ns = self._last_ns
-        self._last_ns = due_ns
-        self._world.at(due_ns, self._arrive, (kind, data))
-
-    def _arrive(self, packet: tuple[bytes, bytes]) -> None:
-        link = self.link
-        if link.cut or self._held:
-            self._held.append(packet)
-            link.holding[self] = None
-            if link.cut:
-                link.counters.held += 1
-            return
-        if not link.target.powered:
-            self.stranded = True
-            return
-        self.receiver.arrive(*packet)
-
-    def release_after(self, delay_ns: int) -> None:
-        """Let what is held through in `delay_ns`, and nothing sent from now on before it."""
-        self._last_ns = max(self._last_ns, self._world.now_ns + delay_ns)
-        self._world.at(self._last_ns, self._release, None)
-
-    def _release(self, _: None) -> None:
-        if self.link.cut:
-            return
-        self.link.holding.pop(self, None)
-        held = self._held
-        while held:
-            if not self.link.target.powered:
-                self.stranded = True
-                held.clear()
-                return
-            self.receiver.arrive(*held.popleft())
-
-    def forget(self) -> None:
-        """Drop what the sender's kernel would have to send again."""
-        self._held.clear()
-        self.link.holding.pop(self, None)
-
-    def reset(self) -> None:
-        """Tell the receiver that the connection is gone."""
-        self._post(RST, b"")
-
-    def ended(self, sender: SimTransport) -> None:
-        """The sending end is gone."""
-        if self.receiver.gone:
-            self._network.connections.pop(sender, None)
-            self._network.connections.pop(self.receiver, None)
-
-
-class _ListeningSocket:
-    """What `Server.sockets` shows: enough to ask for the address."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: tuple[str, int]) -> None:
-        self._name = name
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._name
-
-
-class SimServer(asyncio.AbstractServer):
-    """A listening port."""
-
-    def __init__(
-        self, network: Network, loop: NodeLoop, factory: Callable[[], asyncio.BaseProtocol], port: int
-    ) -> None:
-        self._network = network
-        self._loop = loop
-        self._factory = factory
-        self._closed = loop.create_future()
-        self._accepting = False
-        self.port = port
-        self.listening = True
-        self._unaccepted: deque[SimTransport] = deque()
-
-    @property
-    def loop(self) -> NodeLoop:
-        """The loop of the process that listens."""
-        return self._loop
-
-    @property
-    def sockets(self) -> tuple[_ListeningSocket, ...]:
-        """One listening address, or none once closed."""
-        return (_ListeningSocket((self._loop.node.name, self.port)),) if self.listening else ()
-
-    def offer(self, transport: SimTransport) -> bool:
-        """A connection is established; False when nobody will accept it any more."""
-        if not self.listening:
-            return False
-        self._unaccepted.append(transport)
-        if self._accepting:
-            self._loop.call_soon(self._accept)
-        return True
-
-    def _accept(self) -> None:
-        if self._unaccepted:
-            self._unaccepted.popleft().attach(self._factory())  # type: ignore[arg-type]
-
-    def stop_listening(self) -> None:
-        """Free the port; connections nobody accepted are reset."""
-        if self.listening:
-            self.listening = False
-            self._network.listeners.pop((self._loop.node.name, self.port), None)
-            while self._unaccepted:
-                transport = self._unaccepted.popleft()
-                transport.vanish()
-                transport.outgoing.reset()
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of the process that listens."""
-        return self._loop
-
-    def is_serving(self) -> bool:
-        """Whether connections are accepted."""
-        return self.listening and self._accepting
-
-    async def start_serving(self) -> None:
-        """Accept connections."""
-        self.start()
-
-    def start(self) -> None:
-        """Accept connections, those that wait first."""
-        self._accepting = True
-        for _ in self._unaccepted:
-            self._loop.call_soon(self._accept)
-
-    async def serve_forever(self) -> None:
-        """Accept until cancelled, then close."""
-        self.start()
-        try:
-            await self._loop.create_future()
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Stop listening; accepted connections stay."""
-        self.stop_listening()
-        if not self._closed.done():
-            self._closed.set_result(None)
-
-    async def wait_closed(self) -> None:
-        """Return once close has been called."""
-        await asyncio.shield(self._closed)
 
 
 class _Attempt:

@@ -22,14 +22,16 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.simulation.links import Channel, LinkState
+    from harness.simulation.listening import SimServer
     from harness.simulation.loop import NodeLoop
-    from harness.simulation.network import Channel, LinkState, SimServer
 
 KERNEL_BYTES_MAX = 512 * 1024
 READ_BYTES_MAX = 256 * 1024
 HIGH_WATER_BYTES = 64 * 1024
 
-DATA, FIN, RST, ACCEPT = b"", b"F", b"R", b"A"
+DATA, FIN, RST, ACCEPT = range(4)
+"""Kinds of packets."""
 
 
 class SimTransport(asyncio.Transport):
@@ -125,20 +127,20 @@ class SimTransport(asyncio.Transport):
 
     # The kernel's half: called as the world's events, never from node code.
 
-    def arrive(self, kind: bytes, data: bytes) -> None:
+    def arrive(self, kind: int, data: bytes) -> None:
         """Take one packet from the network."""
         if self._gone:
-            if kind is DATA and self._loop.node.powered:
+            if kind == DATA and self._loop.node.powered:
                 self._out.reset()
             return
         if self._broken is not None:
             return
-        if kind is DATA:
+        if kind == DATA:
             self._inbox.append(data)
             self._inbox_bytes += len(data)
-        elif kind is FIN:
+        elif kind == FIN:
             self._eof_arrived = True
-        elif kind is RST:
+        elif kind == RST:
             self.break_off(ConnectionResetError(104, "Connection reset by peer"))
             return
         else:

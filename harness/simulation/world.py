@@ -84,6 +84,7 @@ class World:
         self._schedule = self.stream("world/schedule")
         self._running: SimNode | None = None
         self._finished = False
+        self._failure: BaseException | None = None
         self._limit_ns = _NEVER
         self._closed = False
         self.harness = self.add_node(HARNESS)
@@ -133,6 +134,12 @@ class World:
         """Note that a node reached for something real."""
         self.real_calls.append(RealCall(node.name if node else HARNESS, self.now_ns, call))
 
+    def fail(self, error: BaseException) -> None:
+        """End the run now: `run` raises `error`. For what goes wrong outside the simulation, in whoever watches it."""
+        if self._failure is None:
+            self._failure = error
+        self._finished = True
+
     # Running
 
     def run(self, scenario: Coroutine[Any, Any, T], *, time_limit_s: float | None = None) -> T:
@@ -163,9 +170,12 @@ class World:
     def _run_until(self, task: asyncio.Task[Any], limit_ns: int) -> None:
         if not task.done():
             self._finished = False
+            self._failure = None
             self._limit_ns = limit_ns
             task.add_done_callback(self._finish)
             self._turn()
+            if self._failure is not None:
+                raise self._failure
 
     def _finish(self, _: asyncio.Task[Any]) -> None:
         self._finished = True
@@ -231,6 +241,9 @@ class World:
 
     def _mark(self) -> None:
         self.trail.append((self.steps, self.now_ns, self.digest.hexdigest()))
+        for node in self.nodes.values():
+            if node.alive:
+                node.loop.sweep_tasks()
         if len(self.trail) % COLLECT_EVERY_TRAIL_POINTS == 0:
             self.collect_garbage()
 

@@ -7,6 +7,7 @@ the broker itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -287,6 +288,51 @@ def test_crashes_and_real_calls_are_findings(monkeypatch: pytest.MonkeyPatch, tm
         assert "LookupError: lost the log" in (tmp_path / "b1" / "node.log").read_text()
 
     _execute(scenario)
+
+
+def test_what_goes_wrong_in_a_task_nobody_awaits_is_in_the_log_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
+        async def fails() -> None:
+            raise LookupError("nobody awaits this")
+
+        asyncio.create_task(fails())  # noqa: RUF006
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(sim, "run_node", run_node)
+
+    async def scenario(deployment: Deployment) -> None:
+        await deployment.deploy()
+        await asyncio.sleep(2)
+        await deployment.collect(tmp_path)
+        assert deployment.crashes == []
+
+    _execute(scenario)
+    assert "LookupError: nobody awaits this" in (tmp_path / "b1" / "node.log").read_text()
+
+
+def test_an_error_of_the_listener_ends_the_run_and_is_not_the_nodes_to_swallow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
+        with contextlib.suppress(Exception):
+            doors.trace(TraceEvent("appended"))
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(sim, "run_node", run_node)
+
+    async def scenario(deployment: Deployment) -> None:
+        await deployment.deploy()
+        await asyncio.sleep(1000)
+
+    def on_trace(time_ns: int, node: str, event: TraceEvent) -> None:
+        raise OSError("the store is full")
+
+    simulation = Simulation()
+    with pytest.raises(OSError, match="the store is full"):
+        simulation.execute(_layout(simulation), scenario, seed=1, listener=Listener(on_trace, lambda node, line: None))
 
 
 def test_a_layout_needs_properties_for_every_node() -> None:
