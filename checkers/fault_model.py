@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,16 +62,18 @@ class Loss:
     end: int
     """Exclusive; NEVER when it is not known what was lost."""
     since_ns: int
-    regained_ns: Mapping[int, int] = field(default_factory=dict)
-    """For some offsets, when the log had passed them again."""
-    until_ns: int = NEVER
-    """When the log had passed all of them again."""
+    regained: tuple[tuple[int, int], ...] = ()
+    """(time in ns, offset): from then on it was without offsets from there on only; in order."""
 
-    def lacked(self, offset: int) -> tuple[int, int] | None:
-        """When this replica was without `offset`: [since, until), or None."""
-        if not self.first <= offset < self.end:
+    def lacked_from(self, time_ns: int) -> int | None:
+        """The least offset this replica was without at `time_ns`, all to `end` being so; None if it was whole."""
+        if time_ns < self.since_ns:
             return None
-        return self.since_ns, self.regained_ns.get(offset, self.until_ns)
+        least = self.first
+        for then_ns, offset in self.regained:
+            if then_ns <= time_ns:
+                least = offset
+        return least if least < self.end else None
 
 
 def blows(faults: pa.Table) -> list[Blow]:
@@ -163,34 +165,29 @@ def _spans(hit: Blow, time_ns: int) -> bool:
 
 
 def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -> Loss:
-    regained: dict[int, int] = {}
-    reached = first
+    regained, reached = [], first
     for time_ns, kind, offset, log_end in later:
-        if kind == "log_recovered":
-            reached = max(first, min(reached, log_end))
-        elif kind == "truncated":
-            reached = max(first, min(reached, offset))
-        elif kind == "appended" and log_end > reached:
-            regained.update(dict.fromkeys(range(max(reached, offset), min(log_end, end)), time_ns))
-            reached = log_end
-            if reached >= end:
-                return Loss(node, first, end, since_ns, regained, time_ns)
-    return Loss(node, first, end, since_ns, regained)
+        before = reached
+        if kind == "appended":
+            reached = max(reached, log_end)
+        elif kind in ("log_recovered", "truncated"):
+            reached = max(first, min(reached, log_end if kind == "log_recovered" else offset))
+        if reached != before:
+            regained.append((time_ns, reached))
+        if reached >= end:
+            break
+    return Loss(node, first, end, since_ns, tuple(regained))
 
 
 def excesses(lost: list[Loss], replicas_allowed: int) -> tuple[Excess, ...]:
     """Each time at which more than `replicas_allowed` replicas were first without one offset, with the least such."""
     found: list[Excess] = []
     for time_ns in sorted({loss.since_ns for loss in lost}):
-        for offset in sorted({loss.first for loss in lost}):
-            without = {
-                loss.node: loss
-                for loss in lost
-                if (span := loss.lacked(offset)) is not None and span[0] <= time_ns < span[1]
-            }
+        lacking = [(loss, least) for loss in lost if (least := loss.lacked_from(time_ns)) is not None]
+        for offset in sorted({least for _, least in lacking}):
+            without = {loss.node: loss for loss, least in lacking if least <= offset < loss.end}
             if len(without) > replicas_allowed:
-                words = _words(offset, time_ns, without, replicas_allowed)
-                found.append(Excess(offset, time_ns, words))
+                found.append(Excess(offset, time_ns, _words(offset, time_ns, without, replicas_allowed)))
                 break
     return tuple(found)
 

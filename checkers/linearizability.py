@@ -173,8 +173,7 @@ class _Wording:
         found.append(Violations("real-time-order", offsets, times, self._late, since))
         if len(placement.unexplained):
             # Nobody knows when such a record came to be: it counts as having come last.
-            last = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))
-            times = np.full(len(placement.unexplained), last, dtype=np.int64)
+            times = np.full(len(placement.unexplained), NEVER, dtype=np.int64)
             found.append(Violations("unexplained-offset", placement.unexplained, times, self._unexplained))
         rows = placement.gaps
         found.append(Violations("poll-gap", self._ends(rows), self._times(rows), self._gap))

@@ -34,7 +34,7 @@ from checkers.fault_model import allowances, usual
 from checkers.judging import Allowance, Violations, judge, together
 from checkers.loss import of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
-from workloads.columns import FOREIGN, Int64, numbers
+from workloads.columns import FOREIGN, NEVER, Int64, numbers
 
 NAME = "logs"
 
@@ -101,7 +101,7 @@ def check_partition(
         Violations(
             kind,
             np.array([offset for offset, _ in entries], dtype=np.int64),
-            np.full(len(entries), collected_ns, dtype=np.int64),
+            np.full(len(entries), NEVER, dtype=np.int64),
             lambda number, entries=entries: entries[number][1],  # type: ignore[misc]
         )
         for kind, entries in found.items()

@@ -84,8 +84,6 @@ def check_partition(
     if every_log:
         missing |= ~on_disk
     lost = np.flatnonzero(missing)
-    known = columns.completed_ns[columns.completed_ns != NEVER]
-    end_ns = int(known.max(initial=0))
 
     def explain(number: int) -> Finding:
         which = int(lost[number])
@@ -108,7 +106,7 @@ def check_partition(
             Violations(
                 name,
                 offsets[lost[chosen]],
-                np.full(len(chosen), end_ns, dtype=np.int64),
+                np.full(len(chosen), NEVER, dtype=np.int64),
                 lambda number, chosen=chosen: explain(int(chosen[number])),  # type: ignore[misc]
                 columns.invoked_ns[_appended_by(columns, values[lost[chosen]], rows[lost[chosen]])],
             )

@@ -186,7 +186,7 @@ class _Claims:
 
     def _times(self, claims: Int64) -> Int64:
         rows = self.row[claims]
-        return np.where(rows >= 0, self.columns.completed_ns[np.maximum(rows, 0)], self.end_ns) if len(rows) else rows
+        return np.where(rows >= 0, self.columns.completed_ns[np.maximum(rows, 0)], NEVER) if len(self.columns) else rows
 
     def _describe(self, claim: int) -> str:
         row = int(self.row[claim])

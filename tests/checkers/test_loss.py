@@ -1,0 +1,98 @@
+"""What counts as a lost record, and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.loss import check
+from checkers.verdict import Validity, Verdict
+from tests.checkers import runs
+from tests.checkers.histories import Row, append, poll
+from workloads.columns import INFO
+
+READ = {"recovered": True, "final_reads": True}
+
+
+def judged(main: list[Row], final: list[Row], recovery: dict[str, Any] = READ, **more: Any) -> Verdict:
+    settings = CheckSettings(**more.pop("settings", {}))
+    return check(RunEvidence(history=runs.history(main, final), recovery=recovery, settings=settings, **more))
+
+
+def test_an_acknowledged_append_that_the_final_reads_pass_over_is_lost() -> None:
+    replicas, ends = runs.logs(b1=[(1, 8)], b2=[(1, 8)], b3=[(1, 8)])
+    verdict = judged(
+        [append(7, 1, 2, 0), append(8, 3, outcome=INFO)], [poll(0, 9, 10, 8)], replicas=replicas, replica_ends=ends
+    )
+    assert verdict.validity is Validity.INVALID
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.operations, finding.offsets) == ("lost-append", (0,), (0,))
+    assert finding.lines == (
+        "#0 append of value 7 by process 0 (1.000000 s to 2.000000 s) → offset 0",
+        "the final reads did not return value 7: offset 0 held value 8",
+        "on disk at the end: on no replica",
+    )
+
+
+def test_the_end_of_the_log_can_be_lost_too() -> None:
+    verdict = judged([append(7, 1, 2, 0), append(8, 1, 2, 1)], [poll(0, 9, 10, 7)])
+    assert verdict.findings[0].lines[1] == "the final reads did not return value 8: they ended at 1"
+
+
+def test_an_unknown_append_may_be_lost_until_somebody_has_read_it() -> None:
+    assert judged([append(7, 1, outcome=INFO)], []).validity is Validity.VALID
+    verdict = judged([append(7, 1, outcome=INFO), poll(0, 2, 3, 7)], [])
+    assert [finding.kind for finding in verdict.findings] == ["lost-read"]
+
+
+def test_a_record_on_no_disk_is_lost_even_when_nothing_was_finally_read() -> None:
+    replicas, ends = runs.logs(b1=[], b2=[], b3=[])
+    verdict = judged([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends)
+    assert verdict.validity is Validity.INVALID
+
+
+def test_without_final_reads_a_record_on_some_disk_is_undecided() -> None:
+    replicas, ends = runs.logs(b1=[(1, 7)], b2=[], b3=[])
+    assert judged([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends).validity is Validity.UNKNOWN
+    two_logs = ends.filter([True, True, False])
+    assert judged([append(7, 1, 2, 0)], [], {}, replica_ends=two_logs).validity is Validity.UNKNOWN
+
+
+def test_acks_1_may_lose_what_was_acknowledged_but_not_what_was_read() -> None:
+    verdict = judged([append(7, 1, 2, 0)], [], settings={"acks": 1})
+    assert (verdict.validity, verdict.figures["acknowledged_lost_allowed"]) == (Validity.VALID, 1)
+    read = judged([append(7, 1, 2, 0), poll(0, 3, 4, 7)], [], settings={"acks": 1})
+    assert read.validity is Validity.INVALID
+
+
+def test_unclean_topics_lose_and_are_counted() -> None:
+    verdict = judged([append(7, 1, 2, 0)], [], settings={"unclean_election": True})
+    assert (verdict.validity, verdict.figures["allowed"]) == (Validity.VALID, 1)
+
+
+def lossy_trace(*nodes: str) -> Any:
+    events = [runs.event(1, node, "appended", offset=0, log_end=5, leader_epoch=1) for node in ("b1", "b2", "b3")]
+    events += [runs.event(6, node, "log_recovered", offset=0, log_end=0) for node in nodes]
+    return runs.trace(*events)
+
+
+def test_a_loss_on_min_isr_replicas_at_one_time_is_undecided_and_on_fewer_is_a_bug() -> None:
+    def after_power_loss(*nodes: str) -> Verdict:
+        fault = runs.fault("power-loss", list(nodes), 5, 7, {"lost_bytes": 10})
+        main = [append(7, 1, 2, 0)]
+        return judged(main, [], trace=lossy_trace(*nodes), faults=runs.faults(fault))
+
+    assert after_power_loss("b1").validity is Validity.INVALID
+    verdict = after_power_loss("b1", "b2")
+    assert verdict.validity is Validity.UNKNOWN
+    assert verdict.findings[0].lines[0] == (
+        "the fault model was exceeded: at 5.000 s 2 replicas were without offset 0 after power losses, "
+        "and the protocol survives 1"
+    )
+
+
+def test_what_was_acknowledged_after_the_disaster_is_not_excused_by_it() -> None:
+    fault = runs.fault("power-loss", ["b1", "b2"], 5, 7, {"lost_bytes": 10})
+    later = [append(7, 8, 9, 0)]
+    verdict = judged(later, [], trace=lossy_trace("b1", "b2"), faults=runs.faults(fault))
+    assert verdict.validity is Validity.INVALID

@@ -1,0 +1,153 @@
+"""What is read is what was appended, and replicas hold the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from checkers import logs, reads
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.verdict import Validity, Verdict
+from tests.checkers import runs
+from tests.checkers.histories import Row, append, poll
+from workloads.columns import FAIL, INFO
+
+
+def kinds(verdict: Verdict) -> list[str]:
+    return [finding.kind for finding in verdict.findings]
+
+
+def read(rows: list[Row], recovered: bool = False, **more: Any) -> Verdict:
+    settings = CheckSettings(**more.pop("settings", {}))
+    recovery = {"recovered": recovered}
+    return reads.check(RunEvidence(history=runs.history(rows), recovery=recovery, settings=settings, **more))
+
+
+def on_disk(**of_node: Any) -> dict[str, Any]:
+    replicas, ends = runs.logs(**of_node)
+    return {"replicas": replicas, "replica_ends": ends}
+
+
+# reads
+
+
+def test_what_agrees_is_valid() -> None:
+    rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO), poll(0, 3, 4, 7, 8)]
+    assert read(rows, recovered=True, **on_disk(b1=[(1, 7), (1, 8)])).validity is Validity.VALID
+
+
+def test_a_failed_append_that_is_read_or_on_a_disk_is_an_aborted_read() -> None:
+    failed = append(7, 1, 2, outcome=FAIL)
+    assert kinds(read([failed, poll(0, 3, 4, 7)])) == ["failed-append-seen"]
+    verdict = read([failed], **on_disk(b1=[(4, 7)]))
+    assert verdict.findings[0].lines == (
+        "b1 holds value 7 at offset 0, leader epoch 4",
+        "#0 append of value 7 by process 0 (1.000000 s to 2.000000 s) → fail",
+        "value 7 at offset 0 is of an append that had failed",
+    )
+
+
+def test_a_record_nobody_wrote_is_a_phantom() -> None:
+    assert kinds(read([append(7, 1, 2, 0), poll(0, 3, 4, 9)])) == ["phantom-value"]
+
+
+def test_one_value_at_two_offsets_is_a_duplicate() -> None:
+    rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO), poll(1, 3, 4, 7)]
+    assert kinds(read(rows)) == ["duplicate"]
+    in_one_log = on_disk(b1=[(1, 7), (1, 7)])
+    in_one_log["replica_ends"] = runs.marked(in_one_log["replica_ends"], b1=0)
+    assert kinds(read([append(7, 1, outcome=INFO)], **in_one_log)) == ["duplicate"]
+
+
+def test_one_offset_with_two_values_is_a_conflict() -> None:
+    rows = [append(7, 1, outcome=INFO), append(8, 1, outcome=INFO), poll(0, 3, 4, 7), poll(0, 5, 6, 8)]
+    verdict = read(rows)
+    assert kinds(verdict) == ["conflicting-offset"]
+    assert verdict.findings[0].operations == (2, 3)
+
+
+def test_a_disk_bears_witness_below_its_high_watermark_or_after_recovery() -> None:
+    rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO)]
+    stale = on_disk(b1=[(1, 8)], b2=[(2, 7)])
+    assert kinds(read(rows, **stale)) == ["conflicting-offset"]
+    stale["replica_ends"] = runs.marked(stale["replica_ends"], b1=0)
+    assert read(rows, **stale).validity is Validity.VALID
+    assert kinds(read(rows, recovered=True, **stale)) == ["conflicting-offset"]
+
+
+def test_with_acks_1_an_acknowledged_offset_may_be_given_again() -> None:
+    rows = [append(7, 1, 2, 0), append(8, 3, 4, 0), poll(0, 5, 6, 8)]
+    assert kinds(read(rows)) == ["conflicting-offset"]
+    assert read(rows, settings={"acks": 1}).validity is Validity.VALID
+
+
+def test_polls_are_in_order_and_from_the_position_asked() -> None:
+    appends = [append(7, 1, 2, 0), append(8, 1, 2, 1)]
+    backwards = replace(poll(0, 3, 4, 7, 8), records=((1, 8), (0, 7)))
+    assert kinds(read([*appends, backwards])) == ["poll-order"]
+    below = replace(poll(1, 3, 4), records=((0, 7), (1, 8)))
+    assert read([*appends, below]).findings[0].lines[1] == "it returned offset 0 first, having been asked from 1 on"
+    assert read([*appends, poll(0, 3, 4, 7), poll(0, 3, 4, 7)]).validity is Validity.VALID
+
+
+# logs
+
+
+def matched(recovered: bool, marks: dict[str, int] | None = None, unclean: bool = False, **of_node: Any) -> Verdict:
+    replicas, ends = runs.logs(**of_node)
+    ends = runs.marked(ends, **(marks or {}))
+    settings = CheckSettings(replication_factor=len(of_node), unclean_election=unclean)
+    recovery = {"recovered": recovered}
+    return logs.check(RunEvidence(replicas=replicas, replica_ends=ends, settings=settings, recovery=recovery))
+
+
+def test_equal_logs_match_and_after_recovery_nothing_less_will_do() -> None:
+    same = [(1, 7), (2, 8)]
+    assert matched(True, b1=same, b2=same, b3=same).validity is Validity.VALID
+    assert matched(False, b1=same, b2=same[:1]).validity is Validity.VALID
+    behind = matched(True, b1=same, b2=same[:1])
+    assert kinds(behind) == ["replicas-differ"]
+    assert behind.findings[0].lines[0] == "b2's log ends at 1, b1's at 2"
+
+
+def test_above_the_high_watermark_logs_may_part_until_recovery() -> None:
+    parted = {"b1": [(1, 7), (1, 8)], "b2": [(1, 7), (2, 9)]}
+    assert matched(False, {"b1": 1}, **parted).validity is Validity.VALID
+    assert kinds(matched(False, **parted)) == ["log-divergence"]
+    assert kinds(matched(True, {"b1": 1}, **parted)) == ["replicas-differ"]
+
+
+def test_an_unclean_topic_may_part_below_the_high_watermark_but_must_come_together() -> None:
+    parted = {"b1": [(1, 7), (1, 8)], "b2": [(1, 7), (2, 9)]}
+    assert matched(False, unclean=True, **parted).validity is Validity.VALID
+    assert matched(True, unclean=True, **parted).validity is Validity.INVALID
+
+
+def test_one_offset_and_epoch_is_one_record_even_above_the_high_watermark() -> None:
+    marks = {"b1": 0, "b2": 0}
+    verdict = matched(False, marks, b1=[(1, 7)], b2=[(1, 8)])
+    assert kinds(verdict) == ["log-mismatch"]
+    assert verdict.findings[0].lines == (
+        "b1 holds value 7 at offset 0, written in leader epoch 1",
+        "b2 holds value 8 at offset 0, written in leader epoch 1",
+    )
+
+
+def test_two_equal_records_have_equal_logs_before_them() -> None:
+    marks = {"b1": 0, "b2": 0}
+    verdict = matched(False, marks, unclean=True, b1=[(1, 7), (3, 9)], b2=[(2, 8), (3, 9)])
+    assert kinds(verdict) == ["log-mismatch"]
+    assert verdict.findings[0].offsets == (0,)
+
+
+def test_a_hole_in_one_log_is_a_difference() -> None:
+    verdict = matched(True, b1=[(1, 7), (1, 8), (1, 9)], b2=[(1, 7), None, (1, 9)])
+    assert "replicas-differ" in kinds(verdict)
+    assert any("b2 has no record at offset 1" in line for line in verdict.findings[0].lines)
+
+
+def test_fewer_logs_than_replicas_do_not_pass() -> None:
+    replicas, ends = runs.logs(b1=[(1, 7)])
+    verdict = logs.check(RunEvidence(replicas=replicas, replica_ends=ends))
+    assert (verdict.validity, kinds(verdict)) == (Validity.UNKNOWN, ["logs-missing"])
+    assert logs.check(RunEvidence()).validity is Validity.UNKNOWN

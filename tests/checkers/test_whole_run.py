@@ -1,0 +1,156 @@
+"""Liveness, faults, availability, and all checkers together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from checkers import availability, faults, liveness, suite
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.verdict import Validity, Verdict, worst
+from tests.checkers import runs
+from tests.checkers.histories import append, end_offset, poll
+from workloads.columns import FAIL, INFO
+
+WHOLE = {"recovered": True, "seconds": 1.5, "limit_seconds": 30, "waiting_for": [], "final_reads": True}
+STUCK = {
+    "recovered": False,
+    "seconds": 30.0,
+    "limit_seconds": 30,
+    "waiting_for": ["no leader of t-0"],
+    "final_reads": False,
+}
+
+
+# liveness
+
+
+def test_a_whole_cluster_that_was_read_to_the_end_is_live() -> None:
+    assert liveness.check(RunEvidence(recovery=WHOLE)).validity is Validity.VALID
+
+
+def test_not_recovering_in_time_is_invalid_and_says_what_was_missing() -> None:
+    verdict = liveness.check(RunEvidence(recovery=STUCK))
+    assert verdict.validity is Validity.INVALID
+    assert "no leader of t-0" in verdict.findings[0].lines
+
+
+def test_reads_that_do_not_finish_on_a_whole_cluster_are_invalid() -> None:
+    verdict = liveness.check(RunEvidence(recovery=WHOLE | {"final_reads": False}))
+    assert verdict.findings[0].kind == "reads-not-finished"
+
+
+def test_a_run_that_ended_before_recovery_is_undecided() -> None:
+    assert liveness.check(RunEvidence()).validity is Validity.UNKNOWN
+    unread = {name: value for name, value in WHOLE.items() if name != "final_reads"}
+    assert liveness.check(RunEvidence(recovery=unread)).validity is Validity.UNKNOWN
+
+
+def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_undecided() -> None:
+    def stuck(killed: list[str], leader: int) -> Verdict:
+        changed = runs.event(9, "c1", "partition_changed", {"elr": []}, leader=leader, leader_epoch=3)
+        fault = runs.fault("kill", killed, 5, 6, {"killed": len(killed)})
+        return liveness.check(RunEvidence(recovery=STUCK, trace=runs.trace(changed), faults=runs.faults(fault)))
+
+    assert stuck(["b1", "b2"], -1).validity is Validity.UNKNOWN
+    assert stuck(["b1", "b2"], 3).validity is Validity.INVALID
+    assert stuck(["b1"], -1).validity is Validity.INVALID
+    assert stuck(["b1", "c1"], -1).validity is Validity.INVALID
+
+
+# faults
+
+
+def test_a_fault_that_missed_is_named_and_does_not_fail_the_run() -> None:
+    rows = (
+        runs.fault("kill", ["b1"], 1, 2, {"killed": 1}),
+        runs.fault("pause", ["b2"], 1, 2, {"missed": 0}, bit=False),
+    )
+    verdict = faults.check(RunEvidence(faults=runs.faults(*rows), settings=CheckSettings(faults_asked=True)))
+    assert (verdict.validity, [finding.kind for finding in verdict.findings]) == (Validity.VALID, ["fault-missed"])
+    assert (verdict.figures["bit"], verdict.figures["bit kill"], verdict.figures["bit pause"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("injected", [0, 1])
+def test_faults_that_were_asked_for_and_never_bit_leave_the_run_undecided(injected: int) -> None:
+    rows = [runs.fault("pause", ["b2"], 1, 2, {}, bit=False)] * injected
+    asked = RunEvidence(faults=runs.faults(*rows), settings=CheckSettings(faults_asked=True))
+    assert faults.check(asked).validity is Validity.UNKNOWN
+    assert faults.check(replace(asked, settings=CheckSettings())).validity is Validity.VALID
+
+
+# availability
+
+
+def test_availability_tells_the_share_the_longest_gap_and_latencies() -> None:
+    rows = [append(1, 1, 2, 0), append(2, 3, outcome=INFO), append(3, 4, 5, outcome=FAIL), append(4, 11, 14, 1)]
+    figures = availability.check(RunEvidence(history=runs.history(rows, [poll(0, 50, 51, 1, 4)]))).figures
+    assert figures["acks_share"] == 0.5
+    assert figures["unavailable_seconds_longest"] == 11
+    assert (figures["append_ms_max"], figures["append_ms_p50"]) == (3000, 2000)
+    assert "poll_ms_p50" not in figures
+
+
+def test_time_in_which_nobody_asked_is_not_unavailability() -> None:
+    rows = [append(1, 1, 2, 0), append(2, 100, 101, 1)]
+    figures = availability.check(RunEvidence(history=runs.history(rows))).figures
+    assert figures["unavailable_seconds_longest"] == 1
+
+
+def test_appends_are_counted_by_window_of_invocation() -> None:
+    rows = [append(1, 1, 2, 0), append(2, 25, outcome=INFO), end_offset(70, 71, 2)]
+    table = availability.by_window(runs.history(rows), 10 * runs.S)
+    assert table.column("invoked").to_pylist() == [1, 0, 1]
+    assert table.column("ok").to_pylist() == [1, 0, 0]
+    assert table.column("info").to_pylist() == [0, 0, 1]
+    assert availability.by_window(RunEvidence().history, 10).num_rows == 0
+
+
+# all together
+
+
+def good_run() -> RunEvidence:
+    replicas, ends = runs.logs(b1=[(1, 7)], b2=[(1, 7)], b3=[(1, 7)])
+    return RunEvidence(
+        history=runs.history([append(7, 1, 2, 0)], [end_offset(8, 9, 1), poll(0, 9, 10, 7)]),
+        replicas=replicas,
+        replica_ends=ends,
+        trace=runs.trace(runs.event(1, "b1", "appended", offset=0, log_end=1, leader_epoch=1)),
+        recovery=WHOLE,
+    )
+
+
+def test_a_good_run_is_valid_by_every_checker() -> None:
+    verdicts = suite.check(good_run())
+    assert [verdict.checker for verdict in verdicts] == list(suite.CHECKERS)
+    assert worst(verdict.validity for verdict in verdicts) is Validity.VALID
+
+
+def test_a_run_that_left_nothing_is_never_valid() -> None:
+    verdicts = {verdict.checker: verdict for verdict in suite.check(RunEvidence())}
+    assert {name for name, verdict in verdicts.items() if verdict.validity is Validity.VALID} == {"faults"}
+    assert all(verdict.findings for name, verdict in verdicts.items() if name != "faults")
+
+
+def test_the_protocol_is_left_out_where_nodes_have_clocks_of_their_own() -> None:
+    run = replace(good_run(), settings=CheckSettings(trace_has_one_clock=False))
+    assert "protocol" not in [verdict.checker for verdict in suite.check(run)]
+
+
+def test_a_checker_that_crashes_says_unknown_and_disturbs_nobody() -> None:
+    def crashing(_: RunEvidence) -> Verdict:
+        raise ZeroDivisionError("by zero")
+
+    verdicts = suite.check(good_run(), {"crashing": crashing, "faults": faults.check})
+    assert [verdict.validity for verdict in verdicts] == [Validity.UNKNOWN, Validity.VALID]
+    assert verdicts[0].findings[0].lines[0] == "the checker crashed: ZeroDivisionError: by zero"
+    assert "test_whole_run.py" in verdicts[0].findings[0].lines[1]
+
+
+def test_settings_come_back_from_json_and_wrong_ones_are_refused() -> None:
+    settings: dict[str, Any] = CheckSettings(acks=1, recency="strict").to_json()
+    assert CheckSettings.from_json(settings | {"of a later version": 1}) == CheckSettings(acks=1, recency="strict")
+    with pytest.raises(ValueError, match="recency: 'fast' is neither 'default' nor 'strict'"):
+        CheckSettings(recency="fast")
