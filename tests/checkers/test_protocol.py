@@ -1,0 +1,233 @@
+"""Each promise of the protocol, kept and broken, as the trace tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.protocol import check
+from checkers.verdict import Validity, Verdict
+from tests.checkers import runs
+
+Event = dict[str, Any]
+
+
+def changed(
+    time_s: float,
+    leader: int,
+    epoch: int,
+    isr: Sequence[int],
+    elr: Sequence[int] = (),
+    reason: str = "elected",
+    **detail: Any,
+) -> Event:
+    facts = {"elr": list(elr), "replicas": [1, 2, 3], "min_isr": 2, "reason": reason, "unclean": False} | detail
+    return runs.event(time_s, "c1", "partition_changed", facts, leader=leader, leader_epoch=epoch, members=list(isr))
+
+
+def appended(time_s: float, node: str, offset: int, end: int, epoch: int = 1) -> Event:
+    return runs.event(time_s, node, "appended", offset=offset, log_end=end, leader_epoch=epoch)
+
+
+def moved(time_s: float, node: str, before: int, after: int, quorum: Sequence[int], epoch: int = 1) -> Event:
+    return runs.event(
+        time_s, node, "high_watermark", offset=before, high_watermark=after, members=list(quorum), leader_epoch=epoch
+    )
+
+
+def leads(time_s: float, node: str, epoch: int, start: int) -> Event:
+    return runs.event(time_s, node, "became_leader", offset=start, log_end=start, leader_epoch=epoch)
+
+
+def recovered(time_s: float, node: str, end: int) -> Event:
+    return runs.event(time_s, node, "log_recovered", offset=0, log_end=end)
+
+
+def started(time_s: float, node: str) -> Event:
+    return runs.event(time_s, node, "node_started")
+
+
+def registered(time_s: float, broker: int, clean: bool = False) -> Event:
+    return runs.event(time_s, "c1", "broker_registered", {"clean": clean}, broker=broker, broker_epoch=9)
+
+
+BORN = [changed(1, 1, 1, (1, 2, 3), reason="created"), leads(1, "b1", 1, 0)]
+COMMITTED = [*BORN, *(appended(2, node, 0, 5) for node in ("b1", "b2", "b3")), moved(3, "b1", 0, 5, (1, 2, 3))]
+
+
+def judged(events: Sequence[Event], **settings: Any) -> Verdict:
+    return check(RunEvidence(trace=runs.trace(*events), settings=CheckSettings(**settings)))
+
+
+def kinds(events: Sequence[Event], **settings: Any) -> list[str]:
+    verdict = judged(events, **settings)
+    assert (verdict.validity is Validity.INVALID) is bool(verdict.findings)
+    return [finding.kind for finding in verdict.findings]
+
+
+def test_a_clean_fail_over_keeps_every_promise() -> None:
+    events = [
+        *COMMITTED,
+        changed(4, 2, 2, (2, 3), reason="fenced"),
+        leads(5, "b2", 2, 5),
+        appended(6, "b2", 5, 7, epoch=2),
+        appended(7, "b3", 5, 7, epoch=2),
+        moved(8, "b2", 5, 7, (2, 3), epoch=2),
+        runs.event(8, "b2", "acknowledged", {"acks": -1}, offset=5, log_end=7, high_watermark=7),
+        runs.event(9, "b2", "latest_told", high_watermark=7),
+    ]
+    verdict = judged(events)
+    assert (verdict.validity, verdict.figures["committed"], verdict.figures["trace_gaps"]) == (Validity.VALID, 7, 0)
+
+
+def test_one_epoch_has_one_leader() -> None:
+    assert kinds([*BORN, leads(2, "b2", 1, 0)]) == ["two-leaders-one-epoch"]
+    assert kinds([*BORN, changed(2, 2, 2, (1, 2, 3)), leads(3, "b3", 2, 0)]) == ["two-leaders-one-epoch"]
+
+
+def test_a_leader_holds_everything_committed() -> None:
+    events = [*BORN, *(appended(2, node, 0, 5) for node in ("b1", "b2")), changed(2, 1, 1, (1, 2))]
+    events += [moved(3, "b1", 0, 5, (1, 2)), leads(5, "b3", 2, 0)]
+    verdict = judged(events)
+    assert [finding.kind for finding in verdict.findings] == ["leader-incomplete"]
+    assert verdict.findings[0].lines == (
+        "b3 became leader in leader epoch 2 at 5.000000 s, its log ends at 0",
+        "it lacks offset 0 of leader epoch 1, committed at 3.000000 s",
+    )
+
+
+def test_a_node_that_learns_late_of_an_old_election_need_not_know_later_commits() -> None:
+    events = [*COMMITTED, changed(4, 3, 2, (2, 3)), changed(5, 2, 3, (2, 1)), leads(5, "b2", 3, 5)]
+    events += [appended(6, "b2", 5, 6, 3), appended(6, "b1", 5, 6, 3), moved(6, "b2", 5, 6, (1, 2), 3)]
+    assert kinds([*events, leads(7, "b3", 2, 5)]) == []
+
+
+def test_every_candidate_holds_everything_committed() -> None:
+    events = [*BORN, *(appended(2, node, 0, 5) for node in ("b1", "b2")), changed(2.5, 1, 1, (1, 2))]
+    events += [moved(3, "b1", 0, 5, (1, 2)), changed(4, 1, 1, (1, 2, 3), reason="alter_partition")]
+    assert kinds(events) == ["candidate-incomplete"]
+    in_elr = [*events[:-1], changed(4, 1, 1, (1,), elr=(2, 3), reason="fenced")]
+    assert kinds(in_elr) == ["candidate-incomplete"]
+
+
+LOST = [started(4, "b2"), recovered(4, "b2", 3)]
+
+
+def test_between_restart_and_registration_a_former_membership_binds_nobody() -> None:
+    still_member = changed(4.5, 1, 1, (1, 2), reason="alter_partition")
+    taken_out = [changed(5, 1, 1, (1, 3), reason="registered"), registered(5, 2)]
+    assert kinds([*COMMITTED, *LOST, still_member, *taken_out]) == []
+    assert kinds([*COMMITTED, *LOST, still_member, registered(5, 2)]) == [
+        "unclean-not-excluded",
+        "candidate-incomplete",
+    ]
+
+
+def test_a_log_recovered_after_registration_is_judged_then() -> None:
+    events = [*COMMITTED, started(4, "b2"), registered(5, 2, clean=True), recovered(6, "b2", 3)]
+    assert kinds(events) == ["candidate-incomplete"]
+
+
+def test_what_happens_in_one_instant_is_judged_when_it_is_over() -> None:
+    halfway = changed(5, 1, 1, (1,), elr=(2,), reason="registered")
+    events = [*COMMITTED, changed(3.5, 1, 1, (1, 2)), *LOST, registered(5, 2), halfway, changed(5, 1, 1, (1,))]
+    assert kinds(events) == []
+
+
+def test_who_registers_uncleanly_is_excluded_until_it_joins_the_isr_anew() -> None:
+    back = [changed(5, 1, 1, (1, 3), reason="registered"), registered(5, 2)]
+    rejoined = [*COMMITTED, started(4, "b2"), *back, changed(7, 1, 1, (1, 2, 3), reason="alter_partition")]
+    assert kinds(rejoined) == []
+    in_elr = [*COMMITTED, started(4, "b2"), *back, changed(7, 1, 1, (1,), elr=(2,), reason="fenced")]
+    assert kinds(in_elr) == ["unclean-not-excluded"]
+    clean = [*COMMITTED, started(4, "b2"), registered(5, 2, clean=True), changed(7, 1, 1, (1,), elr=(2,))]
+    assert kinds(clean) == []
+
+
+def test_only_isr_and_elr_are_elected_unless_the_topic_allows_it() -> None:
+    events = [*COMMITTED, changed(4, 1, 1, (1, 2)), changed(5, 3, 2, (3,))]
+    assert kinds(events) == ["unclean-election"]
+    assert kinds(events, unclean_election=True) == []
+    assert kinds([*COMMITTED, changed(4, 1, 1, (1,), elr=(3,)), changed(5, 3, 2, (3,))]) == []
+
+
+def test_the_high_watermark_needs_min_isr_members() -> None:
+    alone = [*BORN, changed(2, 1, 1, (1,), elr=(2,)), appended(2, "b1", 0, 5), moved(3, "b1", 0, 5, (1,))]
+    assert "quorum-too-small" in kinds(alone)
+    one_replica = [changed(1, 1, 1, (1,), reason="created", replicas=[1]), leads(1, "b1", 1, 0)]
+    assert kinds([*one_replica, appended(2, "b1", 0, 5), moved(3, "b1", 0, 5, (1,))]) == []
+
+
+def test_the_quorum_holds_the_controllers_isr_for_the_leader_in_office() -> None:
+    without_3 = [*(appended(2, node, 0, 5) for node in ("b1", "b2")), moved(3, "b1", 0, 5, (1, 2))]
+    assert kinds([*BORN, *without_3]) == ["quorum-not-superset"]
+    proposed = moved(3, "b1", 0, 5, (1, 2, 3))
+    assert kinds([*COMMITTED[:-1], changed(2.5, 1, 1, (1, 2), reason="alter_partition"), proposed]) == []
+    deposed = [*COMMITTED[:2], changed(1.5, 1, 1, (1, 2)), *without_3[:2], changed(2.5, 2, 2, (2, 3))]
+    assert "quorum-not-superset" not in kinds([*deposed, without_3[2]])
+
+
+def test_every_member_counted_holds_what_becomes_committed() -> None:
+    behind = [*BORN, appended(2, "b1", 0, 5), appended(2, "b2", 0, 5), appended(2, "b3", 0, 4)]
+    verdict = judged([*behind, moved(3, "b1", 0, 5, (1, 2, 3))])
+    assert verdict.findings[0].lines == (
+        "b1 moved the high watermark 0 → 5 at 3.000000 s in leader epoch 1 with the quorum {b1, b2, b3}",
+        "b3 did not hold the record at offset 4: its log ended at 4",
+    )
+    another = [*behind[:-1], appended(2, "b3", 0, 5, epoch=0), moved(3, "b1", 0, 5, (1, 2, 3))]
+    assert kinds(another) == ["replica-counted-wrongly"]
+
+
+def test_what_a_replica_lost_after_it_was_counted_is_not_the_leaders_mistake() -> None:
+    lost = [*COMMITTED[:-1], started(2.5, "b2"), recovered(2.5, "b2", 3), COMMITTED[-1]]
+    assert kinds(lost) == []
+    back = [changed(2.6, 1, 1, (1, 3)), registered(2.6, 2), changed(2.7, 1, 1, (1, 2, 3), reason="alter_partition")]
+    assert "replica-counted-wrongly" in kinds([*lost[:-1], *back, COMMITTED[-1]])
+
+
+def test_what_is_committed_is_never_overwritten() -> None:
+    events = [*COMMITTED, *(runs.event(4, node, "truncated", offset=3, log_end=5) for node in ("b2", "b3"))]
+    events += [
+        appended(5, "b2", 3, 5, epoch=2),
+        appended(5, "b3", 3, 5, epoch=2),
+        moved(6, "b2", 3, 5, (2, 3), epoch=2),
+    ]
+    assert "committed-overwritten" in kinds(events)
+
+
+def test_the_high_watermark_never_falls_within_a_leadership() -> None:
+    assert "high-watermark-fell" in kinds([*COMMITTED, moved(4, "b1", 2, 3, (1, 2, 3))])
+
+
+def test_the_latest_offset_is_told_only_from_the_start_of_the_leaders_epoch_on() -> None:
+    events = [*COMMITTED, changed(4, 2, 2, (2, 3)), leads(5, "b2", 2, 5)]
+    assert kinds([*events, runs.event(6, "b2", "latest_told", high_watermark=4)]) == ["latest-below-start"]
+
+
+@pytest.mark.parametrize(("acks", "expected"), [(-1, ["acknowledged-uncommitted"]), (1, [])])
+def test_acks_all_is_told_when_the_high_watermark_has_passed(acks: int, expected: list[str]) -> None:
+    told = runs.event(3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5)
+    assert kinds([*COMMITTED, told]) == expected
+
+
+def test_losses_beyond_the_fault_model_excuse_what_candidates_lack() -> None:
+    events = [*COMMITTED, started(5, "b2"), recovered(5, "b2", 3), started(5, "b3"), recovered(5, "b3", 3)]
+    events += [registered(6, 2, clean=True), registered(6, 3, clean=True)]
+    assert kinds(events) == ["candidate-incomplete", "candidate-incomplete"]
+    fault = runs.fault("power-loss-all", ["b2", "b3"], 4, 5, {"lost_bytes": 9})
+    verdict = check(RunEvidence(trace=runs.trace(*events), faults=runs.faults(fault)))
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "fault-model-exceeded")
+
+
+def test_what_the_trace_leaves_out_is_held_against_nobody() -> None:
+    events = [*BORN, appended(2, "b1", 0, 5), *(appended(2, node, 3, 5) for node in ("b2", "b3"))]
+    verdict = judged([*events, moved(3, "b1", 0, 5, (1, 2, 3))])
+    assert (verdict.validity, verdict.figures["trace_gaps"]) == (Validity.VALID, 2)
+
+
+def test_without_a_trace_nothing_is_decided() -> None:
+    assert judged([]).validity is Validity.UNKNOWN
+    assert judged(COMMITTED, trace_has_one_clock=False).validity is Validity.UNKNOWN
