@@ -22,6 +22,8 @@ A spec is YAML, every field optional:
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     settings: {min.insync.replicas: 2}
     without: [maximal_isr]      # rules switched off: a mutant
+    hosts:                      # what carries each node; environment ssh needs them all (harness/hosts.py)
+      b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
 The command line is read on top of it. What a run leaves behind as `spec.yaml` is complete: defaults, drawn seed and
 all, so that the same run comes back from it under a later version's defaults too.
@@ -36,6 +38,7 @@ from random import Random
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings
+from harness.hosts import Host, check_hosts
 from harness.places import ENVIRONMENTS
 from harness.systems import DEFAULTS, SYSTEMS, Capability
 from images.broker.rules import NAMES
@@ -80,6 +83,8 @@ class Spec:
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    """By node; environments other than ssh leave them aside."""
 
     def __post_init__(self) -> None:
         fill = object.__setattr__
@@ -130,6 +135,7 @@ class Spec:
         names = tuple(f"b{number}" for number in range(1, self.brokers + 1))
         controllers = tuple(f"c{number}" for number in range(1, self.controllers + 1))
         self.script.check(names, controllers, self.partitions)
+        check_hosts(self.hosts, (*names, *controllers), all_needed=self.environment == "ssh")
         for number, planned in enumerate(self.script):
             if planned.at_s >= self.time_limit_s:
                 raise ValueError(
@@ -188,6 +194,9 @@ class Spec:
             value = getattr(self, item.name)
             if item.name == "families":
                 values["faults"] = list(value) or self.script.to_script() or "none"
+            elif item.name == "hosts":
+                if self.hosts:
+                    values["hosts"] = {node: host.to_mapping() for node, host in self.hosts.items()}
             elif item.name != "script":
                 if isinstance(value, tuple):
                     value = list(value)

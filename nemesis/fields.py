@@ -14,7 +14,7 @@ import difflib
 import re
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -69,6 +69,9 @@ def convert(value: object, kind: Any, where: str, *, duration: bool = False) -> 
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise FieldError(f"{where}: {value!r} is not a mapping of names to values")
+        element = get_args(kind)[1]
+        if isinstance(element, type) and is_dataclass(element):
+            return {str(name): read(element, part, _at(where, name)) for name, part in value.items()}
         return {str(name): _setting(part, _at(where, name)) for name, part in value.items()}
     if duration:
         return seconds(value, where)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.hosts import Host
 from harness.spec import Spec, SpecError, faults_of, load, loads, parse
 from nemesis.schedule import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
@@ -78,6 +79,19 @@ def test_faults_are_families_a_script_or_nothing() -> None:
         ("environment: mars", "environment: 'mars' is not one of sim"),
         ("system: oracle", "system: 'oracle' is not one of broker"),
         ("recency: loose", "recency: 'loose' is not one of default, strict"),
+        ("hosts: [192.0.2.1]", "hosts: ['192.0.2.1'] is not a mapping of names to values"),
+        ("hosts: {b1: 192.0.2.1}", "hosts.b1: '192.0.2.1' is not a mapping of names to values"),
+        ("hosts: {b1: {}}", "hosts.b1.address: missing"),
+        ("hosts: {b1: {adress: 192.0.2.1}}", "hosts.b1.adress: unknown field; did you mean address?"),
+        ("hosts: {b1: {address: -v}}", "hosts.b1: address: '-v' is neither an IPv4 address nor a name"),
+        ("hosts: {b1: {address: h, port: 70000}}", "hosts.b1: port: 70000 is not from 1 to 65535"),
+        ("hosts: {b1: {address: h, port: ssh}}", "hosts.b1.port: 'ssh' is not a whole number"),
+        ("hosts: {b1: {address: h, user: a b}}", "hosts.b1: user: 'a b' is not the name of a user"),
+        ("hosts: {b4: {address: h}}", "hosts.b4: not a node of this cluster; its nodes are b1, b2, b3, c1"),
+        (
+            "hosts: {b1: {address: h}, b2: {address: h}}",
+            "hosts.b2: h carries b1 already; every node needs its own host",
+        ),
         ("- 1", "a spec is a mapping of names to values, not [1]"),
         ("a: [", "while parsing a flow node"),
     ],
@@ -94,6 +108,13 @@ def test_a_spec_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load(tmp_path / "absent.yaml")
 
 
+hosts = st.builds(
+    Host,
+    address=st.sampled_from(["192.0.2.1", "lab-1.example"]),
+    port=st.sampled_from([22, 2222]),
+    user=st.sampled_from(["root", "admin"]),
+    key=st.sampled_from(["", "~/.ssh/lab"]),
+)
 specs = st.builds(
     Spec,
     name=st.sampled_from(["a", "two-victims", "0x1", "yes"]),
@@ -105,6 +126,7 @@ specs = st.builds(
     families=st.lists(st.sampled_from(FAMILIES), unique=True).map(tuple),
     settings=st.dictionaries(st.just("min.insync.replicas"), st.sampled_from(["1", "2", "3"])),
     without=st.lists(st.sampled_from(["maximal_isr", "idempotent_dedupe"]), unique=True).map(tuple),
+    hosts=st.dictionaries(st.sampled_from(["b1", "c1"]), hosts, max_size=1),
 )
 
 
