@@ -10,11 +10,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.environments.base import EnvironmentUnavailable
+from harness.owner import this_process
 
 RUN_LABEL = "faultline.run"
 """On every container and network made for a run: the run's name. What carries it belongs to nobody else."""
+OWNER_LABEL = "faultline.owner"
+"""Beside it: the process that made it (`harness.owner`), so that `faultline clean` spares a run that is still going."""
 
 _ANSWER_LIMIT_S = 10
+
+
+def run_labels(run: str) -> dict[str, str]:
+    """The labels of everything made for this run by this process."""
+    return {RUN_LABEL: run, OWNER_LABEL: this_process()}
 
 
 class EngineUnreachable(EnvironmentUnavailable):

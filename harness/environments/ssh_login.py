@@ -28,6 +28,10 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 
+class _Locked(MachineError):
+    """A key file cannot be used without its passphrase."""
+
+
 def logged_in(name: str, host: Host) -> paramiko.Transport:
     """Connect, check the host's key, log in. `name` is the node's, for messages. Raises MachineError."""
     known = _known_hosts(name, host)
@@ -129,11 +133,11 @@ def _log_in(name: str, host: Host, transport: paramiko.Transport) -> None:
 
 def _keys(name: str, host: Host) -> Iterator[tuple[str, paramiko.PKey]]:
     """The keys to try, each with its name for messages."""
-    if host.key:
-        yield host.key, _load(name, Path(host.key).expanduser())
-        return
     agent = paramiko.Agent()
     try:
+        if host.key:
+            yield host.key, _named_key(name, Path(host.key).expanduser(), agent)
+            return
         for key in agent.get_keys():
             yield f"the agent's {getattr(key, 'comment', '') or key.get_name()}", key
     finally:
@@ -145,12 +149,27 @@ def _keys(name: str, host: Host) -> Iterator[tuple[str, paramiko.PKey]]:
             continue  # not there, or a passphrase on it: another key may do
 
 
+def _named_key(name: str, path: Path, agent: paramiko.Agent) -> paramiko.PKey:
+    """The key in a file, or the agent's where the file is locked and its public half beside it is the agent's."""
+    try:
+        return _load(name, path)
+    except _Locked:
+        try:
+            public = path.with_name(f"{path.name}.pub").read_text(encoding="utf-8").split()[1]
+        except (OSError, UnicodeDecodeError, IndexError):
+            public = ""
+        for key in agent.get_keys():
+            if key.get_base64() == public:
+                return key
+        raise
+
+
 def _load(name: str, path: Path) -> paramiko.PKey:
     try:
         return paramiko.PKey.from_path(path)
     except OSError as error:
         raise MachineError(f"{name}: key {path} cannot be read: {said_of(error)}") from None
     except (paramiko.PasswordRequiredException, TypeError):
-        raise MachineError(f"{name}: key {path} is protected by a passphrase; ssh-add {path} first") from None
+        raise _Locked(f"{name}: key {path} is protected by a passphrase; ssh-add {path} first") from None
     except Exception as error:  # whatever the key's parser makes of what is no key
         raise MachineError(f"{name}: {path} is not a private key that can be used: {said_of(error)}") from None
