@@ -81,6 +81,8 @@ def _parser() -> _Parser:
     _add_run(commands.add_parser("run", help="deploy a cluster, break it, and judge what it did"))
     _add_directory(commands.add_parser("check", help="judge a run again, also one that was cut short"), _check, "judge")
     _add_directory(commands.add_parser("replay", help="run it again and compare the digests"), _replay, "bring back")
+    _add_doctor(commands.add_parser("doctor", help="what this machine and its hosts have of what runs need"))
+    _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
     torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
@@ -119,6 +121,19 @@ def _add_directory(parser: argparse.ArgumentParser, command: Callable[[argparse.
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="DIR", help="where runs go (FAULTLINE_STORE, else results/runs)")
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what is to run, and on which hosts")
+    _add_store(parser)
+    parser.set_defaults(command=_doctor)
+
+
+def _add_clean(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="whose hosts to clean, too")
+    parser.add_argument("--run", default="", metavar="NAME", help="only what this run left behind")
+    parser.add_argument("--all", action="store_true", help="also what belongs to runs that are still going")
+    parser.set_defaults(command=_clean)
 
 
 def _add_torture(parser: argparse.ArgumentParser) -> None:
@@ -273,6 +288,26 @@ def _rules(options: argparse.Namespace) -> int:
     return VALID
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from harness.doctor import Patient, examine, is_well, show
+    from harness.probes import ThisMachine
+    from results.store import store_path
+
+    spec = None if options.spec is None else _load(options.spec, "doctor")
+    findings = examine(Patient(ThisMachine(), store_path(options.store)), spec)
+    show(_console(), findings)
+    return VALID if is_well(findings) else NOT_CARRIED_OUT
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from harness.leftovers import sweep
+
+    spec = None if options.spec is None else _load(options.spec, "clean")
+    hosts = spec.hosts if spec is not None else {}
+    all_gone = sweep(hosts, run=options.run, everything=options.all, tell=lambda line: print(line, flush=True))
+    return VALID if all_gone else NOT_CARRIED_OUT
+
+
 def _torture(options: argparse.Namespace) -> int:
     from harness.torture import MUTANTS, torture
 
@@ -299,6 +334,15 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 # ---- odds and ends ---------------------------------------------------------------------------------------------------
+
+
+def _load(path: Path, command: str) -> Spec:
+    from harness.spec import SpecError, load
+
+    try:
+        return load(path)
+    except SpecError as error:
+        raise Usage(f"faultline {command}: {error}") from None
 
 
 def _open(path: Path) -> Any:

@@ -1,7 +1,7 @@
 """Who made something that may be left behind: a process, told apart from every other one ever started.
 
-An owner is written as `boot/pid/start`: the boot of its machine, its number, and when it started in ticks since the boot,
-because numbers are used again.
+An owner is written as `boot/pid/start`: the boot of its machine, its number, and when it started in ticks since the
+boot, because numbers are used again.
 """
 
 from __future__ import annotations

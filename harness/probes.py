@@ -1,0 +1,164 @@
+"""What the doctor asks of this machine. Every answer is a plain value; nothing is changed and no privilege is needed.
+
+An answer that cannot be had is None or an exception with one line, never a guess.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from harness.engine import connect
+
+_JAVA_LIMIT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A Docker engine that answers."""
+
+    version: str
+    kernel: str
+    """Release of the kernel its containers run on."""
+    storage: str
+    cgroup: str
+    """Version of control groups its containers are held by: `1` or `2`."""
+    root: str
+    """Where it keeps images and containers, on its own machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A Linux kernel: its release, and what it was built with."""
+
+    release: str
+    options: Mapping[str, str] | None
+    """Option without `CONFIG_` → `y` or `m`; None when the kernel keeps it to itself."""
+    modules: frozenset[str] = frozenset()
+    """Modules on disk for this release, and those loaded: what is `m` is there only if it is here."""
+
+    def feature(self, option: str, module: str) -> bool | None:
+        """Whether it can do what `option` stands for; None when that cannot be told from here."""
+        if self.options is None:
+            return True if module in self.modules else None
+        built = self.options.get(option)
+        return built == "y" or (built == "m" and module in self.modules)
+
+
+class Probes(Protocol):
+    """What can be asked; tests answer as they please."""
+
+    def engine(self) -> Engine:
+        """Raises EngineUnreachable."""
+
+    def kernel(self) -> Kernel: ...
+
+    def cgroup(self) -> str:
+        """`1` or `2`; empty when no control groups are mounted."""
+
+    def opens(self, device: str) -> bool:
+        """Whether the device is there and may be opened for reading and writing."""
+
+    def java(self) -> str | None:
+        """The version of the Java that Spark would start, such as 17.0.15; None without one."""
+
+    def free_bytes(self, path: Path) -> int | None:
+        """Free space where `path` is, or would be made; None when nothing of it is on this machine."""
+
+
+class ThisMachine:
+    """The answers of the machine this runs on."""
+
+    def engine(self) -> Engine:
+        """See Probes."""
+        client = connect()
+        try:
+            said = client.info()
+        finally:
+            client.close()
+        return Engine(
+            version=str(said.get("ServerVersion", "")),
+            kernel=str(said.get("KernelVersion", "")),
+            storage=str(said.get("Driver", "")),
+            cgroup=str(said.get("CgroupVersion", "1")),
+            root=str(said.get("DockerRootDir", "")),
+        )
+
+    def kernel(self) -> Kernel:
+        """See Probes."""
+        release = os.uname().release
+        return Kernel(release, _options(release), _modules(release))
+
+    def cgroup(self) -> str:
+        """See Probes."""
+        mounted = Path("/sys/fs/cgroup")
+        if (mounted / "cgroup.controllers").exists():
+            return "2"
+        return "1" if (mounted / "freezer").exists() else ""
+
+    def opens(self, device: str) -> bool:
+        """See Probes."""
+        return os.access(device, os.R_OK | os.W_OK)
+
+    def java(self) -> str | None:
+        """See Probes."""
+        home = os.environ.get("JAVA_HOME")
+        program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+        if program is None:
+            return None
+        try:
+            said = subprocess.run(
+                [program, "-version"], capture_output=True, text=True, timeout=_JAVA_LIMIT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        match = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
+        return match[1] if match else None
+
+    def free_bytes(self, path: Path) -> int | None:
+        """See Probes."""
+        path = path.absolute()
+        for place in (path, *path.parents):
+            try:
+                return shutil.disk_usage(place).free
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return None
+        return None
+
+
+def parse_options(text: str) -> dict[str, str]:
+    """The options of a kernel's configuration file that are `y` or `m`."""
+    return dict(re.findall(r"^CONFIG_(\w+)=([ym])$", text, re.MULTILINE))
+
+
+def _options(release: str) -> dict[str, str] | None:
+    for path, opened in ((Path("/proc/config.gz"), gzip.open), (Path(f"/boot/config-{release}"), open)):
+        try:
+            with opened(path, "rt", encoding="utf-8") as file:
+                return parse_options(file.read())
+        except OSError:
+            continue
+    return None
+
+
+def _modules(release: str) -> frozenset[str]:
+    names: set[str] = set()
+    on_disk = Path("/lib/modules") / release
+    for listing in (on_disk / "modules.dep", on_disk / "modules.builtin", Path("/proc/modules")):
+        try:
+            text = listing.read_text(encoding="utf-8")
+        except OSError:
+            continue
+        # "kernel/net/sched/sch_netem.ko.xz: …" in the first two, "sch_netem 20480 0 …" in the last.
+        words = (re.split(r"[: ]", line, maxsplit=1)[0] for line in text.splitlines())
+        names.update(word.rpartition("/")[2].partition(".ko")[0].replace("-", "_") for word in words)
+    return frozenset(names)

@@ -1,0 +1,185 @@
+"""The doctor, on machines made up for it: what is missing is told with what to do, and counts when it is needed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness.cli import BAD_USAGE, NOT_CARRIED_OUT, VALID, main
+from harness.doctor import GIB, Finding, Patient, examine, is_well, show
+from harness.engine import EngineUnreachable
+from harness.probes import Engine, Kernel, ThisMachine, parse_options
+from harness.spec import Spec, loads
+
+FULL = dict.fromkeys(("NF_TABLES", "NF_TABLES_INET", "NFT_NUMGEN", "NET_SCH_NETEM", "FUSE_FS"), "y")
+ENGINE = Engine("28.0", "6.1.0", "overlay2", "2", "/var/lib/docker")
+
+
+@dataclass
+class Machine:
+    """A machine that has everything, but for what a test takes away."""
+
+    reached: Engine | None = ENGINE
+    options: dict[str, str] | None = field(default_factory=lambda: dict(FULL))
+    modules: frozenset[str] = frozenset()
+    fuse: bool = True
+    groups: str = "2"
+    java_version: str | None = "17.0.15"
+    free: int | None = 50 * GIB
+
+    def engine(self) -> Engine:
+        if self.reached is None:
+            raise EngineUnreachable("no Docker engine answers", "start it")
+        return self.reached
+
+    def kernel(self) -> Kernel:
+        return Kernel("6.1.0", self.options, self.modules)
+
+    def cgroup(self) -> str:
+        return self.groups
+
+    def opens(self, device: str) -> bool:
+        return self.fuse
+
+    def java(self) -> str | None:
+        return self.java_version
+
+    def free_bytes(self, path: Path) -> int | None:
+        return self.free
+
+
+def findings(machine: Machine, spec: Spec | None = None, images: Sequence[Finding] = ()) -> dict[str, Finding]:
+    found = examine(Patient(machine, Path("runs"), images=lambda: images), spec)
+    return {finding.subject: finding for finding in found}
+
+
+def test_a_machine_with_everything_is_well() -> None:
+    found = findings(Machine())
+    assert all(finding.ok for finding in found.values())
+    assert list(found) == [
+        "Docker engine",
+        "nftables",
+        "netem",
+        "FUSE",
+        "cgroup",
+        "Java",
+        "disk for runs",
+        "disk for images",
+    ]
+
+
+def without(*options: str) -> dict[str, str]:
+    return {name: value for name, value in FULL.items() if name not in options}
+
+
+@pytest.mark.parametrize(
+    ("machine", "subject", "said", "counts"),
+    [
+        (Machine(reached=None), "Docker engine", "no Docker engine answers; start it", True),
+        (Machine(options=without("NFT_NUMGEN")), "nftables", "the kernel 6.1.0 lacks CONFIG_NFT_NUMGEN; use", True),
+        (Machine(options=without("FUSE_FS")), "FUSE", "the kernel 6.1.0 lacks CONFIG_FUSE_FS; use", True),
+        (Machine(fuse=False), "FUSE", "/dev/fuse cannot be opened; modprobe fuse", True),
+        (Machine(reached=None, groups=""), "cgroup", "no control groups are mounted", True),
+        (
+            Machine(options=without("NET_SCH_NETEM")),
+            "netem",
+            "the kernel 6.1.0 lacks CONFIG_NET_SCH_NETEM; only",
+            False,
+        ),
+        (Machine(java_version=None), "Java", "not found; only suites need it; install Java 17", False),
+        (Machine(java_version="11.0.2"), "Java", "11.0.2 is too old for Spark; only suites need it", False),
+        (Machine(java_version="1.8.0_392"), "Java", "1.8.0_392 is too old for Spark", False),
+        (Machine(free=GIB // 2), "disk for runs", "0.5 GiB free at runs; make room, at least 1 GiB", True),
+        (Machine(free=2 * GIB), "disk for images", "2.0 GiB free at /var/lib/docker; make room", True),
+        (Machine(free=None), "disk for runs", "free space at runs cannot be told", True),
+    ],
+)
+def test_what_is_missing_is_told_with_what_to_do(machine: Machine, subject: str, said: str, counts: bool) -> None:
+    found = findings(machine)
+    assert not found[subject].ok
+    assert found[subject].text().startswith(said)
+    assert is_well(found.values()) is not counts
+
+
+def test_a_module_counts_only_if_it_is_on_disk() -> None:
+    as_module = {**FULL, "NET_SCH_NETEM": "m"}
+    assert not findings(Machine(options=as_module))["netem"].ok
+    assert findings(Machine(options=as_module, modules=frozenset({"sch_netem"})))["netem"].ok
+
+
+def test_a_kernel_that_keeps_its_configuration_to_itself_is_not_taken_to_be_well() -> None:
+    found = findings(Machine(options=None, modules=frozenset({"fuse"})))
+    assert found["FUSE"].ok
+    assert found["nftables"].text().startswith("the kernel 6.1.0 does not tell whether it has nf_tables, nft_numgen;")
+
+
+def test_the_kernel_of_an_engine_elsewhere_is_not_taken_to_be_ours() -> None:
+    elsewhere = Engine("28.0", "5.15.0-cloud", "overlay2", "1", "/var/lib/docker")
+    found = findings(Machine(reached=elsewhere))
+    assert "the kernel 5.15.0-cloud does not tell" in found["nftables"].text()
+    assert found["cgroup"].text() == "v1"
+    assert "disk for images" not in found
+
+
+def test_images_are_asked_about_only_where_an_engine_answers() -> None:
+    absent = Finding("image base", False, "not built", "faultline images build")
+    assert findings(Machine(), images=[absent])["image base"].text() == "not built; faultline images build"
+    assert "start the engine first" in findings(Machine(reached=None), images=[absent])["images"].text()
+
+
+def test_what_a_spec_does_not_need_does_not_count() -> None:
+    bare = Machine(reached=None, options={}, fuse=False, groups="", java_version=None)
+    assert is_well(findings(bare, loads("environment: sim")).values())
+    assert not is_well(findings(bare).values())
+    assert not is_well(findings(Machine(free=0), loads("environment: sim")).values())
+
+
+def test_a_missing_thing_is_one_line_of_three_columns() -> None:
+    said = io.StringIO()
+    show(Console(file=said, width=60), examine(Patient(Machine(java_version=None, reached=None), Path("runs"))))
+    lines = said.getvalue().splitlines()
+    assert lines[0] == "missing  Docker engine  no Docker engine answers; start it"
+    assert [line.split()[0] for line in lines] == ["missing", "ok", "ok", "ok", "ok", "missing", "ok", "missing"]
+    assert all(line[9 + len("Docker engine") :].startswith("  ") for line in lines)
+
+
+def test_a_kernel_configuration_is_read_for_what_is_built() -> None:
+    text = "# CONFIG_NET_SCH_NETEM is not set\nCONFIG_FUSE_FS=y\nCONFIG_NF_TABLES=m\nCONFIG_HZ=250\n"
+    assert parse_options(text) == {"FUSE_FS": "y", "NF_TABLES": "m"}
+
+
+def test_this_machine_answers_everything_without_a_traceback(tmp_path: Path) -> None:
+    machine = ThisMachine()
+    assert machine.kernel().release
+    assert machine.cgroup() in ("", "1", "2")
+    assert machine.free_bytes(tmp_path / "not" / "there") == pytest.approx(machine.free_bytes(tmp_path), rel=0.1)
+    assert not machine.opens(str(tmp_path / "nothing"))
+
+
+def test_java_home_is_where_spark_would_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\" 2023-10-17' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert ThisMachine().java() == "21.0.1"
+    program.unlink()
+    assert ThisMachine().java() is None
+
+
+def test_the_command_ends_with_3_when_something_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    assert main(["doctor", "--store", str(tmp_path)]) == NOT_CARRIED_OUT
+    assert capsys.readouterr().out.startswith("missing  Docker engine  no Docker engine answers; start it")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("environment: sim\n")
+    assert main(["doctor", str(spec), "--store", str(tmp_path)]) == VALID
+    spec.write_text("environment: mars\n")
+    assert main(["doctor", str(spec)]) == BAD_USAGE

@@ -1,0 +1,154 @@
+"""Cleaning takes what carries the mark and is nobody's any more, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.cli import NOT_CARRIED_OUT, main
+from harness.engine import OWNER_LABEL, RUN_LABEL, explained, run_labels
+from harness.leftovers import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
+from harness.owner import still_runs, this_process
+
+
+def ended_process() -> str:
+    """The owner that a process was which has ended."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "from harness.owner import this_process; print(this_process())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout.strip()
+
+
+def test_a_process_is_its_own_owner_until_it_ends() -> None:
+    assert still_runs(this_process())
+    ended = ended_process()
+    assert not still_runs(ended)
+    boot, pid, start = this_process().split("/")
+    assert pid == str(os.getpid())
+    assert not still_runs(f"{boot}/{pid}/{int(start) + 1}"), "a number that was used again"
+    assert not still_runs(f"other-boot/{pid}/{start}")
+    for nonsense in ("", "/", "a/b/c", f"{boot}/{pid}/"):
+        assert not still_runs(nonsense)
+
+
+def leftover(name: str, owner: str, remove: Callable[[], None]) -> Leftover:
+    return Leftover("container", name, "r1", owner, remove)
+
+
+def test_what_a_run_still_uses_is_spared_unless_everything_is_asked_for() -> None:
+    removed: list[str] = []
+    left = [
+        leftover("live", this_process(), lambda: removed.append("live")),
+        leftover("dead", ended_process(), lambda: removed.append("dead")),
+        leftover("unowned", "", lambda: removed.append("unowned")),
+    ]
+    assert [cleaned.fate for cleaned in clean(iter(left))] == [Fate.SPARED, Fate.REMOVED, Fate.REMOVED]
+    assert removed == ["dead", "unowned"]
+    assert [cleaned.fate for cleaned in clean(iter(left), everything=True)] == [Fate.REMOVED] * 3
+
+
+def test_one_that_cannot_be_removed_does_not_keep_the_others() -> None:
+    def fails() -> None:
+        raise LeftoverError("device or resource busy")
+
+    told = list(clean(iter([leftover("stuck", "", fails), leftover("free", "", lambda: None)])))
+    assert [cleaned.text() for cleaned in told] == [
+        "failed container stuck of run r1: device or resource busy",
+        "removed container free of run r1",
+    ]
+
+
+class Engine:
+    """A Docker client with some containers and networks, of which it remembers what was asked and removed."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked: list[Any] = []
+        self.removed: list[str] = []
+        self.error = error
+        labels = {RUN_LABEL: "r1", OWNER_LABEL: "gone/1/2"}
+        self._containers = [self._item("faultline-r1-b1", {"Config": {"Labels": labels}})]
+        self._networks = [self._item("faultline-r1", {"Labels": labels})]
+        self.containers = SimpleNamespace(list=self._list(self._containers))
+        self.networks = SimpleNamespace(list=self._list(self._networks))
+
+    def _item(self, name: str, attrs: dict[str, Any]) -> Any:
+        def remove(**options: bool) -> None:
+            if self.error:
+                raise self.error
+            self.removed.append(name)
+
+        return SimpleNamespace(name=name, attrs=attrs, remove=remove)
+
+    def _list(self, items: list[Any]) -> Callable[..., list[Any]]:
+        def listed(**options: Any) -> list[Any]:
+            self.asked.append(options["filters"])
+            return items
+
+        return listed
+
+    def close(self) -> None: ...
+
+
+def test_containers_go_before_their_networks_and_only_the_label_counts() -> None:
+    engine = Engine()
+    cleaned = [each.text() for each in clean(in_docker(engine))]
+    assert engine.removed == ["faultline-r1-b1", "faultline-r1"]
+    assert engine.asked == [{"label": "faultline.run"}] * 2
+    assert cleaned == ["removed container faultline-r1-b1 of run r1", "removed network faultline-r1 of run r1"]
+
+
+def test_one_run_can_be_cleaned_alone() -> None:
+    engine = Engine()
+    list(in_docker(engine, "r1"))
+    assert engine.asked == [{"label": "faultline.run=r1"}] * 2
+
+
+def test_what_has_gone_meanwhile_is_gone_and_what_is_refused_is_told() -> None:
+    from docker.errors import APIError, NotFound
+
+    def fates(error: Exception) -> list[Cleaned]:
+        return list(clean(in_docker(Engine(error))))
+
+    assert {each.fate for each in fates(NotFound("no such container"))} == {Fate.REMOVED}
+    refused = fates(APIError("403", response=None, explanation="network r1 has active\nendpoints"))
+    assert {each.fate for each in refused} == {Fate.FAILED}
+    assert refused[1].why == "network r1 has active endpoints"
+
+
+def test_the_labels_of_a_run_name_this_process() -> None:
+    assert run_labels("r7") == {"faultline.run": "r7", "faultline.owner": this_process()}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "denied"), "may not be opened by this user: run as root, or: usermod -aG docker"),
+        (FileNotFoundError(2, "absent"), "no Docker engine answers: start it"),
+        (ConnectionRefusedError(111, "refused"), "no Docker engine answers: start it"),
+        (TimeoutError("timed out"), "did not answer within 10 s"),
+        (ValueError("bad\nhost"), "the Docker engine cannot be used (bad host): see DOCKER_HOST"),
+    ],
+)
+def test_why_the_engine_does_not_answer_is_one_line(error: Exception, said: str) -> None:
+    wrapped = RuntimeError("Error while fetching server API version", ("Connection aborted.", error))
+    for raised in (error, wrapped) if not isinstance(error, ValueError) else (error,):
+        assert said in str(explained(raised))
+        assert "\n" not in str(explained(raised))
+
+
+def test_cleaning_without_an_engine_is_not_carried_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    assert main(["clean"]) == NOT_CARRIED_OUT
+    assert capsys.readouterr().out.startswith("Docker passed over: no Docker engine answers: start it")
