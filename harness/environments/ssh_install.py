@@ -1,0 +1,168 @@
+"""Putting a node's programs on a host, and taking them away again.
+
+Everything lies below one directory, `/opt/faultline`, made from this machine's own copies: the packages `images.base`
+(node agent, lossy file system) and `images.broker`, with the wheels they need for the host's Python. Nothing is asked
+of the host but Python, tar, and the programs that faults use; it needs no pip and no network. The directory is also the
+claim on the host: one run at a time may have it, and a note in it says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import io
+import json
+import platform
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from harness.environments.machines import CommandFailed, Machine, MachineError
+from harness.owner import still_runs, this_process
+from harness.wheels import Target, WheelsError, wheels
+
+ROOT = "/opt/faultline"
+PACKAGES = ("aiokafka", "google-crc32c", "kio", "mfusepy")
+PYTHON_LEAST = (3, 11)
+
+_NOTE = f"{ROOT}/run.json"
+_TELL = """
+import json, os, platform, sys
+libc, version = platform.libc_ver()
+print(json.dumps({"python": sys.version_info[:2], "machine": platform.machine(), "libc": libc, "version": version}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who has a host."""
+
+    run: str
+    owner: str
+    """The process, as harness.owner writes it."""
+    by: str
+    """user@machine, for people."""
+    since: str
+
+    @classmethod
+    def of_this_process(cls, run: str) -> Claim:
+        """Of a run that begins now."""
+        return cls(run, this_process(), f"{getpass.getuser()}@{platform.node()}", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+
+    def __str__(self) -> str:
+        return f"run {self.run} of {self.by}, {self.since}"
+
+
+async def install(machine: Machine, claim: Claim) -> None:
+    """Claim the host and put everything there. Raises MachineError, having left nothing."""
+    target = await _target(machine)
+    await _take(machine, claim)
+    try:
+        try:
+            bundle = await asyncio.to_thread(_bundle, target)
+        except WheelsError as error:
+            raise MachineError(f"{machine.name}: {error}") from None
+        await machine.put(bundle, f"{ROOT}/bundle.tar.gz")
+        await machine.run(["tar", "-xzf", f"{ROOT}/bundle.tar.gz", "-C", ROOT, "--no-same-owner"], timeout_s=60)
+        await machine.run(["rm", f"{ROOT}/bundle.tar.gz"])
+    except BaseException:
+        await machine.run(["rm", "-rf", ROOT])
+        raise
+
+
+async def uninstall(machine: Machine) -> None:
+    """End what the agent started, then remove everything. Raises MachineError."""
+    await machine.run(["sh", "-c", f"[ ! -x {ROOT}/bin/faultline-node ] || {ROOT}/bin/faultline-node remove"])
+    await machine.run(["rm", "-rf", ROOT])
+
+
+async def claim_on(machine: Machine) -> Claim | None:
+    """Who has the host; None when nobody does. A claim that cannot be read is nobody's in particular."""
+    script = f"[ ! -d {ROOT} ] || cat {_NOTE} || echo '{{}}'"
+    text = (await machine.run(["sh", "-c", f"exec 2>/dev/null; {script}"])).decode(errors="replace")
+    if not text.strip():
+        return None
+    try:
+        return Claim(**json.loads(text))
+    except (ValueError, TypeError):
+        return Claim("?", "", "?", "?")
+
+
+async def _take(machine: Machine, claim: Claim) -> None:
+    try:
+        await machine.run(["mkdir", "-m", "755", ROOT])
+    except CommandFailed:
+        other = await claim_on(machine)
+        if other is None:
+            raise
+        if still_runs(other.owner):
+            raise MachineError(f"{machine.name}: {machine.address} is in use by {other}") from None
+        raise MachineError(
+            f"{machine.name}: {machine.address} is in use by {other}, or was left behind by it; "
+            "in that case remove it: faultline clean SPEC.yaml"
+        ) from None
+    await machine.put(json.dumps(asdict(claim)).encode(), _NOTE)
+
+
+async def _target(machine: Machine) -> Target:
+    try:
+        told: dict[str, Any] = json.loads(await machine.run(["python3", "-c", _TELL]))
+    except CommandFailed as error:
+        raise MachineError(f"{machine.name}: no Python there; on Debian: apt-get install python3 ({error})") from None
+    python = (int(told["python"][0]), int(told["python"][1]))
+    if python < PYTHON_LEAST:
+        needed = ".".join(map(str, PYTHON_LEAST))
+        raise MachineError(f"{machine.name}: Python {python[0]}.{python[1]} is too old; nodes need {needed} or later")
+    if told["libc"] != "glibc":
+        raise MachineError(f"{machine.name}: its C library is not glibc, which the packages of a node are built for")
+    return Target(python, told["machine"], int(told["version"].split(".")[1]))
+
+
+# ---- what is put there -----------------------------------------------------------------------------------------------
+
+
+@cache
+def _bundle(target: Target) -> bytes:
+    """A gzipped tar: `site/` with all packages, and `bin/faultline-node`."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=5) as tar:
+        for name, contents in _contents(target):
+            item = tarfile.TarInfo(name)
+            item.size = len(contents)
+            item.mode = 0o755 if name.startswith("bin/") else 0o644
+            tar.addfile(item, io.BytesIO(contents))
+    return packed.getvalue()
+
+
+def _contents(target: Target) -> Iterator[tuple[str, bytes]]:
+    yield "bin/faultline-node", _LAUNCHER.encode()
+    ours = Path(str(files("images")))
+    for part in [ours / "__init__.py", *sorted(ours.glob("base/**/*.py")), *sorted(ours.glob("broker/**/*.py"))]:
+        yield f"site/images/{part.relative_to(ours).as_posix()}", part.read_bytes()
+    for wheel in wheels(PACKAGES, target):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if not name.endswith("/"):
+                    yield f"site/{_installed_name(name)}", archive.read(name)
+
+
+def _installed_name(name: str) -> str:
+    """Where an installer puts a file of a wheel: `x.data/purelib/…` and `x.data/platlib/…` go to the top."""
+    first, _, rest = name.partition("/")
+    if first.endswith(".data"):
+        kind, _, inner = rest.partition("/")
+        if kind in ("purelib", "platlib"):
+            return inner
+    return name
+
+
+_LAUNCHER = f"""#!/bin/sh
+export PYTHONPATH={ROOT}/site PYTHONDONTWRITEBYTECODE=1
+exec python3 -m images.base.agent "$@"
+"""
