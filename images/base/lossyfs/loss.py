@@ -1,0 +1,169 @@
+"""What a power loss takes: which unsynced changes reach the disk all the same is drawn, the others are taken back.
+
+The draws are those of the simulated disk: for the journal of names and for each file a prefix of its own, often none,
+all, or all but the last few. They depend on the seed, the file's path and the number of its unsynced changes, nothing
+else, so that the same history and seed leave the same disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+from images.base.lossyfs.names import Change, File
+from images.base.lossyfs.undo import Rewound
+from images.base.lossyfs.volume import Volume
+
+FILES_NAMED_MAX: Final = 100
+"""Reports name the files with most at stake, no more than these; their totals count every file."""
+
+
+class Keep(StrEnum):
+    """What a power loss leaves of what was not synced (the package's page says it in full)."""
+
+    NOTHING = "nothing"
+    PREFIX = "prefix"
+    TORN = "torn"
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class FileAtRisk:
+    """A file with unsynced contents."""
+
+    path: str
+    unsynced_bytes: int
+    lost_bytes: int = 0
+    torn_at: int | None = None
+    """The offset at which its last write kept was cut."""
+    vanished: bool = False
+    """It is gone with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsynced:
+    """What a power loss could take now."""
+
+    unsynced_bytes: int
+    """Written to files that have a name, and not synced; a byte written twice counts twice."""
+    unsynced_files: int
+    unsynced_names: int
+    """Changes of names that are not durable."""
+    open_handles: int
+    files: tuple[FileAtRisk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a power loss found and took."""
+
+    keep: Keep
+    seed: int
+    unsynced_bytes: int
+    unsynced_files: int
+    unsynced_names: int
+    lost_bytes: int
+    """Of the unsynced bytes those that are gone, and the synced ones of files that vanished."""
+    lost_files: int
+    """Files that lost contents or vanished."""
+    lost_names: int
+    """Changes of names that are gone."""
+    torn_files: int
+    open_handles: int
+    """Files that programs still had open: they outlived the loss, and get EIO from these from now on."""
+    files: tuple[FileAtRisk, ...]
+
+
+def unsynced(volume: Volume) -> Unsynced:
+    """What a power loss could take now."""
+    files = [FileAtRisk(volume.path_of(file), file.log.written_bytes) for file in volume.dirty if volume.visible(file)]
+    return Unsynced(
+        sum(file.unsynced_bytes for file in files),
+        len(files),
+        len(volume.journal.changes),
+        sum(not handle.stale for handle in volume.handles.values()),
+        _most_first(files),
+    )
+
+
+def lose_power(volume: Volume, keep: Keep, seed: int) -> Loss:
+    """Take back what is not durable, as far as `keep` says. Programs should be dead: open files become stale."""
+    before = unsynced(volume)
+    at_risk = {file: volume.path_of(file) for file in volume.dirty if volume.visible(file)}
+    unsynced_bytes = {file: file.log.written_bytes for file in at_risk}
+    rewound = {file: _rewind(volume, file, keep, seed) for file in tuple(volume.dirty)}
+    kept = _draw_prefix(len(volume.journal.changes), keep, Random(f"{seed}"))
+    settled, lost = volume.journal.lose_youngest(kept)
+    volume.settle(settled)
+    vanishing = _vanishing(volume, lost)
+    files = tuple(
+        FileAtRisk(
+            at_risk.get(file) or volume.path_of(file),
+            unsynced_bytes.get(file, 0),
+            (rewound[file].lost_bytes if file in at_risk else 0) + vanishing.get(file, 0),
+            rewound[file].torn_at if file in at_risk else None,
+            file in vanishing,
+        )
+        for file in dict.fromkeys((*at_risk, *vanishing))
+    )
+    for change in lost:
+        volume.take_back(change)
+    volume.restart()
+    return Loss(
+        keep,
+        seed,
+        before.unsynced_bytes,
+        before.unsynced_files,
+        before.unsynced_names,
+        sum(file.lost_bytes for file in files),
+        sum(file.lost_bytes > 0 or file.vanished for file in files),
+        len(lost),
+        sum(file.torn_at is not None and not file.vanished for file in files),
+        before.open_handles,
+        _most_first(files),
+    )
+
+
+def _rewind(volume: Volume, file: File, keep: Keep, seed: int) -> Rewound:
+    random = Random(f"{seed}{volume.path_of(file)}")
+    descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        kept = _draw_prefix(file.log.steps, keep, random)
+        return file.log.rewind(descriptor, kept, random if keep is Keep.TORN else None)
+    finally:
+        os.close(descriptor)
+
+
+def _vanishing(volume: Volume, lost: list[Change]) -> dict[File, int]:
+    """Files that programs see now and that are gone once `lost` is taken back, each with its size."""
+    return {
+        move.node: os.lstat(move.node.path).st_size
+        for change in lost
+        for move in change.moves
+        if move.source is None and isinstance(move.node, File) and volume.visible(move.node)
+    }
+
+
+def _draw_prefix(length: int, keep: Keep, random: Random) -> int:
+    """How many of `length` changes stay: often all, none, or all but the last few, else any number."""
+    if keep is Keep.NOTHING or length == 0:
+        return 0
+    if keep is Keep.EVERYTHING:
+        return length
+    kind = random.random()
+    if kind < 0.2:
+        return 0
+    if kind < 0.4:
+        return length
+    if kind < 0.7:
+        return max(0, length - random.randint(1, 8))
+    return random.randint(0, length)
+
+
+def _most_first(files: Iterable[FileAtRisk]) -> tuple[FileAtRisk, ...]:
+    ordered = sorted(files, key=lambda file: (-file.lost_bytes, -file.unsynced_bytes, file.path))
+    return tuple(ordered[:FILES_NAMED_MAX])

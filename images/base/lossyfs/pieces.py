@@ -1,0 +1,147 @@
+"""Bytes of a file put aside before they are replaced.
+
+A piece is zeros, bytes in memory, or, when large, a file of its own without a name: the file system frees it when the
+piece is dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from tempfile import TemporaryFile
+from typing import IO, Final
+
+SPILLED_ABOVE_BYTES: Final = 1 << 20
+"""Larger pieces go to a file."""
+
+_CHUNK: Final = 1 << 20
+_offset = attrgetter("offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What stood at [offset, offset + length) of a file."""
+
+    offset: int
+    length: int
+    source: bytes | IO[bytes] | None
+    """None stands for zeros."""
+    skip: int = 0
+    """Where in a file the piece begins."""
+
+    @property
+    def end(self) -> int:
+        """Where the piece ends in its file."""
+        return self.offset + self.length
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds in memory."""
+        return self.length if isinstance(self.source, bytes) else 0
+
+    def clipped(self, start: int, end: int) -> Piece | None:
+        """The part within [start, end), None when there is none."""
+        start, end = max(start, self.offset), min(end, self.end)
+        if start >= end:
+            return None
+        skip = self.skip + start - self.offset
+        if isinstance(self.source, bytes):  # a copy, so that a small part does not keep the whole in memory
+            return Piece(start, end - start, self.source[skip : skip + end - start])
+        return Piece(start, end - start, self.source, skip)
+
+    def write_back(self, descriptor: int, size_before: int) -> None:
+        """Put it where it was. Zeros are not written past `size_before`, where the file has been extended anew."""
+        if isinstance(self.source, bytes):
+            _write(descriptor, memoryview(self.source), self.offset)
+            return
+        end = self.end if self.source is not None else min(self.end, size_before)
+        for at in range(self.offset, end, _CHUNK):
+            length = min(_CHUNK, end - at)
+            if self.source is None:
+                data = bytes(length)
+            else:
+                data = os.pread(self.source.fileno(), length, self.skip + at - self.offset)
+            _write(descriptor, memoryview(data), at)
+
+
+def put_aside(descriptor: int, start: int, end: int, directory: str) -> tuple[Piece, ...]:
+    """What a file holds in [start, end), which must lie within it; large pieces go to files in `directory`."""
+    if end - start <= SPILLED_ABOVE_BYTES:
+        return (Piece(start, end - start, _read(descriptor, start, end)),) if start < end else ()
+    pieces: list[Piece] = []
+    at = start
+    while at < end:
+        data_start, data_end = _next_data(descriptor, at, end)
+        if data_start > at:
+            pieces.append(Piece(at, data_start - at, None))
+        if data_end - data_start > SPILLED_ABOVE_BYTES:
+            pieces.append(_spilled(descriptor, data_start, data_end, directory))
+        elif data_end > data_start:
+            pieces.append(Piece(data_start, data_end - data_start, _read(descriptor, data_start, data_end)))
+        at = data_end
+    return tuple(pieces)
+
+
+def first_of_each_byte(pieces: Iterable[Piece], size: int) -> tuple[Piece, ...]:
+    """Disjoint pieces below `size`, in order of offsets; where given pieces overlap, the first given wins."""
+    chosen: list[Piece] = []
+    for piece in pieces:
+        at = piece.offset
+        end = min(piece.end, size)
+        fresh: list[Piece] = []
+        index = max(0, bisect_right(chosen, at, key=_offset) - 1)
+        while at < end:
+            following = chosen[index] if index < len(chosen) else None
+            stop = end if following is None else min(end, following.offset)
+            part = piece.clipped(at, stop)
+            if part is not None:
+                fresh.append(part)
+            at = max(at, stop) if following is None else max(at, stop, following.end)
+            index += 1
+        for part in fresh:
+            insort(chosen, part, key=_offset)
+    return tuple(chosen)
+
+
+def _next_data(descriptor: int, at: int, end: int) -> tuple[int, int]:
+    """The next stretch of data in [at, end); (end, end) when only a hole follows."""
+    try:
+        start = os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return end, end
+        raise
+    return min(start, end), min(os.lseek(descriptor, start, os.SEEK_HOLE), end)
+
+
+def _spilled(descriptor: int, start: int, end: int, directory: str) -> Piece:
+    file = TemporaryFile(dir=directory, buffering=0)
+    for at in range(start, end, _CHUNK):
+        _write(file.fileno(), memoryview(_read(descriptor, at, min(end, at + _CHUNK))), at - start)
+    return Piece(start, end - start, file)
+
+
+def _read(descriptor: int, start: int, end: int) -> bytes:
+    data = os.pread(descriptor, end - start, start)
+    if len(data) == end - start:
+        return data
+    parts = [data]
+    have = len(data)
+    while have < end - start:
+        data = os.pread(descriptor, end - start - have, start + have)
+        if not data:  # somebody cut the file behind our back: what is missing reads as zeros
+            data = bytes(end - start - have)
+        parts.append(data)
+        have += len(data)
+    return b"".join(parts)
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data = data[written:]
+        offset += written
