@@ -48,7 +48,7 @@ class Target:
 
 def wheels(packages: Sequence[str], target: Target) -> list[Path]:
     """The wheels of these packages and all they need. Raises WheelsError."""
-    wanted = [f"{package}=={_version(package)}" if _version(package) else package for package in packages]
+    wanted = [f"{package}=={version(package)}" if version(package) else package for package in packages]
     key = hashlib.sha256("\n".join([str(target), *wanted]).encode()).hexdigest()[:16]
     kept = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "faultline" / f"wheels-{key}"
     if not kept.is_dir():
@@ -56,7 +56,8 @@ def wheels(packages: Sequence[str], target: Target) -> list[Path]:
     return sorted(kept.glob("*.whl"))
 
 
-def _version(package: str) -> str:
+def version(package: str) -> str:
+    """The version installed here; empty when it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,0 +1,287 @@
+"""Node images: what they are built from, whether they are up to date, and building them.
+
+    faultline/os       Debian bookworm with images/base/packages.txt
+    faultline/base     the node agent and the lossy file system on top of it
+    faultline/SYSTEM   a system under test on top of that, as images/SYSTEM/Dockerfile says
+
+The operating-system layer comes `FROM debian:bookworm-slim` where the engine reaches a registry, and otherwise from
+debootstrap with the mirror that this machine's own apt uses. Python packages come as wheels (`harness.wheels`)
+in the build context, in the versions installed here, and are installed there without an index.
+
+An image is rebuilt only when its inputs changed: it carries, as a label, the hash of everything that goes into it (the
+files of its folder, package lists, Dockerfile), and the id of the image it stands on. A run refuses an image that is
+missing or *stale*, built from other inputs than those of this source tree: what is judged is what was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from harness.debian import bootstrapped
+from harness.environments.base import EnvironmentUnavailable
+from harness.wheels import Target, WheelsError, version, wheels
+
+INPUTS_LABEL: Final = "faultline.inputs"
+PARENT_LABEL: Final = "faultline.parent"
+ORIGIN_LABEL: Final = "faultline.origin"
+"""On the operating-system layer: `registry` or `debootstrap`."""
+
+OS, BASE = "faultline/os", "faultline/base"
+RELEASE: Final = "bookworm"
+
+_SOURCES = Path(str(files("images")))
+_RECIPE = "1"
+"""Counts changes of how images are built that no input file shows."""
+_PYTHON, _GLIBC_MINOR = (3, 11), 36
+"""As bookworm has them."""
+
+
+class ImageError(EnvironmentUnavailable):
+    """An image is missing, stale or cannot be built; one line that says what to do."""
+
+
+class Origin(StrEnum):
+    """Where the operating-system layer comes from."""
+
+    REGISTRY = "registry"
+    DEBOOTSTRAP = "debootstrap"
+
+
+class Condition(StrEnum):
+    """How an image stands to the source tree."""
+
+    READY = "ready"
+    MISSING = "missing"
+    STALE = "stale"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image, as it is now."""
+
+    name: str
+    condition: Condition
+    digest: str = ""
+    """The engine's id of it, sha256:…; empty when it is missing."""
+
+
+def image_of(system: str) -> str:
+    """The name of a system's image."""
+    return f"faultline/{system}"
+
+
+def states(client: Any, systems: Sequence[str]) -> list[Image]:
+    """The operating-system layer, the base and the image of each system, as they are now."""
+    return [_state(client, recipe) for recipe in _recipes(systems)]
+
+
+def ready(client: Any, system: str) -> Image:
+    """The image of `system`, up to date. Raises ImageError when it, or what it stands on, is missing or stale."""
+    found = states(client, [system])
+    for image in reversed(found):
+        if image.condition is Condition.MISSING:
+            raise ImageError(f"there is no image {image.name}; build it: faultline images build")
+    for image in found:
+        if image.condition is Condition.STALE:
+            raise ImageError(f"image {image.name} is not of this source tree; build it anew: faultline images build")
+    return found[-1]
+
+
+def build(
+    client: Any,
+    systems: Sequence[str],
+    *,
+    origin: Origin | None = None,
+    mirror: str = "",
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Image]:
+    """Build what is not up to date, telling a line for each image. Without an `origin`, the registry is tried first.
+
+    Raises ImageError.
+    """
+    for recipe in _recipes(systems):
+        now = _state(client, recipe)
+        other_origin = recipe.name == OS and origin is not None and _labels(client, OS).get(ORIGIN_LABEL) != origin
+        if now.condition is Condition.READY and not other_origin:
+            tell(f"{recipe.name}: up to date, {now.digest}")
+            continue
+        tell(f"{recipe.name}: building, since it is {'of another origin' if other_origin else now.condition}")
+        if recipe.name == OS:
+            _build_os(client, recipe, origin, mirror, tell)
+        else:
+            _build_layer(client, recipe)
+        tell(f"{recipe.name}: built, {_state(client, recipe).digest}")
+    return states(client, systems)
+
+
+# ---- recipes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How one image is made."""
+
+    name: str
+    parent: str
+    inputs: Mapping[str, bytes]
+    """Path in the build context → contents."""
+
+    @property
+    def hash(self) -> str:
+        """Of all that goes into it but its parent."""
+        digest = hashlib.sha256(f"{_RECIPE}\n{self.name}\n{self.parent}\n".encode())
+        for path, contents in sorted(self.inputs.items()):
+            digest.update(f"{path}\n{len(contents)}\n".encode() + contents)
+        return digest.hexdigest()
+
+
+def _recipes(systems: Sequence[str]) -> Iterator[_Recipe]:
+    """What stands on what, from the ground up."""
+    base = _SOURCES / "base"
+    yield _Recipe(OS, "", {name: (base / name).read_bytes() for name in ("Dockerfile.os", "packages.txt")})
+    yield _Recipe(BASE, OS, {"images/__init__.py": b"", **_tree(base), **_installing(base)})
+    for system in systems:
+        folder = _SOURCES / system
+        if not (folder / "Dockerfile").is_file():
+            raise ImageError(f"system {system} has no image: there is no images/{system}/Dockerfile")
+        yield _Recipe(image_of(system), BASE, {**_tree(folder), **_installing(folder)})
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    """The Python sources and scripts of a package below `images`, by their path in the context."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return {
+        f"images/{path.relative_to(_SOURCES)}": path.read_bytes()
+        for path in files
+        if path.suffix == ".py" or path.name == "faultline-node"
+    }
+
+
+def _installing(folder: Path) -> dict[str, bytes]:
+    """The Dockerfile, and the requirements in the versions installed here."""
+    names = _lines((folder / "requirements.txt").read_text())
+    pinned = (f"{name}=={version(name)}\n" if version(name) else f"{name}\n" for name in names)
+    return {"Dockerfile": (folder / "Dockerfile").read_bytes(), "requirements.txt": "".join(pinned).encode()}
+
+
+def _lines(text: str) -> list[str]:
+    """What a list names, a line each; comments begin with #."""
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def packages() -> list[str]:
+    """The Debian packages of the operating-system layer."""
+    return _lines((_SOURCES / "base" / "packages.txt").read_text())
+
+
+# ---- what there is ---------------------------------------------------------------------------------------------------
+
+
+def _state(client: Any, recipe: _Recipe) -> Image:
+    found = _find(client, recipe.name)
+    if found is None:
+        return Image(recipe.name, Condition.MISSING)
+    parent = _find(client, recipe.parent) if recipe.parent else None
+    wanted = {INPUTS_LABEL: recipe.hash, PARENT_LABEL: parent.id if parent is not None else ""}
+    current = all(found.labels.get(label, "") == value for label, value in wanted.items())
+    return Image(recipe.name, Condition.READY if current else Condition.STALE, found.id)
+
+
+def _labels(client: Any, name: str) -> Mapping[str, str]:
+    found = _find(client, name)
+    return found.labels if found is not None else {}
+
+
+def _find(client: Any, name: str) -> Any:
+    from docker.errors import ImageNotFound
+
+    try:
+        return client.images.get(name)
+    except ImageNotFound:
+        return None
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+def _build_os(client: Any, recipe: _Recipe, origin: Origin | None, mirror: str, tell: Callable[[str], None]) -> None:
+    labels = {INPUTS_LABEL: recipe.hash, PARENT_LABEL: ""}
+    if origin is not Origin.DEBOOTSTRAP:
+        try:
+            arguments = {"PACKAGES": " ".join(packages())}
+            _engine_build(
+                client, OS, recipe.inputs, "Dockerfile.os", arguments, {**labels, ORIGIN_LABEL: Origin.REGISTRY}
+            )
+            return
+        except ImageError as error:
+            if origin is Origin.REGISTRY:
+                raise
+            tell(f"{OS}: no registry ({error}); trying debootstrap")
+    with bootstrapped(RELEASE, packages(), mirror) as root:
+        changes = [f"LABEL {label}={value}" for label, value in {**labels, ORIGIN_LABEL: Origin.DEBOOTSTRAP}.items()]
+        imported = client.api.import_image_from_data(root, repository=OS, changes=changes, tag="latest")
+    if "error" in imported:
+        raise ImageError(f"{OS}: cannot be imported: {' '.join(imported.split())}")
+
+
+def _build_layer(client: Any, recipe: _Recipe) -> None:
+    parent = _find(client, recipe.parent)
+    labels = {INPUTS_LABEL: recipe.hash, PARENT_LABEL: parent.id}
+    machine = client.info().get("Architecture", "x86_64")
+    target = Target(_PYTHON, {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine), _GLIBC_MINOR)
+    names = [line.partition("==")[0] for line in recipe.inputs["requirements.txt"].decode().splitlines()]
+    try:
+        fetched = {f"wheels/{wheel.name}": wheel.read_bytes() for wheel in wheels(names, target)}
+    except WheelsError as error:
+        raise ImageError(f"{recipe.name} cannot be built: {error}") from None
+    inputs = {**recipe.inputs, **fetched}
+    argument = "OS" if recipe.parent == OS else "BASE"
+    _engine_build(client, recipe.name, inputs, "Dockerfile", {argument: recipe.parent}, labels)
+
+
+def _engine_build(
+    client: Any,
+    name: str,
+    inputs: Mapping[str, bytes],
+    dockerfile: str,
+    arguments: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> None:
+    from docker.errors import APIError, BuildError
+
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        for path, contents in sorted(inputs.items()):
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(contents), 0o755 if path.endswith("faultline-node") else 0o644
+            archive.addfile(entry, io.BytesIO(contents))
+    context.seek(0)
+    try:
+        client.images.build(
+            fileobj=context,
+            custom_context=True,
+            dockerfile=dockerfile,
+            tag=f"{name}:latest",
+            buildargs=dict(arguments),
+            labels=dict(labels),
+            rm=True,
+            forcerm=True,
+        )
+    except BuildError as error:
+        raise ImageError(f"{name} cannot be built: {' '.join(str(error).split())}{_last_words(error)}") from None
+    except APIError as error:
+        raise ImageError(f"{name} cannot be built: {' '.join(str(error.explanation or error).split())}") from None
+
+
+def _last_words(error: Any) -> str:
+    lines = [str(part["stream"]).strip() for part in error.build_log if isinstance(part, dict) and part.get("stream")]
+    said = [line for line in lines if line and not line.startswith(("Step ", "---", "Removing "))]
+    return f" ({said[-1]})" if said else ""

@@ -1,0 +1,127 @@
+"""The command `faultline-node`; see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from images.base.agent import clock, collecting, disk, netem, network, process
+from images.base.agent.places import AgentError, true_ns
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], dict[str, Any] | None] = options.command
+    try:
+        answer = command(options)
+    except (AgentError, OSError, ValueError, KeyError) as error:
+        said = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
+        print(f"faultline-node: {' '.join(said.split())}", file=sys.stderr)
+        return 1
+    if answer is not None:
+        print(json.dumps(answer))
+    return 0
+
+
+def describe(options: argparse.Namespace) -> dict[str, Any]:
+    """What the machine can do, each as the reason why it cannot, empty when it can; and what time it truly is."""
+    return {
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "true_ns": true_ns(),
+        "kernel": os.uname().release,
+        "lacks": {
+            "nftables": network.available(),
+            "netem": netem.available(),
+            "fuse": disk.lacking(),
+            "libfaketime": "" if clock.library() else "libfaketime is not installed",
+        },
+    }
+
+
+def remove(options: argparse.Namespace) -> dict[str, Any]:
+    """Leave the machine as it was found, but for files: data, logs and traces stay."""
+    ended = process.kill()
+    network.remove()
+    disk.unmount()
+    return ended
+
+
+def idle(options: argparse.Namespace) -> NoReturn:
+    """Be process 1 of a container: bury whoever dies, until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    while True:
+        signal.sigwaitinfo([signal.SIGCHLD])
+        while True:
+            try:
+                buried, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not buried:
+                break
+
+
+def _collect(options: argparse.Namespace) -> None:
+    collecting.collect(options.places, sys.stdout.buffer)
+
+
+def _request() -> Any:
+    return json.loads(sys.stdin.buffer.read())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="faultline-node", description="Everything an environment does to a node.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Callable[[argparse.Namespace], Any], does: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=does)
+        added.set_defaults(command=command)
+        return added
+
+    add("describe", describe, "what the machine can do, and its true clock")
+    add("idle", idle, "be process 1 of a container")
+    add("start", lambda _: process.start(_request()), "start the process that the JSON on stdin describes")
+    stop = add("stop", lambda options: process.stop(options.limit), "SIGTERM, and wait")
+    stop.add_argument("--limit", type=float, default=30.0, metavar="SECONDS", help="then SIGKILL")
+    add("kill", lambda _: process.kill(), "SIGKILL, and wait")
+    add("pause", lambda _: process.pause(), "SIGSTOP")
+    add("resume", lambda _: process.resume(), "SIGCONT; for how long it was frozen and what waited")
+    add("status", lambda _: process.status(), "whether the process runs, and how earlier ones ended")
+    wait = add("wait", lambda options: process.wait(options.incarnation, options.limit), "return once it has ended")
+    wait.add_argument("incarnation", type=int)
+    wait.add_argument("--limit", type=float, default=20.0, metavar="SECONDS")
+    add("network", lambda _: network.apply(_request()), "cut and degrade the links that the JSON on stdin names")
+    add("counters", lambda _: network.counters(), "packets stopped so far, for each address")
+    _add_clock(add("clock", lambda _: clock.offset(), "the clock of the process"))
+    disk.add_commands(add("disk", lambda _: {}, "the lossy file system under the data"))
+    collect = add("collect", _collect, "a tar of what the node left, on stdout")
+    collect.add_argument("places", nargs="+", metavar="NAME=PATH")
+    add("remove", remove, "end the process, take rules and mounts away")
+    return parser
+
+
+def _add_clock(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands.add_parser("read", help="how far it is off").set_defaults(command=lambda _: clock.offset())
+    change = commands.add_parser("set", help="jump, and run at a rate from now on")
+    change.add_argument("--jump-ms", type=float, default=0.0)
+    change.add_argument("--rate", type=float, default=1.0)
+    change.set_defaults(command=lambda options: _nudged(clock.change(options.jump_ms, options.rate)))
+    commands.add_parser("reset", help="run true again").set_defaults(command=lambda _: _nudged(clock.reset()))
+
+
+def _nudged(answer: dict[str, Any]) -> dict[str, Any]:
+    process.nudge()
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""What a node leaves behind, as one tar: files are read whole, so one that grows meanwhile is still a whole entry."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+HIDDEN = ".lossyfs"
+"""What the lossy file system keeps for itself."""
+
+
+def collect(places: Sequence[str], out: BinaryIO) -> None:
+    """Write a tar of NAME=PATH pairs: each file or directory under its name. What is missing is left out."""
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for place in places:
+            name, _, path = place.partition("=")
+            for file in _files(Path(path)):
+                inside = name if file == Path(path) else f"{name}/{file.relative_to(path)}"
+                try:
+                    contents = file.read_bytes()
+                except OSError:  # gone since it was listed, or unreadable: told by its absence
+                    continue
+                entry = tarfile.TarInfo(inside)
+                entry.size, entry.mode = len(contents), 0o644
+                archive.addfile(entry, io.BytesIO(contents))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    for directory, directories, names in os.walk(path):
+        directories[:] = sorted(name for name in directories if name != HIDDEN)
+        for name in sorted(names):
+            file = Path(directory, name)
+            if file.is_file() and not file.is_symlink():
+                yield file

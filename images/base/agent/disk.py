@@ -1,0 +1,77 @@
+"""The lossy file system under the system's data: mounted once a machine, asked over its control socket.
+
+    faultline-node disk mount BACKING MOUNTPOINT
+    faultline-node disk tell '{"command": "power-loss", "keep": "torn", "seed": 7}'
+    faultline-node disk unmount
+
+What can be told stands in `images.base.lossyfs.control`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from images.base.agent.places import RUN, AgentError
+from images.base.lossyfs import control, mounting
+
+CONTROL = "disk.socket"
+_LOG = "disk.log"
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Hang the commands below `disk`."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    mounts = commands.add_parser("mount", help="show BACKING at MOUNTPOINT, both made when missing")
+    mounts.add_argument("backing")
+    mounts.add_argument("mountpoint")
+    mounts.set_defaults(command=lambda options: mount(options.backing, options.mountpoint))
+    tells = commands.add_parser("tell", help="one command to the mounted file system, as JSON")
+    tells.add_argument("request", type=json.loads)
+    tells.set_defaults(command=lambda options: tell(**options.request))
+    commands.add_parser("unmount", help="whatever still uses it").set_defaults(command=lambda _: unmount())
+
+
+def mount(backing: str, mountpoint: str) -> dict[str, Any]:
+    """Mount it; programs can use it on return. Raises AgentError, in the file system's own words."""
+    for directory in (str(RUN), backing, mountpoint):
+        os.makedirs(directory, exist_ok=True)
+    try:
+        with open(RUN / _LOG, "a+b") as log:
+            pid = mounting.start(mounting.Options(backing, mountpoint, str(RUN / CONTROL)), log)
+    except mounting.MountError as error:
+        raise AgentError(f"the lossy file system: {error}") from None
+    return {"mountpoint": mountpoint, "pid": pid}
+
+
+def tell(command: str, **arguments: Any) -> dict[str, Any]:
+    """What the mounted file system answers. Raises AgentError."""
+    try:
+        return control.call(str(RUN / CONTROL), command, **arguments)
+    except control.ControlError as error:
+        raise AgentError(f"the lossy file system: {error}") from None
+
+
+def unmount() -> dict[str, Any]:
+    """Unmount what is mounted, dead or alive."""
+    found = [mount.mountpoint for mount in mounting.mounts()]
+    for mountpoint in found:
+        try:
+            mounting.unmount(mountpoint, lazy=True)
+        except mounting.MountError as error:
+            raise AgentError(f"the lossy file system: {error}") from None
+    return {"unmounted": found}
+
+
+def lacking() -> str:
+    """Empty when there is FUSE here, else what is missing."""
+    if not Path("/dev/fuse").exists():
+        return "/dev/fuse is missing: modprobe fuse"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return f"/dev/fuse cannot be opened: {error.strerror}"
+    return ""

@@ -1,0 +1,90 @@
+"""Links that are slow, by netem on the machine that sends; for kernels that have it.
+
+All that leaves by a device goes through a `prio` queue whose first band is the ordinary one; every address with a delay
+has a band of its own, with a netem queue in it. Replacing the request replaces the whole tree, so packets that wait in
+it are lost and sent again by TCP. Fifteen addresses fit a device.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from images.base.agent.places import AgentError, keep, read
+from images.base.agent.programs import run
+
+BANDS = 16
+_DEVICES = "netem.json"
+
+
+def apply(delays: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Have exactly these hold; the packets that each address's queue, now gone, had delayed. Raises AgentError."""
+    before: dict[str, dict[str, str]] = read(_DEVICES) or {}
+    if not delays and not before:
+        return {}
+    delayed = _sent(before)
+    for device in before:
+        _tc(["qdisc", "del", "dev", device, "root"])
+    trees = _by_device(delays)
+    for device, links in trees.items():
+        for command in commands(device, links):
+            _tc(command)
+    keep(
+        _DEVICES,
+        {
+            device: {f"{number + 20}:": str(link["to"]) for number, link in enumerate(links)}
+            for device, links in trees.items()
+        },
+    )
+    return delayed
+
+
+def commands(device: str, links: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """What `tc` is to be told, one command a list."""
+    if len(links) >= BANDS:
+        raise AgentError(f"{device}: {len(links)} slow links; at most {BANDS - 1} fit")
+    lines = [["qdisc", "add", "dev", device, "root", "handle", "1:", "prio", "bands", str(BANDS), "priomap", *"0" * 16]]
+    for number, link in enumerate(links):
+        band = f"1:{number + 2:x}"
+        netem = ["netem", "limit", "100000", "delay", f"{link['delay_ms']}ms"]
+        if link.get("jitter_ms"):
+            netem.append(f"{link['jitter_ms']}ms")
+        lines.append(["qdisc", "add", "dev", device, "parent", band, "handle", f"{number + 20}:", *netem])
+        match = ["match", "ip", "dst", f"{ipaddress.IPv4Address(link['to'])}/32"]
+        lines.append(["filter", "add", "dev", device, "parent", "1:", "protocol", "ip", "prio", "1", "u32", *match])
+        lines[-1] += ["flowid", band]
+    return lines
+
+
+def available() -> str:
+    """Empty when the kernel has netem, else why it cannot be used. Tried on the loopback device, for an instant."""
+    try:
+        _tc(["qdisc", "replace", "dev", "lo", "root", "netem", "delay", "0ms"])
+        _tc(["qdisc", "del", "dev", "lo", "root"])
+    except AgentError as error:
+        return str(error)
+    return ""
+
+
+def _by_device(delays: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    trees: dict[str, list[Mapping[str, Any]]] = {}
+    for link in delays:
+        routes = json.loads(run(["ip", "-j", "route", "get", str(ipaddress.IPv4Address(link["to"]))]))
+        trees.setdefault(routes[0]["dev"], []).append(link)
+    return trees
+
+
+def _sent(devices: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+    delayed: dict[str, int] = {}
+    for device, addresses in devices.items():
+        for queue in json.loads(_tc(["-s", "-j", "qdisc", "show", "dev", device]) or b"[]"):
+            address = addresses.get(queue.get("handle", ""))
+            if queue.get("kind") == "netem" and address is not None:
+                delayed[address] = delayed.get(address, 0) + queue.get("packets", 0)
+    return delayed
+
+
+def _tc(arguments: Sequence[str]) -> bytes:
+    return run(["tc", *arguments])

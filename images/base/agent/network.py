@@ -1,0 +1,130 @@
+"""Links that are cut or degraded, by nftables on the machine that receives and netem on the one that sends.
+
+A request names all that is to hold from now on, and replaces what held before in one transaction:
+
+    {"cut": [{"from": ADDRESS, "how": "drop"}], "degrade": [{"from": ADDRESS, "loss": 0.1}],
+     "delay": [{"to": ADDRESS, "delay_ms": 50, "jitter_ms": 20}]}
+
+`drop` swallows every packet that comes from the address, so that open connections hang. `reset` refuses each with a TCP
+reset: whoever sends learns that the connection is gone, at either end as soon as it sends. Resets themselves always
+pass, or two nodes that refuse each other would never learn of it.
+
+Counters are kept for each address and never start anew; the caller takes differences. `held` packets of a cut link,
+`refused` attempts to connect over it, `reset` packets answered with a reset, `lost` packets of a lossy link, `delayed`
+packets of a slow one.
+
+Rules live in the table `inet faultline` and nowhere else; without any link to break it is deleted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from images.base.agent import netem
+from images.base.agent.places import AgentError, keep, locked, read
+from images.base.agent.programs import run
+
+TABLE = "inet faultline"
+_COUNTERS = "counters.json"
+_LOSS_STEPS = 100_000
+
+Counters = dict[str, dict[str, int]]
+"""Address → name → packets."""
+
+
+def apply(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Have exactly this hold; `counters` up to the moment before. Raises AgentError."""
+    with locked("network"):
+        counters = _add_up(_nft_counters())
+        run(["nft", "-f", "-"], ruleset(request.get("cut", ()), request.get("degrade", ())))
+        for address, delayed in netem.apply(request.get("delay", ())).items():
+            here = counters.setdefault(address, {})
+            here["delayed"] = here.get("delayed", 0) + delayed
+        keep(_COUNTERS, counters)
+    return {"counters": counters}
+
+
+def counters() -> dict[str, Any]:
+    """The counters as they are now."""
+    with locked("network"):
+        return {"counters": _add_up(_nft_counters())}
+
+
+def remove() -> None:
+    """Take every rule away."""
+    apply({})
+
+
+def ruleset(cut: Sequence[Mapping[str, Any]], degrade: Sequence[Mapping[str, Any]]) -> str:
+    """The transaction, for `nft -f`: the table as it was is dropped and made anew in one step."""
+    lines = [f"add table {TABLE}", f"delete table {TABLE}"]
+    if cut or degrade:
+        lines += [
+            f"add table {TABLE}",
+            f"add chain {TABLE} input {{ type filter hook input priority -300; policy accept; }}",
+        ]
+    for link in cut:
+        lines += _cut(str(ipaddress.IPv4Address(link["from"])), link["how"])
+    for link in degrade:
+        if link["loss"]:
+            lines += _lossy(str(ipaddress.IPv4Address(link["from"])), link["loss"])
+    return "".join(f"{line}\n" for line in lines)
+
+
+def available() -> str:
+    """Empty when nftables can be used here, else why not."""
+    try:
+        run(["nft", "list", "tables"], "")
+    except AgentError as error:
+        return str(error)
+    return ""
+
+
+def _cut(address: str, how: str) -> list[str]:
+    if how not in ("drop", "reset"):
+        raise AgentError(f"how: {how!r} is not drop or reset")
+    counted = {name: f"{name}_{address.replace('.', '_')}" for name in ("held", "refused", "reset")}
+    verdict = "reject with tcp reset" if how == "reset" else "drop"
+    rule = f"add rule {TABLE} input ip saddr {address}"
+    lines = [f"add counter {TABLE} {name}" for name in counted.values()]
+    if how == "reset":
+        lines.append(f"{rule} tcp flags & rst == rst accept")
+    lines.append(f"{rule} tcp flags & (syn | ack) == syn counter name {counted['refused']} {verdict}")
+    if how == "reset":
+        lines.append(f"{rule} meta l4proto tcp counter name {counted['reset']} {verdict}")
+    lines.append(f"{rule} counter name {counted['held']} drop")
+    return lines
+
+
+def _lossy(address: str, loss: float) -> list[str]:
+    counter = f"lost_{address.replace('.', '_')}"
+    share = round(loss * _LOSS_STEPS)
+    return [
+        f"add counter {TABLE} {counter}",
+        f"add rule {TABLE} input ip saddr {address} numgen random mod {_LOSS_STEPS} < {share} "
+        f"counter name {counter} drop",
+    ]
+
+
+def _nft_counters() -> Counters:
+    """Those of the table that is in force; it begins at 0."""
+    listed = json.loads(run(["nft", "-j", "list", "counters"], "") or b"{}")
+    found: Counters = {}
+    for item in listed.get("nftables", ()):
+        counter = item.get("counter", {})
+        if counter.get("family") == "inet" and counter.get("table") == "faultline":
+            name, _, address = counter["name"].partition("_")
+            found.setdefault(address.replace("_", "."), {})[name] = counter["packets"]
+    return found
+
+
+def _add_up(now: Counters) -> Counters:
+    total: Counters = read(_COUNTERS) or {}
+    for address, names in now.items():
+        here = total.setdefault(address, {})
+        for name, packets in names.items():
+            here[name] = here.get(name, 0) + packets
+    return total

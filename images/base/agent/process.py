@@ -1,0 +1,332 @@
+"""The process of the system under test: started under a supervisor, signalled as one group, its end recorded.
+
+The supervisor is a process of its own, apart from whoever called `start`; it starts the system in a process group of
+its own, appends what that prints to the log, and writes down how it ended. An end is *told* when a command of the agent
+asked for it beforehand, and a crash otherwise. A machine runs one such process at a time; each start is an incarnation,
+counted from 1.
+
+Signals go to the whole group, so that a start script dies, freezes and wakes with what it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from images.base.agent import clock
+from images.base.agent.places import RUN, AgentError, keep, locked, read, true_ns
+
+_EXITS = "exits.jsonl"
+_PROCESS = "process.json"
+_PAUSED = "paused.json"
+_POLL_S = 0.005
+_SIGNAL_LIMIT_S = 10.0
+_LOG_TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The process of one incarnation, running or not any more."""
+
+    pid: int
+    """Also the id of its process group."""
+    ticks: int
+    """When the kernel says it was started: with the pid it names the process for good."""
+    incarnation: int
+    started_ns: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; a stopped process does, a zombie does not."""
+        state, _, ticks = _stat(self.pid)
+        return ticks == self.ticks and state not in ("Z", "X")
+
+    @property
+    def stopped(self) -> bool:
+        """Whether SIGSTOP holds it."""
+        return self.alive and _stat(self.pid)[0] in ("T", "t")
+
+
+def current() -> Running | None:
+    """What was started last."""
+    kept = read(_PROCESS)
+    return Running(**kept) if kept else None
+
+
+def exits() -> list[dict[str, Any]]:
+    """How every incarnation ended so far: incarnation, pid, status, told, time_ns, error (the log's last lines)."""
+    try:
+        lines = (RUN / _EXITS).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def start(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Start `argv` with `environment` on top of this one's in `directory`, its output going to the file `log`.
+
+    With `bend_clock`, the process lives under libfaketime. Nothing happens when the last one still runs.
+    """
+    with locked("process"):
+        last = current()
+        if last is not None:
+            if last.alive:
+                return {"pid": last.pid, "incarnation": last.incarnation, "started": False}
+            _until(lambda: bool(_ending(last.incarnation)), "the last process's end was not recorded")
+        incarnation = last.incarnation + 1 if last else 1
+        (RUN / _PAUSED).unlink(missing_ok=True)
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.close(reader)
+            _become_supervisor(request, incarnation, writer)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            said: dict[str, Any] = json.loads(pipe.read() or b'{"error": "the supervisor ended at once"}')
+    if "error" in said:
+        raise AgentError(said["error"])
+    return {**said, "started": True}
+
+
+def stop(limit_s: float) -> dict[str, Any]:
+    """SIGTERM, then wait; SIGKILL when it has not ended after `limit_s`. `stopped` is 1 if it ended by itself."""
+    running = _told()
+    if running is None:
+        return {"stopped": 0, "killed": 0}
+    os.kill(running.pid, signal.SIGTERM)
+    os.killpg(running.pid, signal.SIGCONT)
+    try:
+        _until(lambda: bool(_ending(running.incarnation)), "", limit_s)
+    except AgentError:
+        _kill(running)
+        return {"stopped": 0, "killed": 1}
+    return {"stopped": 1, "killed": 0, "status": _ending(running.incarnation)["status"]}
+
+
+def kill() -> dict[str, Any]:
+    """SIGKILL, then wait. `killed` is 1 if it ran."""
+    running = _told()
+    if running is None:
+        return {"killed": 0}
+    _kill(running)
+    return {"killed": 1}
+
+
+def pause() -> dict[str, Any]:
+    """SIGSTOP, to every process of the group; returns once it holds."""
+    running = current()
+    if running is None or not running.alive:
+        return {"paused": 0}
+    if not running.stopped:
+        keep(_PAUSED, {"incarnation": running.incarnation, "since_ns": true_ns()})
+        os.killpg(running.pid, signal.SIGSTOP)
+        _until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
+    return {"paused": 1}
+
+
+def resume() -> dict[str, Any]:
+    """SIGCONT. `frozen_seconds`; `missed`: connections with something unread or waiting to be accepted by then."""
+    running, paused = current(), read(_PAUSED)
+    (RUN / _PAUSED).unlink(missing_ok=True)
+    if running is None or not running.alive or paused is None or paused["incarnation"] != running.incarnation:
+        return {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
+    missed, missed_bytes = _unread(running.pid)
+    os.killpg(running.pid, signal.SIGCONT)
+    return {
+        "frozen_seconds": (true_ns() - paused["since_ns"]) / 1e9,
+        "missed": missed,
+        "missed_bytes": missed_bytes,
+    }
+
+
+def nudge() -> None:
+    """Have the process look at its clock again: waits that are under way end early and begin anew (signal(7))."""
+    running = current()
+    if running is not None and running.alive and not running.stopped:
+        os.killpg(running.pid, signal.SIGSTOP)
+        _until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
+        os.killpg(running.pid, signal.SIGCONT)
+
+
+def status() -> dict[str, Any]:
+    """Whether the last incarnation runs, and how all others ended."""
+    running = current()
+    return {
+        "alive": running is not None and running.alive,
+        "incarnation": running.incarnation if running else 0,
+        "pid": running.pid if running else 0,
+        "paused": running is not None and running.stopped,
+        "exits": exits(),
+    }
+
+
+def wait(incarnation: int, limit_s: float) -> dict[str, Any]:
+    """The end of this incarnation, as soon as it has ended; `ended` is None when it has not after `limit_s`."""
+    try:
+        _until(lambda: bool(_ending(incarnation)), "", limit_s, 0.1)
+    except AgentError:
+        return {"ended": None}
+    return {"ended": _ending(incarnation)}
+
+
+# ---- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _become_supervisor(request: Mapping[str, Any], incarnation: int, writer: int) -> NoReturn:
+    """Leave the caller's session, start the process, tell the caller through `writer`, and stay until it ends."""
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    status = 1
+    try:
+        log = open(request["log"], "ab", buffering=0)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor, target in ((nowhere, 0), (nowhere, 1), (log.fileno(), 2)):
+            os.dup2(descriptor, target)
+        _supervise(request, incarnation, writer, log)
+        status = 0
+    except OSError as error:
+        os.write(writer, json.dumps({"error": f"{request['argv'][0]} cannot be started: {error}"}).encode())
+    finally:
+        os._exit(status)
+
+
+def _supervise(request: Mapping[str, Any], incarnation: int, writer: int, log: Any) -> None:
+    bend = request.get("bend_clock", False)
+    started_ns = true_ns()
+    environment = {**os.environ, **request.get("environment", {}), **(clock.begin(started_ns) if bend else {})}
+    process = subprocess.Popen(
+        request["argv"],
+        cwd=request.get("directory", "/"),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    witness = _witness(environment) if bend else None
+    keep(_PROCESS, asdict(Running(process.pid, _stat(process.pid)[2], incarnation, started_ns)))
+    os.write(writer, json.dumps({"pid": process.pid, "incarnation": incarnation}).encode())
+    os.close(writer)
+    ended = process.wait()
+    if witness is not None:
+        witness.kill()
+        witness.wait()
+    told = (RUN / f"told.{incarnation}").exists()
+    record = {
+        "incarnation": incarnation,
+        "pid": process.pid,
+        "status": ended,
+        "told": told,
+        "time_ns": true_ns(),
+        "error": "" if told else _tail(request["log"]),
+    }
+    with open(RUN / _EXITS, "ab", buffering=0) as file:
+        file.write(json.dumps(record).encode() + b"\n")
+
+
+def _witness(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process beside the system's, under the same clock, to read that clock from."""
+    return subprocess.Popen(
+        [sys.executable, "-S", str(Path(__file__).with_name("witness.py")), str(RUN / clock.WITNESS)],
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _told() -> Running | None:
+    """The process, its end being told from now on; None when none runs."""
+    running = current()
+    if running is None or not running.alive:
+        return None
+    (RUN / f"told.{running.incarnation}").touch()
+    return running
+
+
+def _kill(running: Running) -> None:
+    os.killpg(running.pid, signal.SIGKILL)
+    _until(lambda: bool(_ending(running.incarnation)), "the process was killed and its end not recorded")
+
+
+def _ending(incarnation: int) -> dict[str, Any]:
+    return next((record for record in exits() if record["incarnation"] == incarnation), {})
+
+
+def _until(
+    holds: Callable[[], bool], otherwise: str, limit_s: float = _SIGNAL_LIMIT_S, poll_s: float = _POLL_S
+) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() >= deadline_s:
+            raise AgentError(otherwise)
+        time.sleep(poll_s)
+
+
+def _stat(pid: int) -> tuple[str, int, int]:
+    """State, process group and start time in ticks; state X when there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X", 0, -1
+    return fields[0], int(fields[2]), int(fields[19])
+
+
+def _tail(path: str) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+
+
+def _group(leader: int) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _stat(int(entry.name))[1] == leader:
+            yield int(entry.name)
+
+
+def _unread(leader: int) -> tuple[int, int]:
+    """TCP sockets of the process group with something in their receive queue, and the bytes there.
+
+    The queue of a listening socket counts the connections that wait to be accepted.
+    """
+    owned = {inode for pid in _group(leader) for inode in _sockets(pid)}
+    connections = unread = 0
+    for line in _tcp_lines(("/proc/net/tcp", "/proc/net/tcp6")):
+        queued = int(line[4].partition(":")[2], 16)
+        if queued and line[9] in owned:
+            listening = line[3] == "0A"
+            connections += queued if listening else 1
+            unread += 0 if listening else queued
+    return connections, unread
+
+
+def _tcp_lines(paths: Sequence[str]) -> Iterator[list[str]]:
+    for path in paths:
+        try:
+            lines = Path(path).read_text().splitlines()[1:]
+        except FileNotFoundError:
+            continue
+        yield from (line.split() for line in lines)
+
+
+def _sockets(pid: int) -> Iterator[str]:
+    try:
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except (FileNotFoundError, PermissionError):
+        return
+    for descriptor in descriptors:
+        try:
+            target = os.readlink(descriptor)
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            yield target[len("socket:[") : -1]

@@ -1,0 +1,21 @@
+"""Other programs, run to their end."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from images.base.agent.places import AgentError
+
+_LIMIT_S = 20
+
+
+def run(argv: Sequence[str], text: str = "") -> bytes:
+    """What the program printed, given `text` to read. Raises AgentError with its last words when it fails."""
+    try:
+        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AgentError(f"{argv[0]}: {error}") from None
+    if done.returncode:
+        raise AgentError(f"{argv[0]}: {' '.join(done.stderr.decode(errors='replace').split())}")
+    return done.stdout

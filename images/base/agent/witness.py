@@ -1,0 +1,45 @@
+"""Reads the clock from inside the bent time: started beside the system's process, under the same library.
+
+Whoever connects to its socket is told one JSON line: the wall clock as this process sees it, and as it truly is. The
+true one is asked of the C library itself, by handle: the preloaded library stands before it only for names that are
+looked up in the whole process. Run as a script, and outlived by nobody: the supervisor ends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+import time
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def main(path: str) -> None:
+    """Listen on the Unix socket `path` and answer for ever."""
+    libc = ctypes.CDLL("libc.so.6")
+    moment = _Timespec()
+    if os.path.exists(path):
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                libc.clock_gettime(time.CLOCK_REALTIME, ctypes.byref(moment))
+                shown_ns = time.time_ns()
+                true_ns = moment.seconds * 1_000_000_000 + moment.nanoseconds
+                line = json.dumps({"shown_ns": shown_ns, "true_ns": true_ns})
+                try:
+                    connection.sendall(line.encode() + b"\n")
+                except OSError:
+                    continue
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
