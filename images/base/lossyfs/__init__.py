@@ -27,8 +27,9 @@ What a power loss keeps
     A file whose name is durable and whose contents were never synced is there and empty.
 
 What fsync makes durable
-    fsync and fdatasync of a file: its contents, and its name as ext4, XFS and btrfs do: the changes that gave it that
-    name, with all that came before them in the directories concerned, and the names of the directories above it.
+    fsync and fdatasync of a file: its contents; and its name, if that is not durable yet, as ext4, XFS and btrfs do:
+    the changes that gave it that name, with all that came before them in the directories concerned, and the names of
+    the directories above it.
     fsync of a directory: all changes in it so far, whatever these depend on, and its own name and those above it.
     `--strict-names` is POSIX to the letter: fsync of a file says nothing about its name.
     msync, and the writes of shared mappings, arrive as writes of whole pages. Nothing is ever written back by itself,

@@ -147,15 +147,11 @@ class Journal:
         taken: list[Change] = []
         left: list[Change] = []
         for change in reversed(self.changes):
-            if (
-                wanted(change)
-                or change.names_any(named)
-                or any(directory in touched for directory in change.directories())
-            ):
+            directories = set(change.directories())
+            if wanted(change) or change.names_any(named) or not touched.isdisjoint(directories):
                 taken.append(change)
-                for directory in change.directories():
-                    touched.add(directory)
-                    named.update((directory, *directory.ancestors()))
+                touched |= directories
+                named |= directories
             else:
                 left.append(change)
         return self._taken(taken[::-1], left[::-1])
