@@ -17,6 +17,7 @@ from typing import Final, Self
 import paramiko
 
 from harness.environments.machines import CommandFailed, MachineError
+from harness.environments.ssh_install import PROGRAMS
 from harness.environments.ssh_login import LOGIN_LIMIT_S, logged_in, said_of
 from harness.hosts import Host
 
@@ -24,7 +25,7 @@ SESSIONS: Final = 8
 """Channels open at once: sshd allows ten unless told otherwise (MaxSessions)."""
 
 _CHUNK = 1 << 16
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class SshConnection:

@@ -1,9 +1,9 @@
 """Putting a node's programs on a host, and taking them away again.
 
-Everything lies below one directory, `/opt/faultline`, made from this machine's own copies: the packages `images.base`
-(node agent, lossy file system) and `images.broker`, with the wheels they need for the host's Python. Nothing is asked
-of the host but Python, tar, and the programs that faults use; it needs no pip and no network. The directory is also the
-claim on the host: one run at a time may have it, and a note in it says which.
+Everything lies below one directory, `/opt/faultline-ssh`, made from this machine's own copies: the packages
+`images.base` (node agent, lossy file system) and `images.broker`, with the wheels they need for the host's Python.
+Nothing is asked of the host but Python, tar, and the programs that faults use; it needs no pip and no network. The
+directory is also the claim on the host: one run at a time may have it, and a note in it says which.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import json
 import platform
 import tarfile
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -27,8 +28,13 @@ from harness.environments.machines import CommandFailed, Machine, MachineError
 from harness.owner import still_runs, this_process
 from harness.wheels import Target, WheelsError, wheels
 
-ROOT = "/opt/faultline"
-PACKAGES = ("aiokafka", "google-crc32c", "kio", "mfusepy")
+ROOT = "/opt/faultline-ssh"
+PROGRAMS = f"{ROOT}/bin"
+"""To come first in the PATH of every command."""
+LEFT = ("/run/faultline", "/var/lib/faultline")
+"""What the agent keeps, and data, logs and traces."""
+FOLDERS = ("base", "broker")
+"""Of `images`: what goes there."""
 PYTHON_LEAST = (3, 11)
 
 _NOTE = f"{ROOT}/run.json"
@@ -77,9 +83,9 @@ async def install(machine: Machine, claim: Claim) -> None:
 
 
 async def uninstall(machine: Machine) -> None:
-    """End what the agent started, then remove everything. Raises MachineError."""
-    await machine.run(["sh", "-c", f"[ ! -x {ROOT}/bin/faultline-node ] || {ROOT}/bin/faultline-node remove"])
-    await machine.run(["rm", "-rf", ROOT])
+    """End what the agent started, then remove everything, data and all. Raises MachineError."""
+    await machine.run(["sh", "-c", f"[ ! -x {PROGRAMS}/faultline-node ] || {PROGRAMS}/faultline-node remove"])
+    await machine.run(["rm", "-rf", *LEFT, ROOT])
 
 
 async def claim_on(machine: Machine) -> Claim | None:
@@ -127,9 +133,20 @@ async def _target(machine: Machine) -> Target:
 # ---- what is put there -----------------------------------------------------------------------------------------------
 
 
-@cache
+_one_at_a_time = threading.Lock()
+
+
 def _bundle(target: Target) -> bytes:
-    """A gzipped tar: `site/` with all packages, and `bin/faultline-node`."""
+    """A gzipped tar: all packages at its top, as the node images have them, and `bin/faultline-node`.
+
+    Hosts are installed side by side, most often alike: it is made once.
+    """
+    with _one_at_a_time:
+        return _made(target)
+
+
+@cache
+def _made(target: Target) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=5) as tar:
         for name, contents in _contents(target):
@@ -141,15 +158,23 @@ def _bundle(target: Target) -> bytes:
 
 
 def _contents(target: Target) -> Iterator[tuple[str, bytes]]:
-    yield "bin/faultline-node", _LAUNCHER.encode()
     ours = Path(str(files("images")))
-    for part in [ours / "__init__.py", *sorted(ours.glob("base/**/*.py")), *sorted(ours.glob("broker/**/*.py"))]:
-        yield f"site/images/{part.relative_to(ours).as_posix()}", part.read_bytes()
-    for wheel in wheels(PACKAGES, target):
+    yield "bin/faultline-node", _LAUNCHER.encode()
+    for path in sorted(path for folder in FOLDERS for path in (ours / folder).rglob("*")):
+        if path.suffix == ".py" or path.name == "faultline-node":
+            yield f"images/{path.relative_to(ours).as_posix()}", path.read_bytes()
+    yield "images/__init__.py", b""
+    for wheel in wheels(_requirements(ours), target):
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if not name.endswith("/"):
-                    yield f"site/{_installed_name(name)}", archive.read(name)
+                    yield _installed_name(name), archive.read(name)
+
+
+def _requirements(ours: Path) -> list[str]:
+    """As the images have them, without pip: wheels are unpacked here."""
+    lines = [line for folder in FOLDERS for line in (ours / folder / "requirements.txt").read_text().splitlines()]
+    return [line for line in lines if line and line != "pip" and not line.startswith("#")]
 
 
 def _installed_name(name: str) -> str:
@@ -163,6 +188,5 @@ def _installed_name(name: str) -> str:
 
 
 _LAUNCHER = f"""#!/bin/sh
-export PYTHONPATH={ROOT}/site PYTHONDONTWRITEBYTECODE=1
-exec python3 -m images.base.agent "$@"
+FAULTLINE_HOME={ROOT} exec sh {ROOT}/images/base/agent/faultline-node "$@"
 """

@@ -16,6 +16,13 @@ from harness.hosts import Host
 T = TypeVar("T")
 
 _TRANSFER_LIMIT_S = 300.0
+_TAR = """
+[ -e "$1/$2" ] || { echo "there is no $1/$2" >&2; exit 1; }
+tar --warning=no-file-changed -C "$1" -cf - -- "$2"
+status=$?
+[ $status -le 1 ] || exit $status
+"""
+"""Status 1 of tar: a file grew or went while it was read. What was there when it was reached is what is fetched."""
 
 
 class SshMachine:
@@ -53,10 +60,8 @@ class SshMachine:
     async def fetch(self, path: str) -> bytes:
         """See machines.Machine."""
         place = PurePosixPath(path)
-        # A file that grows while it is read is no failure: what was there when it was reached is what is fetched.
-        argv = ["tar", "--warning=no-file-changed", "-C", str(place.parent), "-cf", "-", "--"]
         return await self.run(
-            ["sh", "-c", '"$@"; status=$?; [ $status -le 1 ] || exit $status', "sh", *argv, place.name],
+            ["sh", "-c", _TAR, "sh", str(place.parent), place.name],
             timeout_s=_TRANSFER_LIMIT_S,
         )
 
