@@ -68,8 +68,9 @@ class Claim:
 async def install(machine: Machine, claim: Claim) -> None:
     """Claim the host and put everything there. Raises MachineError, having left nothing."""
     target = await _target(machine)
-    await _take(machine, claim)
+    await _take(machine)
     try:
+        await machine.put(json.dumps(asdict(claim)).encode(), _NOTE)
         try:
             bundle = await asyncio.to_thread(_bundle, target)
         except WheelsError as error:
@@ -100,7 +101,7 @@ async def claim_on(machine: Machine) -> Claim | None:
         return Claim("?", "", "?", "?")
 
 
-async def _take(machine: Machine, claim: Claim) -> None:
+async def _take(machine: Machine) -> None:
     try:
         await machine.run(["mkdir", "-m", "755", ROOT])
     except CommandFailed:
@@ -113,7 +114,6 @@ async def _take(machine: Machine, claim: Claim) -> None:
             f"{machine.name}: {machine.address} is in use by {other}, or was left behind by it; "
             "in that case remove it: faultline clean SPEC.yaml"
         ) from None
-    await machine.put(json.dumps(asdict(claim)).encode(), _NOTE)
 
 
 async def _target(machine: Machine) -> Target:

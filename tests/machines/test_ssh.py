@@ -1,0 +1,278 @@
+"""SSH against real hosts: who is let in and who is not, commands, files, and what stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.environments.machines import CommandFailed, MachineError
+from harness.environments.ssh_connection import SESSIONS, SshConnection
+from harness.environments.ssh_install import ROOT, Claim, claim_on, install, uninstall
+from harness.environments.ssh_machine import SshMachine
+from harness.hosts import Host
+from tests.machines.sshd import KeyPair, Lab, lab
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One host, b1."""
+    with lab(tmp_path_factory.mktemp("lab"), ["b1"]) as hosts:
+        yield hosts
+
+
+def refusal(host: Host) -> str:
+    with pytest.raises(MachineError) as refused:
+        SshConnection.open("b1", host)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def on(host: Host, use: Callable[[SshMachine], Awaitable[None]]) -> None:
+    """Have `use` done with the host as a machine."""
+
+    async def connected() -> None:
+        async with machine(host) as reached:
+            await use(reached)
+
+    asyncio.run(connected())
+
+
+@asynccontextmanager
+async def machine(host: Host) -> AsyncIterator[SshMachine]:
+    reached = await SshMachine.connect("b1", host)
+    try:
+        yield reached
+    finally:
+        reached.close()
+
+
+# ---- who is let in ---------------------------------------------------------------------------------------------------
+
+
+def test_a_host_whose_key_is_not_known_is_refused_with_what_to_do(one: Lab, tmp_path: Path) -> None:
+    empty = tmp_path / "known_hosts"
+    empty.touch()
+    host = replace(one.hosts["b1"], known_hosts=str(empty))
+    said = refusal(host)
+    assert said.startswith(f"b1: {host.address} shows the host key SHA256:")
+    assert f"which is not in {empty}; if it is the host's own, add it: ssh-keyscan {host.address} >>{empty}" in said
+    assert empty.read_text() == ""
+
+
+def test_a_host_that_shows_another_key_than_is_known_is_refused(one: Lab, tmp_path: Path) -> None:
+    host = one.hosts["b1"]
+    known = tmp_path / "known_hosts"
+    known.write_text(f"{host.address} {KeyPair.make(tmp_path / 'other').public}\n")
+    said = refusal(replace(host, known_hosts=str(known)))
+    assert f"but {known} has another: it is another host, or was set up anew; if so: ssh-keygen -R" in said
+
+
+def test_nobody_gets_in_without_the_right_key(one: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = one.hosts["b1"]
+    stranger, locked = KeyPair.make(tmp_path / "stranger"), KeyPair.make(tmp_path / "locked", "a passphrase")
+    assert f"refused {stranger.path}; the public key must be in root's" in refusal(
+        replace(host, key=str(stranger.path))
+    )
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    assert f"key {locked.path} is protected by a passphrase; ssh-add" in refusal(replace(host, key=str(locked.path)))
+    assert "cannot be read: No such file or directory" in refusal(replace(host, key=str(tmp_path / "absent")))
+    assert "is not a private key that can be used" in refusal(replace(host, key=host.known_hosts))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "was offered no key: there is none in the agent or ~/.ssh" in refusal(replace(host, key=""))
+
+
+def test_the_usual_key_is_found_without_being_named(one: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = one.hosts["b1"]
+    home = tmp_path / ".ssh"
+    home.mkdir()
+    (home / "id_ed25519").write_bytes(Path(host.key).read_bytes())
+    (home / "known_hosts").write_bytes(Path(host.known_hosts).read_bytes())
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    SshConnection.open("b1", Host(host.address)).close()
+
+
+def test_where_nothing_answers_and_what_is_no_host_is_told(one: Lab) -> None:
+    host = one.hosts["b1"]
+    assert refusal(replace(host, port=23)) == f"b1: no SSH at {host.address} port 23: Connection refused"
+    assert refusal(replace(host, address="no-such-host.invalid")).startswith("b1: no SSH at no-such-host.invalid: ")
+    assert refusal(replace(host, known_hosts="/absent")).startswith("b1: known_hosts /absent cannot be read: ")
+
+
+def test_a_user_who_cannot_become_root_is_told_so(one: Lab) -> None:
+    one.shell("b1", "id lab 2>/dev/null || useradd -m lab; cp -r /root/.ssh /home/lab; chown -R lab /home/lab/.ssh")
+    said = refusal(replace(one.hosts["b1"], user="lab"))
+    assert "lab cannot become root" in said
+    assert said.endswith("allow it in sudoers with NOPASSWD")
+
+
+def test_another_user_becomes_root_by_sudo(one: Lab) -> None:
+    one.shell("b1", "id lab 2>/dev/null || useradd -m lab; cp -r /root/.ssh /home/lab; chown -R lab /home/lab/.ssh")
+    # As sudo -n would: the base image has no sudo, and a test has no network to install it from.
+    sudo = "#!/usr/bin/python3\nimport os, sys\nassert sys.argv[1:3] == ['-n', '--']\nos.setuid(0)\n"
+    sudo += "os.execvp(sys.argv[3], sys.argv[3:])\n"
+    one.shell("b1", "cp /usr/bin/python3 /usr/bin/rootly && chmod 4755 /usr/bin/rootly")
+    one.containers["b1"].put_archive("/usr/bin", _tar("sudo", sudo.replace("python3", "rootly").encode(), 0o755))
+
+    async def use(reached: SshMachine) -> None:
+        assert await reached.run(["id", "-u"]) == b"0\n"
+        await reached.put(b"mine", "/etc/of-root", mode=0o600)
+
+    try:
+        on(replace(one.hosts["b1"], user="lab"), use)
+        assert one.shell("b1", "stat -c '%U %a' /etc/of-root; ls -A /tmp") == "root 600\n"
+    finally:
+        one.shell("b1", "rm /usr/bin/sudo /usr/bin/rootly")
+
+
+def _tar(name: str, contents: bytes, mode: int) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mode = len(contents), mode
+        archive.addfile(entry, io.BytesIO(contents))
+    return packed.getvalue()
+
+
+# ---- commands and files ----------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_run_as_it_stands_and_gives_back_its_output(one: Lab) -> None:
+    async def use(reached: SshMachine) -> None:
+        assert reached.address == one.hosts["b1"].address
+        assert await reached.run(["echo", "a  b", "$HOME", "'"]) == b"a  b $HOME '\n"
+        large = bytes(range(256)) * 20_000
+        assert await reached.run(["cat"], stdin=large) == large
+        assert await reached.run(["sh", "-c", "exec >&- 2>&-; sleep 0.3"]) == b""
+
+    on(one.hosts["b1"], use)
+
+
+def test_a_command_that_fails_is_one_line_with_its_last_words(one: Lab) -> None:
+    async def use(reached: SshMachine) -> None:
+        with pytest.raises(CommandFailed, match=r"^b1: no way$") as failed:
+            await reached.run(["sh", "-c", "echo first >&2; echo no way >&2; exit 3"])
+        assert failed.value.status == 3
+        with pytest.raises(CommandFailed, match=r"^b1: false ended with status 1$"):
+            await reached.run(["false"])
+        with pytest.raises(CommandFailed, match="was ended by a signal"):
+            await reached.run(["sh", "-c", "kill -9 $$"])
+        with pytest.raises(MachineError, match=r"^b1: sleep 5 has not ended after 0\.3 s$"):
+            await reached.run(["sleep", "5"], timeout_s=0.3)
+
+    on(one.hosts["b1"], use)
+
+
+def test_more_commands_than_sessions_wait_for_each_other(one: Lab) -> None:
+    async def use(reached: SshMachine) -> None:
+        many = [reached.run(["sh", "-c", f"sleep 0.2; echo {number}"]) for number in range(SESSIONS + 4)]
+        assert await asyncio.gather(*many) == [f"{number}\n".encode() for number in range(SESSIONS + 4)]
+
+    on(one.hosts["b1"], use)
+
+
+def test_a_file_that_is_put_is_there_whole_and_can_be_fetched(one: Lab) -> None:
+    contents = bytes(range(256)) * 10_000
+
+    async def use(reached: SshMachine) -> None:
+        await reached.put(contents, "/srv/deep/er/file", mode=0o750)
+        await reached.put(b"again", "/srv/deep/file")
+        await reached.put(b"and again", "/srv/deep/file")
+        with tarfile.open(fileobj=io.BytesIO(await reached.fetch("/srv/deep"))) as archive:
+            files = {item.name: item for item in archive if item.isfile()}
+            assert set(files) == {"deep/er/file", "deep/file"}
+            assert files["deep/er/file"].mode == 0o750
+            for name, expected in (("deep/er/file", contents), ("deep/file", b"and again")):
+                file = archive.extractfile(name)
+                assert file is not None
+                assert file.read() == expected
+        with pytest.raises(CommandFailed, match=r"^b1: there is no /srv/nothing$"):
+            await reached.fetch("/srv/nothing")
+        with pytest.raises(MachineError, match="b1: "):
+            await reached.put(b"", "/dev/null/file")
+
+    on(one.hosts["b1"], use)
+    assert one.shell("b1", "ls -A /tmp") == ""
+
+
+def test_a_connection_that_ends_takes_its_commands_with_it(one: Lab) -> None:
+    async def use() -> None:
+        reached = await SshMachine.connect("b1", one.hosts["b1"])
+        waiting = asyncio.create_task(reached.run(["sleep", "20"]))
+        await asyncio.sleep(0.3)
+        reached.close()
+        with pytest.raises(MachineError, match="sleep 20 was cut off"):
+            await waiting
+        with pytest.raises(MachineError, match="is closed"):
+            await reached.run(["true"])
+
+    asyncio.run(use())
+
+
+# ---- programs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_without_pip_or_network_gets_everything_a_node_needs_and_is_left_as_it_was(one: Lab) -> None:
+    before = one.shell("b1", "ls -A /opt /run /var/lib")
+
+    async def use(reached: SshMachine) -> None:
+        await install(reached, Claim.of_this_process("r1"))
+        assert b'"lacks"' in await reached.run(["faultline-node", "describe"])
+        imports = "import aiokafka, google_crc32c, kio, mfusepy, images.broker.node; print('all')"
+        assert await reached.run(["env", f"PYTHONPATH={ROOT}", "python3", "-c", imports]) == b"all\n"
+        await uninstall(reached)
+
+    on(one.hosts["b1"], use)
+    assert one.shell("b1", "ls -A /opt /run /var/lib") == before
+
+
+def test_a_host_carries_one_run_at_a_time(one: Lab) -> None:
+    async def use(reached: SshMachine) -> None:
+        assert await claim_on(reached) is None
+        ours = Claim.of_this_process("r1")
+        await install(reached, ours)
+        try:
+            assert await claim_on(reached) == ours
+            with pytest.raises(MachineError, match=f"^b1: {reached.address} is in use by run r1 of "):
+                await install(reached, Claim.of_this_process("r2"))
+            assert await claim_on(reached) == ours
+        finally:
+            await uninstall(reached)
+        assert await claim_on(reached) is None
+
+    on(one.hosts["b1"], use)
+
+
+def test_what_a_killed_run_left_is_told_with_what_removes_it(one: Lab) -> None:
+    async def use(reached: SshMachine) -> None:
+        left = Claim("r0", "another-boot/1/2", "someone@elsewhere", "yesterday")
+        await install(reached, left)
+        with pytest.raises(
+            MachineError, match=r"run r0 of someone@elsewhere, yesterday, or was left .* faultline clean"
+        ):
+            await install(reached, Claim.of_this_process("r1"))
+        await uninstall(reached)
+
+    on(one.hosts["b1"], use)
+
+
+def test_an_installation_that_fails_leaves_nothing(one: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(reached: SshMachine) -> None:
+        async def full(contents: bytes, path: str, *, mode: int = 0o644) -> None:
+            raise MachineError("b1: No space left on device")
+
+        monkeypatch.setattr(reached, "put", full)
+        with pytest.raises(MachineError, match="No space left"):
+            await install(reached, Claim.of_this_process("r1"))
+        assert await claim_on(reached) is None
+
+    on(one.hosts["b1"], use)
