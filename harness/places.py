@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from harness.environments.base import Environment
 
-ENVIRONMENTS: tuple[str, ...] = ("sim",)
+ENVIRONMENTS: tuple[str, ...] = ("sim", "docker")
+
+ONE_CLOCK: tuple[str, ...] = ("sim", "docker")
+"""Environments whose nodes share one clock, so that the events of their traces have an order: the simulation's, or that
+of the one kernel under all containers."""
 
 
 def environment_named(name: str) -> Environment:
@@ -13,4 +17,8 @@ def environment_named(name: str) -> Environment:
         from harness.environments.sim import Simulation
 
         return Simulation()
+    if name == "docker":
+        from harness.environments.docker import Docker
+
+        return Docker()
     raise ValueError(f"environment: {name!r} is not one of {', '.join(ENVIRONMENTS)}")

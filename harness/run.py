@@ -4,7 +4,8 @@
     seal → check → report                                                                  (afterwards, in this process)
 
 *Ready*: every broker shows all brokers unfenced; then the workload makes its topic and every replica is in sync. A
-cluster that does not get that far without any fault ends the run: it could not be carried out. *Recovery* begins when
+cluster that does not get that far without any fault ends the run: it could not be carried out, which is known at once
+when a process has ended by itself. Whatever nodes left is collected all the same. *Recovery* begins when
 the last fault is healed, while clients may still wait for their last answers; what the cluster still lacks after the
 recovery limit is recorded and left to the liveness check, and the final reads are tried all the same.
 
@@ -163,12 +164,14 @@ class _Performance:
         self._deployment = deployment
         recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns)
         ticking = loop.create_task(self._tick())
-        self.enter("deploying")
-        await deployment.deploy()
         workload = registry()[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
-        nemesis = self._nemesis = self._make_nemesis(deployment)
         watch = Watch(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
+        collected = False
         try:
+            self.enter("deploying")
+            await deployment.deploy()
+            self._directory.write_status("running", stage=self.stage, **deployment.facts)
+            nemesis = self._nemesis = self._make_nemesis(deployment)
             self.enter("getting ready")
             await self._get_ready(deployment, workload.set_up, watch)
 
@@ -192,25 +195,44 @@ class _Performance:
             self.enter("collecting")
             await workload.close()
             ticking.cancel()
+            collected = True
             await deployment.collect(self._directory.nodes_path)
         finally:
             ticking.cancel()
             watch.close()
             await workload.close()
+            if not collected:
+                await self._save_what_there_is(deployment)
             await deployment.close()
+
+    async def _save_what_there_is(self, deployment: Deployment) -> None:
+        """After a failure, which must not be hidden by another."""
+        try:
+            await deployment.collect(self._directory.nodes_path)
+        except Exception as error:
+            (self._directory.path / "not-collected.txt").write_text(f"{error}\n", encoding="utf-8")
 
     async def _get_ready(self, deployment: Deployment, set_up: Any, watch: Watch) -> None:
         deadline_s = asyncio.get_running_loop().time() + READY_LIMIT_S
         brokers = Watch(_addresses(deployment))
+
+        def crashed() -> bool:
+            return bool(deployment.crashes)
+
         try:
-            _none_missing(await brokers.until_whole(deadline_s))
+            _none_missing(await brokers.until_whole(deadline_s, crashed), deployment)
         finally:
             brokers.close()
         await set_up()
-        _none_missing(await watch.until_whole(deadline_s))
+        _none_missing(await watch.until_whole(deadline_s, crashed), deployment)
 
     def _make_nemesis(self, deployment: Deployment) -> Nemesis:
-        schedule = self._spec.schedule(deployment.brokers, deployment.controllers, deployment.stream("schedule"))
+        schedule = self._spec.schedule(
+            deployment.brokers, deployment.controllers, deployment.stream("schedule"), deployment.lacks
+        )
+        unmet = schedule.unmet(deployment.lacks)
+        if unmet:
+            raise NotCarriedOut(unmet)
         return Nemesis(deployment, schedule, deployment.stream("nemesis"), self._record_fault, TOPIC)
 
     def _record_fault(self, injection: Injection) -> None:
@@ -250,7 +272,11 @@ def _addresses(deployment: Deployment) -> dict[str, tuple[str, int]]:
     return {node.name: (node.host, node.port) for node in deployment.layout.brokers}
 
 
-def _none_missing(missing: Sequence[str]) -> None:
+def _none_missing(missing: Sequence[str], deployment: Deployment) -> None:
+    if missing and deployment.crashes:
+        crash = deployment.crashes[0]
+        last = (crash.error.strip().splitlines() or ["without a word"])[-1]
+        raise NotCarriedOut(f"{crash.node} ended before the cluster was ready: {last}")
     if missing:
         raise NotCarriedOut(f"the cluster is not ready after {READY_LIMIT_S:g} s: {'; '.join(missing)}")
 

@@ -31,7 +31,7 @@ all, so that the same run comes back from it under a later version's defaults to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from random import Random
@@ -39,10 +39,11 @@ from typing import Any, Final
 
 from checkers.evidence import CheckSettings
 from harness.hosts import Host, check_hosts
-from harness.places import ENVIRONMENTS
+from harness.places import ENVIRONMENTS, ONE_CLOCK
 from harness.systems import DEFAULTS, SYSTEMS, Capability
 from images.broker.rules import NAMES
 from nemesis.fields import FieldError, read
+from nemesis.ports import Means
 from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
 from nemesis.swarm import Ground, draw
 from workloads.workload import registry
@@ -158,8 +159,10 @@ class Spec:
         present = (*self.families, *self.script.families)
         return tuple(family for family in BY_NAME_ONLY if family in present)
 
-    def schedule(self, brokers: Sequence[str], controllers: Sequence[str], random: Random) -> Schedule:
-        """The faults of the run: the script, or a draw from `random`."""
+    def schedule(
+        self, brokers: Sequence[str], controllers: Sequence[str], random: Random, lacks: Collection[Means] = ()
+    ) -> Schedule:
+        """The faults of the run: the script, or a draw from `random` among those that need nothing of `lacks`."""
         if not self.families:
             return self.script
         ground = Ground(
@@ -168,6 +171,7 @@ class Spec:
             partitions=self.partitions,
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
             patience_s=int(self.settings["broker.session.timeout.ms"]) / 1000,
+            lacks=lacks,
         )
         return draw(random, ground, self.time_limit_s, self.families)
 
@@ -181,7 +185,7 @@ class Spec:
             recency=self.recency,
             time_limit_ns=round(self.time_limit_s * 1e9),
             faults_asked=self.faults_asked,
-            trace_has_one_clock=self.environment == "sim",
+            trace_has_one_clock=self.environment in ONE_CLOCK,
             brokers=self.brokers,
         )
 

@@ -30,5 +30,6 @@ def configured(system: System, layout: Layout, settings: Mapping[str, str], rule
                 rules_off=rules_off,
             )
             for node in layout.nodes
-        }
+        },
+        system.name,
     )

@@ -8,7 +8,7 @@ in the past. What is missing is told in words, for the report and for whoever wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +43,14 @@ class Watch:
         rounds = await asyncio.gather(*(self._missing_at(node) for node in self._addresses))
         return [line for lines in rounds for line in lines]
 
-    async def until_whole(self, deadline_s: float) -> list[str]:
-        """Ask until the cluster is whole or the loop's clock reads `deadline_s`; what is still missing then."""
+    async def until_whole(self, deadline_s: float, in_vain: Callable[[], bool] = lambda: False) -> list[str]:
+        """Ask until the cluster is whole, the loop's clock reads `deadline_s`, or asking is `in_vain`.
+
+        Gives back what is still missing then."""
         loop = asyncio.get_running_loop()
         while True:
             missing = await self.missing()
-            if not missing or loop.time() >= deadline_s:
+            if not missing or loop.time() >= deadline_s or in_vain():
                 return missing
             await asyncio.sleep(_PAUSE_S)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import Keep, Link, LinkQuality
+from nemesis.ports import Keep, Link, LinkQuality, Means
 
 _LOOK_S = 0.02
 
@@ -75,6 +75,10 @@ class ZombieFollower(Fault):
         await site.sleep(site.random.uniform(0.2, 0.8) * patience_s)
         await site.pause(leader)
         await site.sleep(2 * patience_s)
+
+    def needs(self) -> frozenset[Means]:
+        """The successor is to learn late that the follower is back."""
+        return frozenset({Means.DELAY})
 
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""

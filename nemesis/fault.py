@@ -27,7 +27,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any, ClassVar, Final
 
-from nemesis.ports import ClockChange, Cluster, Evidence, Keep, Link, LinkQuality
+from nemesis.ports import ClockChange, Cluster, Evidence, Keep, Link, LinkQuality, Means
 
 
 class TargetError(ValueError):
@@ -52,6 +52,10 @@ class Fault:
     def bit(self, evidence: Evidence) -> bool:
         """Whether the evidence shows that the fault did something."""
         return any(evidence.get(name, 0) != 0 for name in self.decisive)
+
+    def needs(self) -> frozenset[Means]:
+        """What the environment must be able to do for it."""
+        return frozenset()
 
     def targets(self) -> tuple[str, ...]:
         """Every target the fault names, symbolic or not."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import LinkQuality
+from nemesis.ports import LinkQuality, Means
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,10 @@ class Packets(Fault):
         await site.degrade(
             tuple(dict.fromkeys(links)), LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss)
         )
+
+    def needs(self) -> frozenset[Means]:
+        """Loss alone needs nothing."""
+        return frozenset({Means.DELAY} if self.delay_ms or self.jitter_ms else ())
 
     def describe(self) -> str:
         """Targets, and how bad their links are."""

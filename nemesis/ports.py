@@ -53,6 +53,13 @@ class ClockChange:
     rate: float = 1.0
 
 
+class Means(StrEnum):
+    """What some environments cannot do, and some faults need."""
+
+    DELAY = "delay"
+    """Slow links: `LinkQuality.delay_ms` and `jitter_ms`."""
+
+
 class Cluster(Protocol):
     """A running cluster that can be broken. Calls are idempotent: cutting what is cut changes nothing."""
 
@@ -61,6 +68,10 @@ class Cluster(Protocol):
 
     @property
     def controllers(self) -> tuple[str, ...]: ...
+
+    @property
+    def lacks(self) -> Mapping[Means, str]:
+        """What cannot be done here, with what is missing for it, in a few words."""
 
     def now_ns(self) -> int:
         """True time since the run began, unaffected by clock faults."""

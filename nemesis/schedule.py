@@ -24,6 +24,7 @@ from nemesis.fault import Fault, TargetError, check_target
 from nemesis.fields import FieldError, read, seconds
 from nemesis.packets import Packets
 from nemesis.partition import Partition
+from nemesis.ports import Means
 from nemesis.process import Kill, Pause
 
 FAULTS: Mapping[str, type[Fault]] = {
@@ -96,6 +97,13 @@ class Schedule:
                     check_target(target, brokers, controllers, partitions)
                 except TargetError as error:
                     raise FieldError(f"faults[{number}]: {error}") from None
+
+    def unmet(self, lacks: Mapping[Means, str]) -> str:
+        """The first fault that needs what `lacks` names, and what is missing for it, in one line; empty without any."""
+        for number, planned in enumerate(self.planned):
+            for need in sorted(planned.fault.needs() & lacks.keys()):
+                return f"faults[{number}]: {planned.fault.name} needs {need}, and {lacks[need]}"
+        return ""
 
     def to_script(self) -> list[dict[str, Any]]:
         """As `parse_script` reads it."""

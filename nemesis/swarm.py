@@ -18,7 +18,7 @@ All draws come from the one stream handed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
@@ -29,7 +29,7 @@ from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
 from nemesis.fault import Fault
 from nemesis.packets import Packets
 from nemesis.partition import Flavour, Partition, Shape
-from nemesis.ports import Keep
+from nemesis.ports import Keep, Means
 from nemesis.process import Kill, Pause
 from nemesis.schedule import FAIR_FAMILIES, Planned, Schedule
 
@@ -46,6 +46,8 @@ class Ground:
     min_insync_replicas: int = 2
     patience_s: float = 2.0
     """How long the cluster takes to act on a silent broker: the scale of every duration drawn."""
+    lacks: Collection[Means] = ()
+    """What the environment cannot do; faults that need it are not drawn."""
 
     @property
     def unclean_budget(self) -> int:
@@ -220,6 +222,8 @@ def _clock(random: Random, ground: Ground, character: Character) -> Fault:
 def _packets(random: Random, ground: Ground, character: Character) -> Fault:
     delay_ms = round(10 ** random.uniform(0.3, 3.0), 1)
     slow, lossy = random.choice(((True, False), (False, True), (True, True)))
+    if Means.DELAY in ground.lacks:
+        slow, lossy = False, True
     against = "all" if random.random() < 0.4 else random.choice(("brokers", "controllers", *ground.brokers))
     node = _broker(random, ground, character)
     if node == against:
@@ -241,7 +245,7 @@ def _choreography(random: Random, ground: Ground, character: Character) -> Fault
     if character.victims:
         victim = random.choice(character.victims)
         stories.append(UncleanReturn(victim, random.choice(character.keeps), patience_ms))
-    return random.choice(stories)
+    return random.choice([story for story in stories if not story.needs() & set(ground.lacks)])
 
 
 def _power_loss_all(random: Random, ground: Ground, character: Character) -> Fault:

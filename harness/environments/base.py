@@ -53,6 +53,8 @@ class Layout:
     nodes: tuple[Node, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     """Node name → the text of its properties file."""
+    system: str = ""
+    """What is deployed, by the name of its folder below `images`."""
 
     @property
     def brokers(self) -> tuple[Node, ...]:
@@ -71,12 +73,14 @@ class Layout:
                 return node
         raise KeyError(f"no node {name!r}; there are: {', '.join(node.name for node in self.nodes)}")
 
-    def with_properties(self, properties: Mapping[str, str]) -> Layout:
-        """This layout with the configuration of every node. Raises ValueError when one is missing or unknown."""
+    def with_properties(self, properties: Mapping[str, str], system: str = "") -> Layout:
+        """This layout with the configuration of every node of a `system`.
+
+        Raises ValueError when one is missing or unknown."""
         names = [node.name for node in self.nodes]
         if sorted(properties) != sorted(names):
             raise ValueError(f"properties are needed for exactly {', '.join(names)}; got {', '.join(properties)}")
-        return replace(self, properties=dict(properties))
+        return replace(self, properties=dict(properties), system=system)
 
 
 BROKER_PORT = 9092
@@ -130,6 +134,10 @@ class Deployment(Cluster, Protocol):
 
     @property
     def layout(self) -> Layout: ...
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the run stands on and its spec does not say, for the record: the digest of an image, a kernel."""
 
     @property
     def crashes(self) -> Sequence[Crash]:

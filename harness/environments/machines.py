@@ -5,18 +5,20 @@ else that an environment needs of a node is done *on* the machine by the node ag
 (images/base/agent), which every image carries and which the SSH environment installs:
 
     describe                what the machine can do: kernel, nftables, netem, FUSE, libfaketime, and its true clock
-    prepare                 JSON on stdin: directories; mounts the lossy file system on the data directory
+    prepare                 JSON on stdin: files, directories, the disk to mount; then as describe
     start                   JSON on stdin: argv, environment, log …; starts the system's process under a supervisor
     stop, kill              SIGTERM and wait, SIGKILL and wait
+    power-off               SIGKILL and wait, then the disk drops what was not synced
     pause, resume           SIGSTOP, SIGCONT; what had arrived and waited in between
     status, wait            whether the process runs and how earlier ones ended; return once it has ended
     network                 JSON on stdin: every link to be cut or degraded; replaces the rules at once, gives counters
     clock                   read, set, reset: libfaketime's live file; the offset read back inside
-    disk                    power-loss, lie, truth, slow, fail, report: the lossy file system under the data
+    disk                    mount, unmount, and whatever can be told to the lossy file system under the data
     collect                 a tar of data, log and trace on stdout, as processes on the machine see them
     remove                  ends what was started, unmounts, deletes the rules: the machine is as it was
 
 Every command but `collect` prints one JSON object on stdout and exits 0, or prints one line on stderr and exits 1.
+`harness.environments.deployment` is the cluster made of such machines.
 """
 
 from __future__ import annotations

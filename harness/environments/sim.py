@@ -31,7 +31,7 @@ from images.broker.config import NodeConfig
 from images.broker.doors import Doors
 from images.broker.node import run_node
 from images.broker.trace import TraceEvent
-from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality
+from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality, Means
 
 T = TypeVar("T")
 
@@ -176,6 +176,16 @@ class SimDeployment:
     def controllers(self) -> tuple[str, ...]:
         """Names of the controllers."""
         return tuple(node.name for node in self._layout.controllers)
+
+    @property
+    def lacks(self) -> Mapping[Means, str]:
+        """Nothing."""
+        return {}
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """None: a run is its spec, its seed and the code."""
+        return {}
 
     def now_ns(self) -> int:
         """True time since the run began."""

@@ -1,8 +1,8 @@
 """Start one node: `python -m images.broker CONFIG`, CONFIG being a Kafka properties file.
 
-The node keeps its data below `log.dirs`, appends its protocol trace to `trace.jsonl` there and writes its log to
-standard error. SIGTERM and SIGINT stop it: a broker hands its leadership over first. Exit status: 0 after a clean stop,
-1 when the node failed, 64 when the configuration cannot be used.
+The node keeps its data below `log.dirs`, appends its protocol trace to `trace.jsonl` there, or to the file that
+`--trace` names, and writes its log to standard error. SIGTERM and SIGINT stop it: a broker hands its leadership over
+first. Exit status: 0 after a clean stop, 1 when the node failed, 64 when the configuration cannot be used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is told to stop; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m images.broker", description="Start one node of the broker.")
     parser.add_argument("config", metavar="CONFIG", type=Path, help="a Kafka properties file")
-    path: Path = parser.parse_args(arguments).config
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path, help="where the protocol trace goes (log.dirs/trace.jsonl)"
+    )
+    options = parser.parse_args(arguments)
+    path: Path = options.config
     try:
         config = NodeConfig.parse(path.read_text())
     except (OSError, ConfigError, UnicodeDecodeError) as error:
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         data = Path(config.log_directory)
         data.mkdir(parents=True, exist_ok=True)
-        with TraceFile(data / TRACE_FILE) as trace:
+        with TraceFile(options.trace or data / TRACE_FILE) as trace:
             doors = Doors(RealFiles(data), SystemRandom(), trace.append, _log)
             asyncio.run(_run(config, doors))
     except Exception as failure:

@@ -36,6 +36,23 @@ TORTURE_DEFAULTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """How one node of a system lives on a machine of its own. All paths are there, below one directory."""
+
+    argv: tuple[str, ...]
+    """Runs in the foreground until it is told to stop; what it prints is its log."""
+    files: Mapping[str, str]
+    """Path → text, to be there before it starts."""
+    data: str
+    """The directory of all that must survive: Kafka's log segments lie here, a directory a partition."""
+    log: str
+    trace: str | None
+    """Where it appends its protocol trace, if it has one; outside of `data`, since a trace is not to be lost."""
+    stop_limit_s: float
+    """How long a clean stop, by SIGTERM, may take."""
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """One system under test."""
 
@@ -78,6 +95,18 @@ class System:
         if rules_off:
             lines["faultline.rules.off"] = ",".join(rules_off)
         return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+    def service(self, properties: str, home: str) -> Service:
+        """A node with these properties, on a machine where `home` is its own directory."""
+        config, data, trace = f"{home}/node.properties", f"{home}/data", f"{home}/trace.jsonl"
+        return Service(
+            argv=("python3", "-m", "images.broker", config, "--trace", trace),
+            files={config: f"{properties}log.dirs={data}\n"},
+            data=data,
+            log=f"{home}/node.log",
+            trace=trace,
+            stop_limit_s=15.0,
+        )
 
 
 SYSTEM = System("broker", frozenset(Capability))

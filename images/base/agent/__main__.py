@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def describe(options: argparse.Namespace) -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """What the machine can do, each as the reason why it cannot, empty when it can; and what time it truly is."""
     return {
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
@@ -45,7 +45,24 @@ def describe(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def remove(options: argparse.Namespace) -> dict[str, Any]:
+def prepare(request: Any) -> dict[str, Any]:
+    """Put `files` (path → text) there, make `directories`, mount `disk` ([backing, mountpoint]); then `describe`."""
+    for path, text in request.get("files", {}).items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+    for path in request.get("directories", ()):
+        Path(path).mkdir(parents=True, exist_ok=True)
+    if "disk" in request:
+        disk.mount(*request["disk"])
+    return describe()
+
+
+def power_off(keep: str, seed: int) -> dict[str, Any]:
+    """Kill the process, then drop what its disk had not synced, as far as `keep` says."""
+    return {**process.kill(), **disk.tell("power-loss", keep=keep, seed=seed)}
+
+
+def remove() -> dict[str, Any]:
     """Leave the machine as it was found, but for files: data, logs and traces stay."""
     ended = process.kill()
     network.remove()
@@ -53,7 +70,7 @@ def remove(options: argparse.Namespace) -> dict[str, Any]:
     return ended
 
 
-def idle(options: argparse.Namespace) -> NoReturn:
+def idle() -> NoReturn:
     """Be process 1 of a container: bury whoever dies, until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -86,8 +103,9 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    add("describe", describe, "what the machine can do, and its true clock")
-    add("idle", idle, "be process 1 of a container")
+    add("describe", lambda _: describe(), "what the machine can do, and its true clock")
+    add("prepare", lambda _: prepare(_request()), "files, directories and the disk that the JSON on stdin names")
+    add("idle", lambda _: idle(), "be process 1 of a container")
     add("start", lambda _: process.start(_request()), "start the process that the JSON on stdin describes")
     stop = add("stop", lambda options: process.stop(options.limit), "SIGTERM, and wait")
     stop.add_argument("--limit", type=float, default=30.0, metavar="SECONDS", help="then SIGKILL")
@@ -102,9 +120,14 @@ def _parser() -> argparse.ArgumentParser:
     add("counters", lambda _: network.counters(), "packets stopped so far, for each address")
     _add_clock(add("clock", lambda _: clock.offset(), "the clock of the process"))
     disk.add_commands(add("disk", lambda _: {}, "the lossy file system under the data"))
+    off = add(
+        "power-off", lambda options: power_off(options.keep, options.seed), "kill, and forget what was not synced"
+    )
+    off.add_argument("--keep", default="nothing", metavar="nothing|prefix|torn|everything")
+    off.add_argument("--seed", type=int, default=0)
     collect = add("collect", _collect, "a tar of what the node left, on stdout")
     collect.add_argument("places", nargs="+", metavar="NAME=PATH")
-    add("remove", remove, "end the process, take rules and mounts away")
+    add("remove", lambda _: remove(), "end the process, take rules and mounts away")
     return parser
 
 

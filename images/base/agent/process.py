@@ -167,6 +167,7 @@ def status() -> dict[str, Any]:
         "pid": running.pid if running else 0,
         "paused": running is not None and running.stopped,
         "exits": exits(),
+        "true_ns": true_ns(),
     }
 
 

@@ -1,0 +1,94 @@
+"""Which links between machines are cut or degraded, and what each machine's agent must therefore be told. Pure.
+
+A link that is cut, or that loses packets, is broken where it ends: the receiver drops what comes from the sender's
+address. A slow link is slowed where it begins. A machine is always told of all its links at once.
+
+Agents count packets by the other's address and never begin anew, so the evidence of a link is the difference between
+two readings: `Ledger` remembers the reading from when it was broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemesis.ports import Link, LinkQuality
+
+Counters = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Machine → address of the other one → name → packets so far."""
+
+
+@dataclass(slots=True)
+class Links:
+    """The links that are not as they should be."""
+
+    addresses: Mapping[str, str]
+    """Node → IPv4 address."""
+    cut: dict[Link, bool] = field(default_factory=dict)
+    """Link → whether connections over it break (else they hang)."""
+    degraded: dict[Link, LinkQuality] = field(default_factory=dict)
+
+    def told(self, machine: str) -> dict[str, Any]:
+        """The request for the agent of `machine`, as `faultline-node network` reads it."""
+        return {
+            "cut": [
+                {"from": self.addresses[link.source], "how": "reset" if reset else "drop"}
+                for link, reset in self.cut.items()
+                if link.target == machine
+            ],
+            "degrade": [
+                {"from": self.addresses[link.source], "loss": quality.loss}
+                for link, quality in self.degraded.items()
+                if link.target == machine and quality.loss
+            ],
+            "delay": [
+                {
+                    "to": self.addresses[link.target],
+                    "delay_ms": quality.delay_ms,
+                    "jitter_ms": quality.jitter_ms,
+                }
+                for link, quality in self.degraded.items()
+                if link.source == machine and (quality.delay_ms or quality.jitter_ms)
+            ],
+        }
+
+
+def receivers(links: Iterable[Link]) -> list[str]:
+    """Where links end, without repetition."""
+    return list(dict.fromkeys(link.target for link in links))
+
+
+def both_ends(links: Iterable[Link]) -> list[str]:
+    """Where links end or begin, without repetition."""
+    return list(dict.fromkeys(node for link in links for node in (link.target, link.source)))
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Readings of counters at the time links were broken."""
+
+    addresses: Mapping[str, str]
+    _before: dict[tuple[Link, str], int] = field(default_factory=dict)
+
+    def open(self, links: Iterable[Link], names: Iterable[str], counters: Counters) -> None:
+        """From now on these names are counted for these links; a link that is counted already goes on."""
+        names = tuple(names)
+        for link in links:
+            for name in names:
+                self._before.setdefault((link, name), self._read(link, name, counters))
+
+    def close(self, links: Iterable[Link], names: Iterable[str], counters: Counters) -> dict[str, int]:
+        """What was counted since, summed over the links."""
+        names = tuple(names)
+        found = dict.fromkeys(names, 0)
+        for link in links:
+            for name in names:
+                before = self._before.pop((link, name), None)
+                if before is not None:
+                    found[name] += self._read(link, name, counters) - before
+        return found
+
+    def _read(self, link: Link, name: str, counters: Counters) -> int:
+        machine, other = (link.source, link.target) if name == "delayed" else (link.target, link.source)
+        return counters.get(machine, {}).get(self.addresses[other], {}).get(name, 0)
