@@ -94,7 +94,7 @@ def _parser() -> _Parser:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what to run; options go on top of it")
-    parser.add_argument("--environment", metavar="NAME", help="where the cluster lives (sim)")
+    parser.add_argument("--environment", metavar="NAME", help="where the cluster lives: sim, docker, ssh (sim)")
     parser.add_argument("--workload", metavar="NAME", help="what the clients do (append)")
     parser.add_argument("--faults", metavar="LIST|all|none", help="fault families, separated by commas (all)")
     parser.add_argument("--time-limit", metavar="60", help="how long clients and faults run: seconds, or 90s, 5m (60)")

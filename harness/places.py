@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from harness.environments.base import Environment
+from collections.abc import Mapping
 
-ENVIRONMENTS: tuple[str, ...] = ("sim", "docker")
+from harness.environments.base import Environment
+from harness.hosts import Host
+
+ENVIRONMENTS: tuple[str, ...] = ("sim", "docker", "ssh")
 
 ONE_CLOCK: tuple[str, ...] = ("sim", "docker")
 """Environments whose nodes share one clock, so that the events of their traces have an order: the simulation's, or that
 of the one kernel under all containers."""
 
 
-def environment_named(name: str) -> Environment:
-    """The environment called `name`. Raises ValueError naming those there are."""
+def environment_named(name: str, hosts: Mapping[str, Host]) -> Environment:
+    """The environment called `name`, on these hosts if it is on any. Raises ValueError naming those there are."""
     if name == "sim":
         from harness.environments.sim import Simulation
 
@@ -21,4 +24,8 @@ def environment_named(name: str) -> Environment:
         from harness.environments.docker import Docker
 
         return Docker()
+    if name == "ssh":
+        from harness.environments.ssh import Ssh
+
+        return Ssh(hosts)
     raise ValueError(f"environment: {name!r} is not one of {', '.join(ENVIRONMENTS)}")

@@ -59,7 +59,7 @@ def run(spec: Spec, directory: RunDirectory, *, watcher: Watcher | None = None, 
         directory.write_spec(spec.to_yaml())
         directory.write_settings(spec.check_settings())
         performance = _Performance(spec, directory, watcher)
-        outcome = performance.carry_out(environment_named(spec.environment))
+        outcome = performance.carry_out(environment_named(spec.environment, spec.hosts))
         if outcome.failure:
             directory.write_status("failed", stage=performance.stage, message=outcome.failure)
             return outcome

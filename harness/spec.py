@@ -3,7 +3,7 @@
 A spec is YAML, every field optional:
 
     name: two-victims
-    environment: sim            # where the cluster lives
+    environment: sim            # where the cluster lives: sim, docker or ssh
     system: broker              # what is deployed
     workload: append
     seed: 7                     # drawn and told when it is left out

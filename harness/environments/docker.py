@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
-import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from harness.engine import RUN_LABEL, connect, run_labels
 from harness.environments.base import Deployment, EnvironmentUnavailable, Layout, Listener, named_layout
 from harness.environments.deployment import MachineDeployment
 from harness.environments.machines import CommandFailed, Machine, MachineError
+from harness.environments.undisturbed import undisturbed
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Docker:
             try:
                 return asyncio.run(carried_out())
             finally:
-                with _undisturbed():
+                with undisturbed():
                     containers.remove()
         finally:
             client.close()
@@ -327,17 +327,3 @@ def _told(what: str) -> Iterator[None]:
 
 def _said(error: Exception) -> str:
     return " ".join(str(getattr(error, "explanation", None) or error).split())
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not leave half of it behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -66,11 +66,13 @@ class Claim:
 
 
 async def install(machine: Machine, claim: Claim) -> None:
-    """Claim the host and put everything there. Raises MachineError, having left nothing."""
+    """Claim the host and put everything there. Raises MachineError, having left nothing.
+
+    When it is cancelled the claim may stay: see `claim_on`.
+    """
     target = await _target(machine)
-    await _take(machine)
+    await _take(machine, claim)
     try:
-        await machine.put(json.dumps(asdict(claim)).encode(), _NOTE)
         try:
             bundle = await asyncio.to_thread(_bundle, target)
         except WheelsError as error:
@@ -78,7 +80,7 @@ async def install(machine: Machine, claim: Claim) -> None:
         await machine.put(bundle, f"{ROOT}/bundle.tar.gz")
         await machine.run(["tar", "-xzf", f"{ROOT}/bundle.tar.gz", "-C", ROOT, "--no-same-owner"], timeout_s=60)
         await machine.run(["rm", f"{ROOT}/bundle.tar.gz"])
-    except BaseException:
+    except Exception:
         await machine.run(["rm", "-rf", ROOT])
         raise
 
@@ -101,9 +103,10 @@ async def claim_on(machine: Machine) -> Claim | None:
         return Claim("?", "", "?", "?")
 
 
-async def _take(machine: Machine) -> None:
+async def _take(machine: Machine, claim: Claim) -> None:
+    note = json.dumps(asdict(claim)).encode()
     try:
-        await machine.run(["mkdir", "-m", "755", ROOT])
+        await machine.run(["sh", "-c", 'mkdir -m 755 "$1" && cat >"$2"', "sh", ROOT, _NOTE], stdin=note)
     except CommandFailed:
         other = await claim_on(machine)
         if other is None:

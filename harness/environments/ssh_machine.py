@@ -65,11 +65,11 @@ class SshMachine:
             timeout_s=_TRANSFER_LIMIT_S,
         )
 
-    def close(self) -> None:
-        """End the connection; commands that still run over it fail."""
+    async def close(self) -> None:
+        """End the connection; commands that still run over it fail, and have done so on return."""
         self._closed = True
         self._connection.close()
-        self._threads.shutdown(wait=False)
+        await asyncio.to_thread(self._threads.shutdown)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         if self._closed:

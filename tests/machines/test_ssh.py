@@ -52,7 +52,7 @@ async def machine(host: Host) -> AsyncIterator[SshMachine]:
     try:
         yield reached
     finally:
-        reached.close()
+        await reached.close()
 
 
 # ---- who is let in ---------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_a_connection_that_ends_takes_its_commands_with_it(one: Lab) -> None:
         reached = await SshMachine.connect("b1", one.hosts["b1"])
         waiting = asyncio.create_task(reached.run(["sleep", "20"]))
         await asyncio.sleep(0.3)
-        reached.close()
+        await reached.close()
         with pytest.raises(MachineError, match="sleep 20 was cut off"):
             await waiting
         with pytest.raises(MachineError, match="is closed"):
