@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from harness.environments.base import Deployment, Environment, EnvironmentUnavailable, Listener
+from harness.environments.base import Deployment, EnvironmentUnavailable, Listener
 from harness.judging import judge
 from harness.outcome import Outcome, Progress, Watcher
 from harness.places import environment_named
@@ -59,7 +59,7 @@ def run(spec: Spec, directory: RunDirectory, *, watcher: Watcher | None = None, 
         directory.write_spec(spec.to_yaml())
         directory.write_settings(spec.check_settings())
         performance = _Performance(spec, directory, watcher)
-        outcome = performance.carry_out(environment_named(spec.environment, spec.hosts))
+        outcome = performance.carry_out()
         if outcome.failure:
             directory.write_status("failed", stage=performance.stage, message=outcome.failure)
             return outcome
@@ -111,15 +111,16 @@ class _Performance:
         self._nemesis: Nemesis | None = None
         self._recovery: dict[str, Any] = {}
 
-    def carry_out(self, environment: Environment) -> Outcome:
+    def carry_out(self) -> Outcome:
         """Everything that happens inside the environment."""
         spec = self._spec
         system = SYSTEMS[spec.system]
-        layout = configured(system, environment.layout(spec.brokers, spec.controllers), spec.settings, spec.without)
         listener = Listener(on_trace=self._directory.append_trace, on_log=lambda node, line: None)
         failure = ""
         began = time.process_time()
         try:
+            environment = environment_named(spec.environment, spec.hosts)
+            layout = configured(system, environment.layout(spec.brokers, spec.controllers), spec.settings, spec.without)
             environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
         except (NotCarriedOut, SetUpError, EnvironmentUnavailable) as error:
             failure = str(error)

@@ -26,8 +26,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from harness.environments.base import EnvironmentUnavailable
 
-class MachineError(Exception):
+
+class MachineError(EnvironmentUnavailable):
     """A machine did not do what it was told; the message is one line naming the machine and what went wrong."""
 
 
