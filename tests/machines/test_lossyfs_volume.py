@@ -432,3 +432,28 @@ def test_large_pieces_leave_memory_and_holes_take_none(tmp_path: Path) -> None:
     assert os.fstat(descriptor).st_blocks * 512 < 8 << 20
     assert os.listdir(tmp_path) == ["file"]
     os.close(descriptor)
+
+
+def test_an_overwritten_hole_is_a_hole_again_and_what_follows_it_stays(tmp_path: Path) -> None:
+    with _SmallLimits():
+        file = _Logged(tmp_path, 0)
+        file.change("resize", 8 * PAGE, 0)
+        file.change("append", 100, 0)
+        file.log.clear()
+        file.change("write", PAGE, 4 * PAGE)
+        file.log.rewind(file.descriptor, 0)
+    assert file.content() == file.states[2]
+    os.close(file.descriptor)
+
+
+def test_many_small_appends_are_remembered_coarsely_and_the_last_one_exactly(tmp_path: Path) -> None:
+    with _SmallLimits():
+        file = _Logged(tmp_path, 10)
+        for _ in range(50):
+            file.change("append", 3, 0)
+            assert file.log.steps <= undo.APPENDS_MAX
+            assert file.log.written_bytes == len(file.content()) - 10
+        rewound = file.log.rewind(file.descriptor, 1)
+        assert file.content() in file.states[1:]
+        assert rewound.lost_bytes == 160 - len(file.content())
+    os.close(file.descriptor)

@@ -72,7 +72,8 @@ def serve(options: Options) -> None:
     options = _checked(options)
     os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
     try:
-        from images.base.lossyfs.operations import Operations, Session
+        from images.base.lossyfs.operations import Operations
+        from images.base.lossyfs.session import Session
     except ImportError:
         raise MountError("mfusepy is missing: pip install mfusepy") from None
     except OSError:
@@ -93,7 +94,7 @@ def serve(options: Options) -> None:
             raw_fi=True,
             foreground=True,
             nothreads=True,
-            fsname=options.backing,
+            fsname=options.backing.replace(",", "\\,"),
             subtype=SUBTYPE,
             default_permissions=True,
             allow_other=os.geteuid() == 0,
@@ -120,7 +121,7 @@ def start(options: Options, log: IO[bytes]) -> int:
         stderr=log,
         start_new_session=True,
         cwd="/",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])},
+        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parents[3]}:{os.environ.get('PYTHONPATH', '')}"},
     )
     deadline = time.monotonic() + MOUNT_TIMEOUT_S
     while not _answers(options):
@@ -159,6 +160,8 @@ def _checked(options: Options) -> Options:
             if not mount.alive:
                 raise MountError(f"{mountpoint} is the mount of a dead daemon: fusermount3 -u {mountpoint}")
             raise MountError(f"{mountpoint} is mounted already")
+        if mount.backing == backing and mount.alive:
+            raise MountError(f"BACKING {backing} is mounted already, at {mount.mountpoint}")
     for name, path in (("BACKING", backing), ("MOUNTPOINT", mountpoint)):
         if not os.path.isdir(path):
             raise MountError(f"{name} {path} is not a directory")

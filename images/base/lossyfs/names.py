@@ -121,6 +121,13 @@ class Journal:
         for move in change.moves:
             move.node.pending += 1
 
+    def withdraw(self, change: Change) -> tuple[Move, ...]:
+        """Forget the youngest change, which becomes part of another; gives back its moves, none if it has left."""
+        if not self.changes or self.changes[-1] is not change:
+            return ()
+        self._taken([self.changes.pop()], self.changes)
+        return change.moves
+
     def sync_directory(self, directory: Directory) -> list[Change]:
         """Take out what fsync of a directory makes durable."""
         return self._take(lambda _: False, {directory}, {directory, *directory.ancestors()})

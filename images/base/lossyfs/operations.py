@@ -7,13 +7,11 @@ open: whatever is opened or looked up after a power loss is what the loss left.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from time import time_ns
 from typing import Any, Final
 
 import mfusepy
@@ -26,11 +24,7 @@ ATTRIBUTES_CACHED_S: Final = 1000.0
 MIXED_DIRECT_IO_SINCE: Final = (7, 39)
 """Kernels from Linux 6.6 on keep cached pages in step with writes past the cache."""
 RENAME_NOREPLACE: Final = 1
-UTIME_NOW: Final = (1 << 30) - 1
-UTIME_OMIT: Final = (1 << 30) - 2
 _SPLICING: Final = (1 << 7) | (1 << 8) | (1 << 9)
-_LARGEST: Final = ctypes.c_char * (16 << 20)
-"""More than the kernel ever hands over at once; only ever looked at as far as it did."""
 
 
 class Operations(mfusepy.Operations):
@@ -244,45 +238,6 @@ class Operations(mfusepy.Operations):
 
     def _target(self, path: str | None, file_info: Any) -> str | int:
         return self._volume.real(_known(path)) if file_info is None else int(file_info.fh)
-
-
-class Session(mfusepy.FUSE):
-    """Runs until the file system is unmounted. Hands on what mfusepy's own callbacks drop: open files where libfuse
-    gives no path, the flags of a rename, "now" and "leave it" among times; and hands writes on without a copy."""
-
-    def write(self, path: Any, buffer: Any, size: int, offset: int, file_info: Any) -> int:
-        data = memoryview(_LARGEST.from_address(ctypes.addressof(buffer.contents)))[:size]
-        return self.operations.write(None, data, offset, file_info.contents)
-
-    def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
-        return self.operations.rename(os.fsdecode(old), os.fsdecode(new), flags)
-
-    def truncate_fuse_3(self, path: bytes | None, size: int, file_info: Any) -> int:
-        return self.operations.truncate(*_file(path, file_info, size))
-
-    def chmod_fuse_3(self, path: bytes | None, mode: int, file_info: Any) -> int:
-        return self.operations.chmod(*_file(path, file_info, mode))
-
-    def chown_fuse_3(self, path: bytes | None, user: int, group: int, file_info: Any) -> int:
-        unchanged = 2**32 - 1
-        return self.operations.chown(*_file(path, file_info, *(-1 if i == unchanged else i for i in (user, group))))
-
-    def utimens_fuse_3(self, path: bytes | None, times: Any, file_info: Any) -> int:
-        attributes = self.operations.getattr(*_file(path, file_info))
-        asked = times.contents
-        ns = tuple(
-            attributes[name]
-            if time.tv_nsec == UTIME_OMIT
-            else time_ns()
-            if time.tv_nsec == UTIME_NOW
-            else time.tv_sec * 10**9 + time.tv_nsec
-            for name, time in (("st_atime", asked.actime), ("st_mtime", asked.modtime))
-        )
-        return self.operations.utimens(*_file(path, file_info, ns))
-
-
-def _file(path: bytes | None, file_info: Any, *arguments: Any) -> tuple[Any, ...]:
-    return None if path is None else os.fsdecode(path), *arguments, file_info.contents if file_info else None
 
 
 def _known(path: str | None) -> str:

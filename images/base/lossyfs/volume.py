@@ -21,7 +21,8 @@ from images.base.lossyfs.pieces import put_aside
 
 LIMBO: Final = ".lossyfs"
 HIDDEN_PREFIX: Final = ".fuse_hidden"
-"""libfuse renames an open file to such a name where a program unlinks it, and unlinks that once it is closed."""
+"""libfuse renames an open file to such a name where a program unlinks or replaces it, and unlinks that once it is
+closed. Here it is unlinked the first time."""
 JOURNAL_CHANGES_MAX: Final = 50_000
 LIMBO_BYTES_MAX: Final = 1 << 30
 
@@ -73,6 +74,7 @@ class Volume:
         self._limbo_sizes: dict[Node, int] = {}
         self._limbo_bytes = 0
         self._hidden: dict[str, File] = {}
+        self._just_hidden: tuple[str, Change] | None = None
         self.dirty.clear()
         shutil.rmtree(self.limbo_path, ignore_errors=True)
         os.mkdir(self.limbo_path, 0o700)
@@ -85,6 +87,7 @@ class Volume:
 
     def real(self, path: str) -> str:
         """Where a path lies in the backing file system."""
+        self._just_hidden = None
         if path.startswith(f"/{LIMBO}") and path[len(LIMBO) + 1 : len(LIMBO) + 2] in ("", "/"):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         hidden = self._hidden.get(path) if self._hidden else None
@@ -281,34 +284,30 @@ class Volume:
 
     def rename(self, old: str, new: str, *, replace: bool = True) -> None:
         """Give something another name; what had it is replaced at once, or, without `replace`, an error."""
+        just_hidden = self._just_hidden
         real_old, real_new = self.real(old), self.real(new)
         node = self._node_at(old, real_old)
         if new.rpartition("/")[2].startswith(HIDDEN_PREFIX) and isinstance(node, File) and node.handles:
             self.unlink(old)
             self._hidden[new] = node
+            if self.journal.changes:
+                self._just_hidden = old, self.journal.changes[-1]
             return
         replaced = _status(real_new)
         if replaced is not None and not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
         if old == new:
             return
-        moves: list[Move] = []
-        if replaced is None or stat.S_ISDIR(replaced.st_mode):
+        moves: tuple[Move, ...] = ()
+        if replaced is not None and not stat.S_ISDIR(replaced.st_mode):
+            moves = (self._replace_file(real_old, real_new, new, replaced.st_size),)
+        else:
             os.rename(real_old, real_new)
             if replaced is not None:
-                moves.append(self._removed_directory(new, replaced))
-        else:
-            waiting = self._limbo_name()
-            kept = f"{self.limbo_path}/{waiting}"
-            os.link(real_new, kept, follow_symlinks=False)
-            try:
-                os.rename(real_old, real_new)
-            except OSError:
-                os.unlink(kept)
-                raise
-            victim = self._file(new)
-            moves.append(Move(victim, self._place(new), None))
-            self._to_limbo(victim, waiting, replaced.st_size)
+                moves = (self._removed_directory(new, replaced),)
+            elif just_hidden is not None and just_hidden[0] == new:
+                # libfuse hid the open file that this very rename replaces: it is one change, not two
+                moves = self.journal.withdraw(just_hidden[1])
         source, target = self._place(old), self._place(new)
         source[0].forget(node)
         target[0].place(node, target[1])
@@ -365,6 +364,20 @@ class Volume:
         directory, name = self._place(path)
         directory.place(node, name)
         self._record(Change((Move(node, None, (directory, name)),)))
+
+    def _replace_file(self, real_old: str, real_new: str, new: str, size: int) -> Move:
+        """Rename over a file, which is at no moment missing in the backing directory."""
+        waiting = self._limbo_name()
+        kept = f"{self.limbo_path}/{waiting}"
+        os.link(real_new, kept, follow_symlinks=False)
+        try:
+            os.rename(real_old, real_new)
+        except OSError:
+            os.unlink(kept)
+            raise
+        replaced = self._file(new)
+        self._to_limbo(replaced, waiting, size)
+        return Move(replaced, self._place(new), None)
 
     def _removed_directory(self, path: str, status: os.stat_result) -> Move:
         node = self._directory(path)

@@ -1,0 +1,56 @@
+"""One mount, from mounting to unmounting: mfusepy's session, with what its own callbacks drop.
+
+These are: open files where libfuse gives no path, the flags of a rename, "now" and "leave it as it is" among times. And
+writes are handed on without a copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from time import time_ns
+from typing import Any, Final
+
+import mfusepy
+
+UTIME_NOW: Final = (1 << 30) - 1
+UTIME_OMIT: Final = (1 << 30) - 2
+_UNCHANGED: Final = 2**32 - 1
+_LARGEST: Final = ctypes.c_char * (16 << 20)
+"""More than the kernel ever hands over at once; only ever looked at as far as it did."""
+
+
+class Session(mfusepy.FUSE):
+    """Runs until the file system is unmounted; `operations` are `images.base.lossyfs.operations.Operations`."""
+
+    def write(self, path: Any, buffer: Any, size: int, offset: int, file_info: Any) -> int:
+        data = memoryview(_LARGEST.from_address(ctypes.addressof(buffer.contents)))[:size]
+        return self.operations.write(None, data, offset, file_info.contents)
+
+    def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
+        return self.operations.rename(os.fsdecode(old), os.fsdecode(new), flags)
+
+    def truncate_fuse_3(self, path: bytes | None, size: int, file_info: Any) -> int:
+        return self.operations.truncate(*_file(path, file_info, size))
+
+    def chmod_fuse_3(self, path: bytes | None, mode: int, file_info: Any) -> int:
+        return self.operations.chmod(*_file(path, file_info, mode))
+
+    def chown_fuse_3(self, path: bytes | None, user: int, group: int, file_info: Any) -> int:
+        return self.operations.chown(*_file(path, file_info, *(-1 if i == _UNCHANGED else i for i in (user, group))))
+
+    def utimens_fuse_3(self, path: bytes | None, times: Any, file_info: Any) -> int:
+        before = self.operations.getattr(*_file(path, file_info))
+        access, change = times.contents.actime, times.contents.modtime
+        ns = _ns(access, before["st_atime"]), _ns(change, before["st_mtime"])
+        return self.operations.utimens(*_file(path, file_info, ns))
+
+
+def _ns(asked: Any, before: int) -> int:
+    if asked.tv_nsec == UTIME_OMIT:
+        return before
+    return time_ns() if asked.tv_nsec == UTIME_NOW else asked.tv_sec * 10**9 + asked.tv_nsec
+
+
+def _file(path: bytes | None, file_info: Any, *arguments: Any) -> tuple[Any, ...]:
+    return None if path is None else os.fsdecode(path), *arguments, file_info.contents if file_info else None
