@@ -40,9 +40,11 @@ class Station:
     alive: bool = False
     lies_before: int | None = None
     """Lies that the disk had told when it began to lie; None while it does not."""
+    paused: bool = False
     frozen: bool = False
-    paused_at: float | None = None
-    """Harness time, while the pause began as a freeze."""
+    """Paused from outside, with all of the machine."""
+    frozen_at_s: float | None = None
+    """When (monotonic) the pause began, if it began as a freeze."""
     missed: int = 0
     """Packets that came while it was frozen."""
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -70,13 +72,16 @@ class Station:
             raise MachineError(f"{self.name}: {AGENT} {arguments[0]} said no JSON but {said[:80]!r}") from None
         return answer
 
-    async def freeze(self) -> bool:
-        """Freeze the machine from outside; False when it cannot be."""
-        if not isinstance(self.machine, _Freezes):
-            return False
-        await self.machine.freeze()
-        self.frozen, self.paused_at, self.missed = True, time.monotonic(), 0
-        return True
+    async def pause(self, *, from_outside: bool) -> None:
+        """Freeze the whole machine if asked to and it can be, else stop the process. Nothing when it is paused."""
+        if self.paused or not self.alive:
+            return
+        if from_outside and isinstance(self.machine, _Freezes):
+            await self.machine.freeze()
+            self.frozen, self.frozen_at_s, self.missed = True, time.monotonic(), 0
+        else:
+            await self.ask("pause")
+        self.paused = True
 
     async def thaw(self) -> None:
         """Let the machine run again; nothing when it does."""
@@ -86,10 +91,10 @@ class Station:
 
     async def resume(self) -> Mapping[str, float]:
         """Undo a pause of either kind: `frozen_seconds`, `missed`."""
-        since_s, was_frozen = self.paused_at, self.frozen
+        since_s, was_frozen, was_paused = self.frozen_at_s, self.frozen, self.paused
         await self.thaw()
-        self.paused_at = None
-        if not self.alive:
+        self.frozen_at_s, self.paused = None, False
+        if not self.alive or not was_paused:
             return {"frozen_seconds": 0.0, "missed": 0}
         if was_frozen and since_s is not None:
             return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed}

@@ -227,10 +227,7 @@ class MachineDeployment:
         station = self._station(node)
         from_outside = self._pauses.random() < 0.5
         async with station.one_at_a_time:
-            if not station.alive or station.frozen:
-                return
-            if not from_outside or not await station.freeze():
-                await station.ask("pause")
+            await station.pause(from_outside=from_outside)
 
     async def resume(self, node: str) -> Evidence:
         """Thaw it; zeros when it was not paused, or was killed meanwhile."""
@@ -329,7 +326,7 @@ class MachineDeployment:
     async def _end(self, node: str, *command: str) -> Evidence:
         station = self._station(node)
         async with station.one_at_a_time:
-            station.alive = False
+            station.alive = station.paused = False
             await station.thaw()
             told = await station.ask(*command)
         names = ("killed", "unsynced_bytes", "lost_bytes", "lost_files", "lost_names")
