@@ -289,12 +289,14 @@ def _rules(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from harness.doctor import Patient, examine, is_well, show
+    from harness.checkup import patient
+    from harness.doctor import examine, is_well, show
     from harness.probes import ThisMachine
     from results.store import store_path
 
     spec = None if options.spec is None else _load(options.spec, "doctor")
-    findings = examine(Patient(ThisMachine(), store_path(options.store)), spec)
+    hosts = spec.hosts if spec is not None else {}
+    findings = examine(patient(ThisMachine(), store_path(options.store), hosts), spec)
     show(_console(), findings)
     return VALID if is_well(findings) else NOT_CARRIED_OUT
 

@@ -5,18 +5,18 @@ space; the rest is for clusters on real nodes (Docker or SSH) and for suites (Sp
 is missing that is needed for what was asked about:
 
 - without a spec, and with one for Docker: all but Java and netem;
-- with a spec for SSH: what its hosts must have (`harness/environments/hostcheck.py`), and no Docker;
+- with a spec for SSH: what its hosts must have, and no Docker;
 - with a spec for the simulation: disk space;
 - netem too when the spec's script asks for links that are slow, since only netem delays packets.
 
-Everything else that is missing is told and says what goes without it. The doctor changes nothing and asks for no
-privilege. Kernel features are read from the kernel's own configuration; where that cannot be had, or the engine runs on
-another machine, a container is asked, once the base image is there.
+Everything else that is missing is told and says what goes without it. Nothing is left changed, and no privilege is
+asked for. Where the base image is there, a container of it is asked what the kernel can do; where it is not, the
+kernel's own configuration is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from harness.engine import EngineUnreachable
+from harness.environments.base import EnvironmentUnavailable
 from harness.probes import Engine, Kernel, Probes
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ class Patient:
     store: Path
     images: Callable[[], Sequence[Finding]] = tuple
     """One finding an image; called only when an engine answers."""
+    node: Callable[[], Mapping[str, str] | None] = lambda: None
+    """What a container of the base image lacks, as `faultline-node describe` tells: feature → why, empty when it is
+    there. None when there is no such image. Called only when an engine answers."""
     hosts: Callable[[], Sequence[Finding]] = tuple
     """Findings about the spec's hosts; empty without any."""
 
@@ -140,9 +144,11 @@ def _all(patient: Patient) -> Iterator[Finding]:
     here = probes.kernel()
     elsewhere = engine is not None and engine.kernel != here.release
     kernel = Kernel(engine.kernel, None) if engine is not None and elsewhere else here
-    yield _nftables(kernel)
-    yield _netem(kernel)
-    yield _fuse(kernel, device=elsewhere or probes.opens(FUSE_DEVICE))
+    lacks = patient.node() if engine is not None else None
+    for feature in FEATURES:
+        yield _tried(feature, kernel, lacks[feature.key]) if lacks is not None else _read(feature, kernel)
+    if lacks is None and not elsewhere and not probes.opens(FUSE_DEVICE):
+        yield Finding(FUSE_DEVICE, False, "it cannot be opened", "modprobe fuse", Part.DOCKER)
     yield _cgroup(engine.cgroup if engine is not None else probes.cgroup())
     yield _java(probes.java())
     yield _disk("disk for runs", patient.store, probes.free_bytes(patient.store), STORE_BYTES_LEAST, Part.ALWAYS)
@@ -150,72 +156,65 @@ def _all(patient: Patient) -> Iterator[Finding]:
         root = Path(engine.root)
         yield _disk("disk for images", root, probes.free_bytes(root), ENGINE_BYTES_LEAST, Part.DOCKER)
     if engine is not None:
-        yield from patient.images()
+        yield from _known("images", patient.images, Part.DOCKER)
     else:
         yield Finding("images", False, "not known without an engine", "start the engine first", Part.DOCKER)
-    yield from patient.hosts()
+    yield from _known("hosts", patient.hosts, Part.HOSTS)
 
 
-def _kernel_feature(
-    subject: str, kernel: Kernel, parts: Sequence[tuple[str, str]], part: Part, does: str, package: str
-) -> Finding:
-    """A finding on options of the kernel, all of which are needed: (option, module)."""
-    has = {option: kernel.feature(option, module) for option, module in parts}
-    absent = [option for option, there in has.items() if there is False]
-    if absent:
-        return Finding(
-            subject,
-            False,
-            f"the kernel {kernel.release} lacks {', '.join(f'CONFIG_{option}' for option in absent)}",
-            f"use a kernel that has it (on Debian: {package})",
-            part,
-        )
-    unknown = list(dict.fromkeys(module for option, module in parts if has[option] is None))
-    if unknown:
-        return Finding(
-            subject,
-            False,
-            f"the kernel {kernel.release} does not tell whether it has {', '.join(unknown)}",
-            f"on its machine: modprobe {' '.join(unknown)}",
-            part,
-        )
-    return Finding(subject, True, does, part=part)
+def _known(subject: str, ask: Callable[[], Sequence[Finding]], part: Part) -> Sequence[Finding]:
+    try:
+        return ask()
+    except EnvironmentUnavailable as error:
+        return [Finding(subject, False, str(error), part=part)]
 
 
-def _nftables(kernel: Kernel) -> Finding:
-    return _kernel_feature(
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something the kernel under the nodes has to have."""
+
+    subject: str
+    key: str
+    """As `faultline-node describe` calls it."""
+    options: tuple[tuple[str, str], ...]
+    """(option, module) of the kernel's configuration, all of which are needed."""
+    part: Part
+    gives: str
+
+
+FEATURES: Final = (
+    Feature(
         "nftables",
-        kernel,
+        "nftables",
         (("NF_TABLES", "nf_tables"), ("NF_TABLES_INET", "nf_tables"), ("NFT_NUMGEN", "nft_numgen")),
         Part.DOCKER,
         "partitions and packet loss",
-        "apt-get install linux-image-amd64",
-    )
+    ),
+    Feature("netem", "netem", (("NET_SCH_NETEM", "sch_netem"),), Part.DELAYS, "delay and jitter of packets"),
+    Feature("FUSE", "fuse", (("FUSE_FS", "fuse"),), Part.DOCKER, "power losses, lying and failing disks"),
+)
+OTHER_KERNEL: Final = "use a kernel that has it (on Debian: apt-get install linux-image-amd64)"
 
 
-def _netem(kernel: Kernel) -> Finding:
-    return _kernel_feature(
-        "netem",
-        kernel,
-        (("NET_SCH_NETEM", "sch_netem"),),
-        Part.DELAYS,
-        "delay, jitter, reordering and rate",
-        "apt-get install linux-image-amd64",
-    )
+def _tried(feature: Feature, kernel: Kernel, lack: str) -> Finding:
+    """What a container found when it tried."""
+    if not lack:
+        return Finding(feature.subject, True, f"{feature.gives}: tried in a container", part=feature.part)
+    return Finding(feature.subject, False, f"{lack.rstrip('.')} (kernel {kernel.release})", OTHER_KERNEL, feature.part)
 
 
-def _fuse(kernel: Kernel, *, device: bool) -> Finding:
-    finding = _kernel_feature(
-        "FUSE",
-        kernel,
-        (("FUSE_FS", "fuse"),),
-        Part.DOCKER,
-        "power losses, lying and failing disks",
-        "apt-get install linux-image-amd64",
-    )
-    if finding.ok and not device:
-        return replace(finding, ok=False, found=f"{FUSE_DEVICE} cannot be opened", remedy="modprobe fuse")
-    return finding
+def _read(feature: Feature, kernel: Kernel) -> Finding:
+    """What the kernel's configuration says."""
+    has = {option: kernel.feature(option, module) for option, module in feature.options}
+    absent = [f"CONFIG_{option}" for option, there in has.items() if there is False]
+    if absent:
+        found = f"the kernel {kernel.release} lacks {', '.join(absent)}"
+        return Finding(feature.subject, False, found, OTHER_KERNEL, feature.part)
+    unknown = dict.fromkeys(module for option, module in feature.options if has[option] is None)
+    if unknown:
+        found = f"the kernel {kernel.release} does not tell whether it has {', '.join(unknown)}"
+        return Finding(feature.subject, False, found, "faultline images build, and a container will try", feature.part)
+    return Finding(feature.subject, True, feature.gives, part=feature.part)
 
 
 def _cgroup(version: str) -> Finding:

@@ -97,6 +97,7 @@ def sweep(hosts: Mapping[str, Host], *, run: str, everything: bool, tell: Callab
             report(in_docker(client, run))
         finally:
             client.close()
+    report(in_hosts(hosts, run))
     if well and not found:
         tell("nothing was left behind")
     return well
@@ -129,3 +130,51 @@ def _of_docker(kind: str, item: Any, remove: Callable[[Any], None]) -> Leftover:
 
     labels = (item.attrs.get("Config") or item.attrs).get("Labels") or {}
     return Leftover(kind, item.name, labels.get(RUN_LABEL, ""), labels.get(OWNER_LABEL, ""), removed)
+
+
+def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
+    """What each host was claimed for, of one run alone if it is named. A host that cannot be asked is a failure."""
+    if not hosts:
+        return
+    import asyncio
+
+    from harness.environments.machines import MachineError
+    from harness.environments.ssh import connected
+    from harness.environments.ssh_install import Claim, claim_on, uninstall
+
+    async def claim(name: str, host: Host) -> Claim | None:
+        async with connected(name, host) as machine:
+            return await claim_on(machine)
+
+    async def free(name: str, host: Host) -> None:
+        async with connected(name, host) as machine:
+            await uninstall(machine)
+
+    def said(error: MachineError) -> str:
+        _, _, text = str(error).partition(": ")  # after the node's name, which the line has already
+        return text
+
+    def removal(name: str, host: Host) -> Callable[[], None]:
+        def removed() -> None:
+            try:
+                asyncio.run(free(name, host))
+            except MachineError as error:
+                raise LeftoverError(said(error)) from None
+
+        return removed
+
+    def refusal(error: MachineError) -> Callable[[], None]:
+        def refused() -> None:
+            raise LeftoverError(said(error))
+
+        return refused
+
+    for name, host in hosts.items():
+        told = f"{name} at {host.address}"
+        try:
+            found = asyncio.run(claim(name, host))
+        except MachineError as error:
+            yield Leftover("host", told, "", "", refusal(error))
+            continue
+        if found is not None and run in ("", found.run):
+            yield Leftover("host", told, found.run, found.owner, removal(name, host))

@@ -162,7 +162,6 @@ def _made(target: Target) -> bytes:
 
 def _contents(target: Target) -> Iterator[tuple[str, bytes]]:
     ours = Path(str(files("images")))
-    yield "bin/faultline-node", _LAUNCHER.encode()
     for path in sorted(path for folder in FOLDERS for path in (ours / folder).rglob("*")):
         if path.suffix == ".py" or path.name == "faultline-node":
             yield f"images/{path.relative_to(ours).as_posix()}", path.read_bytes()
@@ -172,6 +171,8 @@ def _contents(target: Target) -> Iterator[tuple[str, bytes]]:
             for name in archive.namelist():
                 if not name.endswith("/"):
                     yield _installed_name(name), archive.read(name)
+    # Last: where it is, everything is, and `uninstall` can count on the agent.
+    yield "bin/faultline-node", _LAUNCHER.encode()
 
 
 def _requirements(ours: Path) -> list[str]:

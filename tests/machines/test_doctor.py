@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from harness.cli import BAD_USAGE, NOT_CARRIED_OUT, VALID, main
-from harness.doctor import GIB, Finding, Patient, examine, is_well, show
+from harness.doctor import GIB, Finding, Part, Patient, examine, is_well, show
 from harness.engine import EngineUnreachable
+from harness.environments.base import EnvironmentUnavailable
 from harness.probes import Engine, Kernel, ThisMachine, parse_options
 from harness.spec import Spec, loads
 
@@ -53,8 +54,14 @@ class Machine:
         return self.free
 
 
-def findings(machine: Machine, spec: Spec | None = None, images: Sequence[Finding] = ()) -> dict[str, Finding]:
-    found = examine(Patient(machine, Path("runs"), images=lambda: images), spec)
+def findings(
+    machine: Machine,
+    spec: Spec | None = None,
+    images: Sequence[Finding] = (),
+    lacks: Mapping[str, str] | None = None,
+    hosts: Sequence[Finding] = (),
+) -> dict[str, Finding]:
+    found = examine(Patient(machine, Path("runs"), lambda: images, lambda: lacks, lambda: hosts), spec)
     return {finding.subject: finding for finding in found}
 
 
@@ -83,7 +90,7 @@ def without(*options: str) -> dict[str, str]:
         (Machine(reached=None), "Docker engine", "no Docker engine answers; start it", True),
         (Machine(options=without("NFT_NUMGEN")), "nftables", "the kernel 6.1.0 lacks CONFIG_NFT_NUMGEN; use", True),
         (Machine(options=without("FUSE_FS")), "FUSE", "the kernel 6.1.0 lacks CONFIG_FUSE_FS; use", True),
-        (Machine(fuse=False), "FUSE", "/dev/fuse cannot be opened; modprobe fuse", True),
+        (Machine(fuse=False), "/dev/fuse", "it cannot be opened; modprobe fuse", True),
         (Machine(reached=None, groups=""), "cgroup", "no control groups are mounted", True),
         (
             Machine(options=without("NET_SCH_NETEM")),
@@ -124,6 +131,47 @@ def test_the_kernel_of_an_engine_elsewhere_is_not_taken_to_be_ours() -> None:
     assert "the kernel 5.15.0-cloud does not tell" in found["nftables"].text()
     assert found["cgroup"].text() == "v1"
     assert "disk for images" not in found
+
+
+def test_what_a_container_found_counts_more_than_what_the_kernel_says_of_itself() -> None:
+    lacks = {"nftables": "", "netem": "tc: Specified qdisc kind is unknown.", "fuse": ""}
+    found = findings(Machine(options=None, fuse=False), lacks=lacks)
+    assert found["nftables"].text() == "partitions and packet loss: tried in a container"
+    assert found["FUSE"].ok
+    assert (
+        found["netem"].text().startswith("tc: Specified qdisc kind is unknown (kernel 6.1.0); only faults that delay")
+    )
+    assert is_well(found.values())
+    assert not findings(Machine(reached=None, options={}), lacks=lacks)["FUSE"].ok, (
+        "without an engine there is no container"
+    )
+
+
+def test_a_scripted_delay_needs_netem() -> None:
+    lacks = {"nftables": "", "netem": "no such queue", "fuse": ""}
+    script = "environment: docker\nfaults: [{at: 1s, for: 1s, fault: packets, nodes: [b1], %s}]"
+    assert not is_well(findings(Machine(), loads(script % "delay_ms: 20"), lacks=lacks).values())
+    assert is_well(findings(Machine(), loads(script % "loss: 0.5"), lacks=lacks).values())
+
+
+def test_the_hosts_of_a_spec_count_and_docker_does_not() -> None:
+    hosts = "\n".join(
+        f"  {name}: {{address: 192.0.2.{number}}}" for number, name in enumerate(("b1", "b2", "b3", "c1"))
+    )
+    spec = loads(f"environment: ssh\nhosts:\n{hosts}")
+    bare = Machine(reached=None, options={}, fuse=False, groups="")
+    well, ill = (Finding("host b1", ok, "192.0.2.0", part=Part.HOSTS) for ok in (True, False))
+    assert is_well(findings(bare, spec, hosts=[well]).values())
+    assert not is_well(findings(bare, spec, hosts=[ill]).values())
+
+
+def test_a_probe_that_fails_is_a_line_and_no_traceback() -> None:
+    def images() -> Sequence[Finding]:
+        raise EnvironmentUnavailable("the engine went away")
+
+    found = {each.subject: each for each in examine(Patient(Machine(), Path("runs"), images))}
+    assert not found["images"].ok
+    assert found["images"].text() == "the engine went away"
 
 
 def test_images_are_asked_about_only_where_an_engine_answers() -> None:

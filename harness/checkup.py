@@ -1,0 +1,132 @@
+"""What the doctor examines besides this machine: images and containers of the engine, hosts over SSH.
+
+Everything that is tried is taken away again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import images
+from harness.doctor import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Finding, Part, Patient
+from harness.engine import connect, run_labels
+from harness.environments.base import EnvironmentUnavailable
+from harness.hosts import Host
+from harness.probes import Probes
+from harness.systems import SYSTEMS
+
+_RUN = "faultline-doctor"
+_NEEDED_ON_HOSTS = ("nftables", "fuse", "libfaketime")
+
+
+def patient(probes: Probes, store: Path, hosts: Mapping[str, Host]) -> Patient:
+    """This machine with its engine, and these hosts."""
+    return Patient(probes, store, image_findings, container_lacks, lambda: host_findings(hosts))
+
+
+def image_findings() -> list[Finding]:
+    """One finding an image. Raises EngineUnreachable."""
+    client = connect()
+    try:
+        return [_of_image(image) for image in images.states(client, tuple(SYSTEMS))]
+    finally:
+        client.close()
+
+
+def _of_image(image: images.Image) -> Finding:
+    match image.condition:
+        case images.Condition.READY:
+            return Finding(f"image {image.name}", True, image.digest[:19], part=Part.DOCKER)
+        case images.Condition.STALE:
+            found = "not of this source tree"
+        case images.Condition.MISSING:
+            found = "not built"
+    return Finding(f"image {image.name}", False, found, "faultline images build", Part.DOCKER)
+
+
+def container_lacks() -> dict[str, str] | None:
+    """What a container of the base image lacks, feature → why; None when none can be started."""
+    client = connect()
+    try:
+        if any(
+            image.condition is images.Condition.MISSING
+            for image in images.states(client, ())
+            if image.name == images.BASE
+        ):
+            return None
+        said = client.containers.run(
+            images.BASE,
+            ["faultline-node", "describe"],
+            cap_drop=["ALL"],
+            cap_add=["NET_ADMIN", "SYS_ADMIN"],
+            devices=["/dev/fuse"],
+            security_opt=["apparmor=unconfined"],
+            network_mode="none",
+            labels=run_labels(_RUN),
+            remove=True,
+        )
+        lacks: dict[str, str] = json.loads(said)["lacks"]
+        return lacks
+    except Exception:  # whatever kept it from running is found, and told, by the other lines
+        return None
+    finally:
+        client.close()
+
+
+def host_findings(hosts: Mapping[str, Host]) -> Sequence[Finding]:
+    """What each host has, all asked side by side."""
+    if not hosts:
+        return ()
+
+    async def all_of_them() -> list[list[Finding]]:
+        return await asyncio.gather(*(_of_host(name, host) for name, host in hosts.items()))
+
+    return [finding for findings in asyncio.run(all_of_them()) for finding in findings]
+
+
+async def _of_host(name: str, host: Host) -> list[Finding]:
+    from harness.environments.ssh import connected
+    from harness.environments.ssh_install import Claim, claim_on, install, uninstall
+
+    subject = f"host {name}"
+    try:
+        async with connected(name, host) as machine:
+            other = await claim_on(machine)
+            if other is not None:
+                used = f"{host.address} is in use by {other}"
+                remedy = "wait for it, or when it was killed: faultline clean SPEC.yaml"
+                return [Finding(subject, False, used, remedy, Part.HOSTS)]
+            await install(machine, Claim.of_this_process(_RUN))
+            try:
+                told = json.loads(await machine.run(["faultline-node", "describe"]))
+                free = int((await machine.run(["df", "--output=avail", "-B1", "/var/lib"])).split()[-1])
+            finally:
+                await uninstall(machine)
+    except EnvironmentUnavailable as error:
+        return [Finding(subject, False, str(error).removeprefix(f"{name}: "), part=Part.HOSTS)]
+    return list(_told(name, host, told, free))
+
+
+def _told(name: str, host: Host, told: Mapping[str, Any], free: int) -> Iterator[Finding]:
+    subject, lacks = f"host {name}", told["lacks"]
+    where = f"{host.address}, kernel {told['kernel']}, {free / GIB:.1f} GiB free"
+    missing = [f"{feature} ({lacks[feature]})" for feature in _NEEDED_ON_HOSTS if lacks[feature]]
+    if missing:
+        remedy = f"on Debian: apt-get install {' '.join(images.packages())}"
+        yield Finding(subject, False, f"{host.address} lacks {', '.join(missing)}", remedy, Part.HOSTS)
+    elif free < STORE_BYTES_LEAST:
+        yield Finding(subject, False, where, f"make room, at least {STORE_BYTES_LEAST / GIB:.0f} GiB", Part.HOSTS)
+    else:
+        yield Finding(subject, True, where, part=Part.HOSTS)
+    if lacks["netem"]:
+        yield Finding(
+            f"netem on {name}",
+            False,
+            f"{lacks['netem'].rstrip('.')} (kernel {told['kernel']})",
+            OTHER_KERNEL,
+            Part.DELAYS,
+        )
