@@ -83,6 +83,7 @@ def _parser() -> _Parser:
     _add_directory(commands.add_parser("replay", help="run it again and compare the digests"), _replay, "bring back")
     _add_doctor(commands.add_parser("doctor", help="what this machine and its hosts have of what runs need"))
     _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
+    _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
     torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
@@ -117,6 +118,18 @@ def _add_directory(parser: argparse.ArgumentParser, command: Callable[[argparse.
     parser.add_argument("directory", type=Path, metavar="RUN_DIR", help=f"the run to {verb}")
     parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
     parser.set_defaults(command=command)
+
+
+def _add_images(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    build = commands.add_parser("build", help="build the images that are missing or not of this source tree")
+    build.add_argument(
+        "--base",
+        choices=("debootstrap", "registry"),
+        help="where Debian comes from (the registry if the engine reaches one, else debootstrap)",
+    )
+    build.add_argument("--mirror", default="", metavar="ADDRESS", help="for debootstrap (that of this machine's apt)")
+    build.set_defaults(command=_build_images)
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +201,7 @@ def _run(options: argparse.Namespace) -> int:
         return outcome.exit_code
     summary(console, outcome.verdicts, outcome=outcome)
     console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)
-    console.print(f"again:  faultline replay {directory.path}   (seed {spec.seed})", soft_wrap=True, highlight=False)
+    console.print(f"again:  {outcome.again}   (seed {spec.seed})", soft_wrap=True, highlight=False)
     return outcome.exit_code
 
 
@@ -272,6 +285,28 @@ def _replay(options: argparse.Namespace) -> int:
     if comparison.outcome.failure:
         return NOT_CARRIED_OUT
     return VALID if comparison.identical else INVALID
+
+
+def _build_images(options: argparse.Namespace) -> int:
+    from harness.engine import connect
+    from harness.environments.base import EnvironmentUnavailable
+    from harness.images import Origin, build
+    from harness.systems import SYSTEMS
+
+    console = _console()
+    try:
+        client = connect(timeout_s=1800)
+        build(
+            client,
+            tuple(SYSTEMS),
+            origin=Origin(options.base) if options.base else None,
+            mirror=options.mirror,
+            tell=lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False),
+        )
+    except EnvironmentUnavailable as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    return VALID
 
 
 def _rules(options: argparse.Namespace) -> int:

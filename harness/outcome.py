@@ -58,6 +58,11 @@ class Outcome:
         return worst(verdict.validity for verdict in self.verdicts)
 
     @property
+    def again(self) -> str:
+        """The command that makes this run again: the very same one where it has a digest, else one like it."""
+        return f"faultline replay {self.directory}" if self.digest else f"faultline run {self.directory}/spec.yaml"
+
+    @property
     def exit_code(self) -> int:
         """0 valid, 1 invalid, 2 unknown, 3 not carried out."""
         if self.failure:
@@ -88,7 +93,7 @@ class Outcome:
             "time_seconds": self.time_s,
             "cpu_seconds": round(self.cpu_seconds, 3),
             "report": str(self.report) if self.report else None,
-            "replay": f"faultline replay {self.directory}",
+            "replay": self.again,
             "exit_code": self.exit_code,
         }
 
