@@ -172,12 +172,15 @@ def status() -> dict[str, Any]:
 
 
 def wait(incarnation: int, limit_s: float) -> dict[str, Any]:
-    """The end of this incarnation, as soon as it has ended; `ended` is None when it has not after `limit_s`."""
+    """The end of this incarnation, as soon as it has ended; `ended` is None when it has not after `limit_s`.
+
+    None at once when nobody knows of it any more: what the agent kept was removed meanwhile.
+    """
     try:
-        _until(lambda: bool(_ending(incarnation)), "", limit_s, 0.1)
+        _until(lambda: bool(_ending(incarnation)) or current() is None, "", limit_s, 0.1)
     except AgentError:
         return {"ended": None}
-    return {"ended": _ending(incarnation)}
+    return {"ended": _ending(incarnation) or None}
 
 
 # ---- inside ----------------------------------------------------------------------------------------------------------
