@@ -1,8 +1,10 @@
-"""Rates: how fast the simulation runs, how fast histories are checked, how fast the broker takes records.
+"""Rates: how fast the simulation runs, how fast histories are checked, how fast the broker takes records, and what the
+lossy file system costs.
 
 Rates depend on the machine, so what can be compared is printed side by side: simulated time against CPU time, checking
-against the size of the history, the broker with `acks=all` against `acks=1`. Every number is the best of a few rounds:
-other work on the machine can only make a round slower.
+against the size of the history, the broker with `acks=all` against `acks=1`, appends to a disk that forgets against
+appends to one that does not. Every number is the best of a few rounds, as other work on the machine can only make a
+round slower; the disk's are medians of pairs.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PARTS: Final = ("simulation", "checking", "broker")
+PARTS: Final = ("simulation", "checking", "broker", "disk")
 _ROUNDS: Final = 3
 _RECORDS: Final = 50_000
 _SIZES: Final = (100, 1_000)
@@ -31,6 +34,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
         "simulation": simulation,
         "checking": lambda: checking(largest),
         "broker": broker,
+        "disk": disk,
     }
     failed = False
     for part in parts:
@@ -99,6 +103,22 @@ def broker() -> Table:
             for acks, rate in rates.items():
                 compared = "" if acks == "1" else f"{rate / rates['1']:.2f}× of acks=1"
                 drawn.add_row(f"{size} bytes", acks, f"{rate:,.0f}", f"{rate * size / 1e6:.1f}", compared)
+    return drawn
+
+
+def disk() -> Table:
+    """Appends through the lossy file system against appends straight to the disk, in pairs, by size."""
+    from harness.bench_lossyfs import SIZES, bench_lossyfs
+
+    drawn = _table("disk: appends without sync", "append", "direct", "lossy", "median of pairs", "best")
+    for measured in map(bench_lossyfs, SIZES):
+        drawn.add_row(
+            f"{measured.append_bytes // 1024} KiB",
+            f"{median(measured.direct_us):.1f} µs",
+            f"{median(measured.lossy_us):.1f} µs",
+            f"{measured.ratio:.2f}×",
+            f"{measured.best_ratio:.2f}×",
+        )
     return drawn
 
 

@@ -87,7 +87,7 @@ def _parser() -> _Parser:
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
     torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
-    bench = commands.add_parser("bench", help="rates of the simulation, the checkers and the broker")
+    bench = commands.add_parser("bench", help="rates of the simulation, the checkers, the broker and the lossy disk")
     _add_torture(torture)
     _add_bench(bench)
     return parser
@@ -162,7 +162,8 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", action="append", choices=("simulation", "checking", "broker"), help="only this part")
+    parts = ("simulation", "checking", "broker", "disk")
+    parser.add_argument("--part", action="append", choices=parts, help="only this part")
     parser.add_argument(
         "--largest", type=int, default=100_000_000, metavar="N", help="operations in the longest history"
     )

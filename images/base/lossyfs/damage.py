@@ -63,6 +63,12 @@ class Damage:
     failures: tuple[Failure, ...] = ()
     """At most one for each error."""
 
+    acts: bool = field(init=False)
+    """Whether there is anything to do; asked before every operation."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "acts", self.armed and bool(self.lying or self.slow_ms or self.failures))
+
 
 @dataclass(slots=True)
 class DamageCounters:
@@ -95,14 +101,14 @@ class Injector:
     def delay(self, kind: Kind) -> None:
         """Sleep as long as an operation is to be slowed."""
         damage = self.damage
-        if damage.slow_ms and damage.armed and kind in damage.slow_kinds:
+        if damage.acts and damage.slow_ms and kind in damage.slow_kinds:
             time.sleep(damage.slow_ms / 1000)
             self.counters.slowed += 1
             self.counters.slowed_seconds += damage.slow_ms / 1000
 
     def lies(self) -> bool:
         """Whether the sync at hand is to be a lie."""
-        lying = self.damage.lying and self.damage.armed
+        lying = self.damage.acts and self.damage.lying
         self.counters.lies += lying
         return lying
 
@@ -112,7 +118,7 @@ class Injector:
         A write may go through in part; a read, or what has no size, goes through or does not.
         """
         damage = self.damage
-        if not damage.failures or not damage.armed:
+        if not damage.acts:
             return size
         allowed = size
         for failure in damage.failures:

@@ -8,6 +8,7 @@ until programs can use it. A daemon that dies leaves its mount behind; every acc
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import subprocess
@@ -86,6 +87,7 @@ def serve(options: Options) -> None:
     except OSError as error:
         raise MountError(str(error)) from None
     os.umask(0)
+    gc.freeze()  # what is there now stays; the collector need not look at it again
     operations = Operations(volume, injector, lock, cached=options.cached, through=options.through)
     try:
         Session(

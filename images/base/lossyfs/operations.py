@@ -102,10 +102,11 @@ class Operations(mfusepy.Operations):
             return os.pread(handle.descriptor, size, offset)
 
     def write(self, path: str | None, data: memoryview, offset: int, file_info: Any) -> int:
-        self._injector.delay(Kind.WRITE)
+        if self._injector.damage.acts:
+            self._injector.delay(Kind.WRITE)
         with self._lock:
             handle, allowed = self._begin(file_info.fh, Kind.WRITE, len(data), offset)
-            return self._volume.write(handle, data[:allowed], offset)
+            return self._volume.write(handle, data if allowed == len(data) else data[:allowed], offset)
 
     def truncate(self, path: str | None, size: int, file_info: Any = None) -> int:
         self._injector.delay(Kind.WRITE)
@@ -225,6 +226,8 @@ class Operations(mfusepy.Operations):
         handle = self._volume.handles[descriptor]
         if handle.stale:
             raise OSError(errno.EIO, "opened before the power went")
+        if not self._injector.damage.acts:
+            return handle, size
         node = handle.node
         grows = kind is Kind.WRITE and offset + size > node.size
         return handle, self._injector.allow(kind, lambda: self._volume.path_of(node), size, grows=grows)

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import mfusepy
 
+from images.base.lossyfs.neighbour import Neighbour
+
 UTIME_NOW: Final = (1 << 30) - 1
 UTIME_OMIT: Final = (1 << 30) - 2
 _UNCHANGED: Final = 2**32 - 1
@@ -23,9 +25,24 @@ _LARGEST: Final = ctypes.c_char * (16 << 20)
 class Session(mfusepy.FUSE):
     """Runs until the file system is unmounted; `operations` are `images.base.lossyfs.operations.Operations`."""
 
+    def __init__(self, operations: Any, mountpoint: str, **options: Any) -> None:
+        self._neighbour = Neighbour()
+        super().__init__(operations, mountpoint, **options)
+
+    def _wrapper(self, function: Any, *arguments: Any, **named: Any) -> int:
+        self._neighbour.follow(_calling_thread)
+        return super()._wrapper(function, *arguments, **named)
+
+    _buffer_address = 0
+    _buffer: memoryview
+    """libfuse hands over every write in the same memory: it is wrapped once."""
+
     def write(self, path: Any, buffer: Any, size: int, offset: int, file_info: Any) -> int:
-        data = memoryview(_LARGEST.from_address(ctypes.addressof(buffer.contents)))[:size]
-        return self.operations.write(None, data, offset, file_info.contents)
+        address = ctypes.addressof(buffer.contents)
+        if address != self._buffer_address:
+            self._buffer_address = address
+            self._buffer = memoryview(_LARGEST.from_address(address))
+        return self.operations.write(None, self._buffer[:size], offset, file_info.contents)
 
     def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
         return self.operations.rename(os.fsdecode(old), os.fsdecode(new), flags)
@@ -44,6 +61,10 @@ class Session(mfusepy.FUSE):
         access, change = times.contents.actime, times.contents.modtime
         ns = _ns(access, before["st_atime"]), _ns(change, before["st_mtime"])
         return self.operations.utimens(*_file(path, file_info, ns))
+
+
+def _calling_thread() -> int:
+    return int(mfusepy.fuse_get_context()[2])
 
 
 def _ns(asked: Any, before: int) -> int:

@@ -1,0 +1,118 @@
+"""What the lossy file system costs: appends through it against appends straight to a directory beside its backing one.
+
+Each round appends 64 MiB to a fresh file on either side, one right after the other and taking turns at going first, so
+that whatever else the machine does meets both. A program that logs is imitated: one descriptor opened with O_APPEND, no
+sync. `ratio` is the median of the pairs' ratios; `best_ratio` compares the best round of either side, which is what an
+idle machine would show: other work can only make a round slower.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+APPEND_BYTES = 64 * 1024
+ROUND_BYTES = 64 << 20
+ROUNDS = 20
+SIZES = (4 * 1024, APPEND_BYTES, 1024 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Appends:
+    """One size of append, measured."""
+
+    append_bytes: int
+    direct_us: tuple[float, ...]
+    """Microseconds an append straight to the directory took, by round."""
+    lossy_us: tuple[float, ...]
+    """The same through the lossy file system, round by round its pair."""
+
+    @property
+    def ratio(self) -> float:
+        """The median of the pairs' ratios."""
+        return median(lossy / direct for direct, lossy in zip(self.direct_us, self.lossy_us, strict=True))
+
+    @property
+    def best_ratio(self) -> float:
+        """The best round through the file system against the best straight one."""
+        return min(self.lossy_us) / min(self.direct_us)
+
+
+def bench_lossyfs(append_bytes: int = APPEND_BYTES, *, rounds: int = ROUNDS, directory: Path | None = None) -> Appends:
+    """Measure appends of one size on a mount of its own, in `directory`. Raises RuntimeError when it cannot mount."""
+    appends = ROUND_BYTES // append_bytes
+    data = os.urandom(append_bytes)
+    direct: list[float] = []
+    lossy: list[float] = []
+    with _mount(directory) as (backing, mountpoint):
+        straight = backing.parent / "straight"  # the same disk, and nothing the file system should notice
+        straight.mkdir()
+        for place in (straight, mountpoint):
+            _round(place, data, appends)
+        for number in range(rounds):
+            pair = [(straight, direct), (mountpoint, lossy)]
+            for place, times in pair if number % 2 else reversed(pair):
+                times.append(_round(place, data, appends))
+    return Appends(append_bytes, tuple(direct), tuple(lossy))
+
+
+def _round(directory: Path, data: bytes, appends: int) -> float:
+    path = directory / "appended"
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        began = time.perf_counter()
+        for _ in range(appends):
+            os.write(descriptor, data)
+        return (time.perf_counter() - began) / appends * 1e6
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+@contextmanager
+def _mount(below: Path | None) -> Iterator[tuple[Path, Path]]:
+    """(backing directory, mount point)"""
+    with TemporaryDirectory(prefix="faultline-bench-", dir=below) as name:
+        backing, mountpoint, control = (Path(name) / part for part in ("backing", "mount", "control"))
+        backing.mkdir()
+        mountpoint.mkdir()
+        _lossyfs("mount", str(backing), str(mountpoint), "--control", str(control))
+        try:
+            yield backing, mountpoint
+        finally:
+            _lossyfs("unmount", str(mountpoint), "--control", str(control))
+
+
+def _lossyfs(*arguments: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "images.base.lossyfs", *arguments], capture_output=True, text=True, check=False
+    )
+    if ended.returncode != 0:
+        raise RuntimeError(ended.stderr.strip())
+
+
+def main() -> None:
+    """Print a line of JSON for each size."""
+    for append_bytes in SIZES:
+        measured = bench_lossyfs(append_bytes)
+        line = {
+            "append_bytes": append_bytes,
+            "direct_us": round(median(measured.direct_us), 1),
+            "lossy_us": round(median(measured.lossy_us), 1),
+            "ratio": round(measured.ratio, 2),
+            "best_ratio": round(measured.best_ratio, 2),
+        }
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""The node agent on this machine: a process of its own making, clocks as arithmetic, rules as text."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.base.agent import netem, network
+from images.base.agent.clock import FROZEN, Bend
+from images.base.agent.collecting import collect
+
+ROOT = Path(__file__).parents[2]
+SECOND = 1_000_000_000
+
+
+class Agent:
+    """The command `faultline-node`, with a place of its own for what it keeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(self, *arguments: str, request: object = None, status: int = 0) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "images.base.agent", *arguments],
+            input=json.dumps(request).encode() if request is not None else b"",
+            capture_output=True,
+            cwd=ROOT,
+            env={**os.environ, "FAULTLINE_RUN": str(self.directory / "run")},
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr.decode()
+        return json.loads(done.stdout) if status == 0 else done.stderr.decode()
+
+    def start(self, *argv: str) -> dict[str, Any]:
+        request = {"argv": argv, "log": str(self.directory / "log"), "environment": {"FRUIT": "quince"}}
+        started: dict[str, Any] = self("start", request=request)
+        return started
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(tmp_path)
+    yield made
+    made("kill")
+
+
+def test_a_process_is_started_once_and_its_output_is_its_log(agent: Agent) -> None:
+    first = agent.start("sh", "-c", "echo $FRUIT; exec sleep 60")
+    again = agent.start("sleep", "60")
+    assert first["started"]
+    assert (again["started"], again["pid"], again["incarnation"]) == (False, first["pid"], 1)
+    agent("kill")
+    assert (agent.directory / "log").read_text() == "quince\n"
+
+
+def test_a_kill_takes_the_whole_group_and_is_no_crash(agent: Agent) -> None:
+    agent.start("sh", "-c", "sleep 60 & echo $!; wait")
+    child = int(until_logged(agent))
+    assert agent("kill") == {"killed": 1}
+    assert agent("kill") == {"killed": 0}
+    assert not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text()
+    (ended,) = agent("status")["exits"]
+    assert (ended["told"], ended["status"], ended["incarnation"]) == (True, -9, 1)
+
+
+def test_a_process_that_ends_by_itself_crashed_and_its_last_words_are_kept(agent: Agent) -> None:
+    agent.start("sh", "-c", "echo the disk is gone >&2; exit 3")
+    ended = agent("wait", "1", "--limit", "10")["ended"]
+    assert (ended["told"], ended["status"], ended["error"]) == (False, 3, "the disk is gone")
+    assert agent.start("sleep", "60")["incarnation"] == 2
+    assert agent("wait", "2", "--limit", "0.2") == {"ended": None}
+
+
+def test_a_stop_lets_the_process_finish_and_kills_it_when_it_does_not(agent: Agent) -> None:
+    agent.start("sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    until_logged(agent)
+    assert agent("stop", "--limit", "10") == {"stopped": 1, "killed": 0, "status": 0}
+    agent.start("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done")
+    until_logged(agent, "deaf")
+    assert agent("stop", "--limit", "0.3") == {"stopped": 0, "killed": 1}
+
+
+def test_a_paused_process_is_frozen_until_it_is_resumed(agent: Agent) -> None:
+    pid = agent.start("sh", "-c", "while :; do sleep 0.01; done")["pid"]
+    agent("pause")
+    agent("pause")
+    assert agent("status")["paused"]
+    assert Path(f"/proc/{pid}/stat").read_text().split()[2] == "T"
+    assert agent("resume")["frozen_seconds"] > 0
+    assert not agent("status")["paused"]
+    assert agent("resume") == {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
+
+
+def test_connections_that_wait_for_a_frozen_process_are_what_it_missed(agent: Agent) -> None:
+    import socket
+
+    listen = "import socket,time; s=socket.create_server(('127.0.0.1',0)); print(s.getsockname()[1],flush=True)"
+    agent.start(sys.executable, "-c", f"{listen}; c,_=s.accept(); time.sleep(60)")
+    port = int(until_logged(agent))
+    with socket.create_connection(("127.0.0.1", port)) as accepted:
+        agent("pause")
+        accepted.sendall(b"unread")
+        with socket.create_connection(("127.0.0.1", port)):
+            told = agent("resume")
+    assert (told["missed"], told["missed_bytes"]) == (2, 6)
+
+
+def test_what_cannot_be_started_is_one_line(agent: Agent) -> None:
+    said = agent("start", request={"argv": ["/no/such/program"], "log": str(agent.directory / "log")}, status=1)
+    assert "/no/such/program cannot be started" in said
+    assert said.count("\n") == 1
+
+
+def until_logged(agent: Agent, needle: str = "") -> str:
+    """The log's last line, once there is one with `needle`."""
+    for _ in range(500):
+        lines = (agent.directory / "log").read_text().splitlines() if (agent.directory / "log").exists() else []
+        if lines and needle in lines[-1]:
+            return lines[-1]
+        subprocess.run(["sleep", "0.01"], check=True)
+    raise AssertionError(f"{needle!r} was never logged")
+
+
+# ---- clocks ----------------------------------------------------------------------------------------------------------
+
+
+def shown(setting: str, start_ns: int, now_ns: int) -> float:
+    """What libfaketime shows at `now_ns` to a process started at `start_ns`, by its own formula."""
+    offset, rate = setting.split()
+    return start_ns + float(offset) * 1e9 + (now_ns - start_ns) * float(rate.removeprefix("x"))
+
+
+changes = st.lists(
+    st.tuples(st.integers(1, 10**10), st.floats(-5_000, 5_000), st.floats(0, 3)), min_size=1, max_size=5
+)
+
+
+@given(changes, st.integers(0, 10**11))
+def test_bending_moves_the_clock_by_the_jump_and_nothing_else(steps: list[tuple[int, float, float]], age: int) -> None:
+    now_ns = 10**15
+    start_ns = now_ns - age
+    bend = Bend(now_ns)
+    for waited_ns, jump_ms, rate in steps:
+        now_ns += waited_ns
+        before = shown(bend.setting(start_ns), start_ns, now_ns)
+        bend = bend.bent(now_ns, jump_ms, rate)
+        after = shown(bend.setting(start_ns), start_ns, now_ns)
+        assert after - before == pytest.approx(jump_ms * 1e6, abs=5_000)
+    freed = bend.unbent(now_ns)
+    assert shown(freed.setting(start_ns), start_ns, now_ns) == pytest.approx(
+        shown(bend.setting(start_ns), start_ns, now_ns), abs=5_000
+    )
+    assert freed.offset_at(now_ns + 7 * SECOND) == freed.offset_at(now_ns)
+
+
+def test_the_next_process_goes_on_with_the_machines_clock() -> None:
+    bend = Bend(0).bent(0, 0.0, 1.5)
+    restarted_ns = 10 * SECOND
+    seen = shown(bend.setting(restarted_ns), restarted_ns, 12 * SECOND)
+    assert seen == pytest.approx(18 * SECOND, abs=5_000)
+
+
+def test_a_frozen_clock_is_as_good_as_frozen() -> None:
+    assert Bend(0).bent(0, 0.0, 0.0).rate == FROZEN
+    assert Bend(0).bent(0, 0.0, 0.0).offset_at(10 * SECOND) == pytest.approx(-10 * SECOND, rel=FROZEN)
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_transaction_replaces_all_rules() -> None:
+    rules = network.ruleset([{"from": "192.0.2.7", "how": "drop"}], [{"from": "192.0.2.8", "loss": 0.25}])
+    lines = rules.splitlines()
+    assert lines[:3] == ["add table inet faultline", "delete table inet faultline", "add table inet faultline"]
+    assert "add rule inet faultline input ip saddr 192.0.2.7 counter name held_192_0_2_7 drop" in lines
+    assert any("numgen random mod 100000 < 25000 counter name lost_192_0_2_8 drop" in line for line in lines)
+    assert network.ruleset([], []).splitlines() == lines[:2]
+
+
+def test_a_reset_link_lets_resets_through_so_that_both_ends_learn_of_it() -> None:
+    rules = network.ruleset([{"from": "192.0.2.7", "how": "reset"}], []).splitlines()
+    passing = next(number for number, line in enumerate(rules) if "rst == rst accept" in line)
+    rejecting = next(number for number, line in enumerate(rules) if "reject with tcp reset" in line)
+    assert passing < rejecting
+
+
+@pytest.mark.parametrize("wrong", ["fe80::1", "192.0.2.7; drop", "b2"])
+def test_only_addresses_get_into_rules(wrong: str) -> None:
+    with pytest.raises(ValueError):
+        network.ruleset([{"from": wrong, "how": "drop"}], [])
+
+
+def test_each_slow_link_has_a_queue_of_its_own() -> None:
+    links = [
+        {"to": "192.0.2.7", "delay_ms": 50, "jitter_ms": 20},
+        {"to": "192.0.2.8", "delay_ms": 5, "jitter_ms": 0},
+    ]
+    told = [" ".join(command) for command in netem.commands("eth0", links)]
+    assert told[0].startswith("qdisc add dev eth0 root handle 1: prio bands 16 priomap 0 0")
+    assert "qdisc add dev eth0 parent 1:2 handle 20: netem limit 100000 delay 50ms 20ms" in told
+    assert "qdisc add dev eth0 parent 1:3 handle 21: netem limit 100000 delay 5ms" in told
+    assert "filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst 192.0.2.8/32 flowid 1:3" in told
+
+
+# ---- collecting ------------------------------------------------------------------------------------------------------
+
+
+def test_a_nodes_files_are_collected_under_their_names(tmp_path: Path) -> None:
+    (tmp_path / "data" / "t-0").mkdir(parents=True)
+    (tmp_path / "data" / "t-0" / "00.log").write_bytes(b"records")
+    (tmp_path / "data" / ".lossyfs").mkdir()
+    (tmp_path / "data" / ".lossyfs" / "hidden").write_bytes(b"x")
+    (tmp_path / "node.log").write_text("line\n")
+    out = io.BytesIO()
+    collect([f"data={tmp_path}/data", f"node.log={tmp_path}/node.log", f"trace.jsonl={tmp_path}/none"], out)
+    out.seek(0)
+    with tarfile.open(fileobj=out) as archive:
+        assert archive.getnames() == ["data/t-0/00.log", "node.log"]
