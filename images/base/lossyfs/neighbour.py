@@ -1,12 +1,12 @@
 """Keeping the daemon on the processor of the program it serves.
 
 While a program waits for its file system its processor is free, and what it wants written is in that processor's cache.
-The scheduler does not see this: it wakes the daemon where it last ran, and where that is another processor each operation
-pays for two interrupts between them and for fetching the bytes. On a virtual machine with two processors 64 KiB appends
-took 12 µs side by side and 35 to 45 µs apart, and apart they stayed.
+The scheduler does not see this: it wakes the daemon where it last ran, and where that is another processor every
+operation pays for two interrupts between them and for fetching the bytes. On a virtual machine with two processors
+64 KiB appends took 12 µs side by side and 35 to 45 µs apart, and apart they stayed.
 
-So, a few times a second, the daemon's thread moves to where its caller is. When others keep that processor busy, the
-scheduler moves the caller, and the daemon follows.
+So, up to fifty times a second, the daemon's thread moves to where its caller is. When others keep that processor busy,
+the scheduler moves the caller, and the daemon follows.
 """
 
 from __future__ import annotations
