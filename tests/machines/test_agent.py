@@ -142,9 +142,7 @@ def shown(setting: str, start_ns: int, now_ns: int) -> float:
     return start_ns + float(offset) * 1e9 + (now_ns - start_ns) * float(rate.removeprefix("x"))
 
 
-changes = st.lists(
-    st.tuples(st.integers(1, 10**10), st.floats(-5_000, 5_000), st.floats(0, 3)), min_size=1, max_size=5
-)
+changes = st.lists(st.tuples(st.integers(1, 10**10), st.floats(-5_000, 5_000), st.floats(0, 3)), min_size=1, max_size=5)
 
 
 @given(changes, st.integers(0, 10**11))

@@ -46,12 +46,15 @@ def replace(name: str, text: str) -> None:
 
 
 @contextmanager
-def locked(name: str) -> Iterator[None]:
-    """One command at a time in here. The lock is the kernel's: it goes with whoever held it."""
+def locked(name: str) -> Iterator[int]:
+    """One command at a time in here. The lock is the kernel's and goes with whoever held it.
+
+    Gives the descriptor that holds it: who is forked in here and is to live on must close it.
+    """
     RUN.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(RUN / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)

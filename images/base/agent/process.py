@@ -78,7 +78,7 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
 
     With `bend_clock`, the process lives under libfaketime. Nothing happens when the last one still runs.
     """
-    with locked("process"):
+    with locked("process") as lock:
         last = current()
         if last is not None:
             if last.alive:
@@ -89,6 +89,7 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
         reader, writer = os.pipe()
         if os.fork() == 0:
             os.close(reader)
+            os.close(lock)
             _become_supervisor(request, incarnation, writer)
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
