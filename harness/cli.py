@@ -54,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NOT_CARRIED_OUT
 
 
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupt(signal_number: int, frame: object) -> None:
+    """SIGTERM is Ctrl-C, whatever that means just now: asyncio cancels what it runs, and what it runs cleans up."""
+    signal.raise_signal(signal.SIGINT)
 
 
 def _version() -> str:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from harness.engine import connect, run_labels
 from harness.hosts import Host
 from harness.images import OS, Condition, build, states
+from harness.leftovers import Fate, clean, in_docker
 
 _READY_LIMIT_S = 20.0
 _BOOT = """
@@ -85,7 +86,7 @@ def lab(directory: Path, names: Sequence[str]) -> Iterator[Lab]:
     ours, theirs = KeyPair.make(directory / "client"), KeyPair.make(directory / "host")
     known = directory / "known_hosts"
     containers: dict[str, Any] = {}
-    network = client.networks.create(run, internal=True, labels=run_labels(run))
+    client.networks.create(run, internal=True, labels=run_labels(run))
     try:
         for name in names:
             containers[name] = client.containers.run(
@@ -112,9 +113,8 @@ def lab(directory: Path, names: Sequence[str]) -> Iterator[Lab]:
         hosts = {name: Host(address, key=str(ours.path), known_hosts=str(known)) for name, address in addresses.items()}
         yield Lab(hosts, containers, directory)
     finally:
-        for container in containers.values():
-            container.remove(force=True, v=True)
-        network.remove()
+        for cleaned in clean(in_docker(client, run), everything=True):
+            assert cleaned.fate is Fate.REMOVED, cleaned.text()
         client.close()
 
 
