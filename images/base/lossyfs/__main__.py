@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from images.base.lossyfs.control import ControlError, call
@@ -67,7 +68,7 @@ def _mount(given: argparse.Namespace) -> object:
     if given.foreground:
         serve(options)
         return None
-    with open(given.log or os.devnull, "a+b") as log:
+    with open(given.log, "a+b") if given.log else TemporaryFile() as log:
         pid = start(options, log)
     return {"mountpoint": os.path.abspath(given.mountpoint), "control": os.path.abspath(given.control), "pid": pid}
 

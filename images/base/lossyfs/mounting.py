@@ -101,8 +101,8 @@ def serve(options: Options) -> None:
             default_permissions=True,
             allow_other=os.geteuid() == 0,
         )
-    except RuntimeError as error:
-        raise MountError(f"{options.mountpoint} cannot be mounted (CAP_SYS_ADMIN is needed): {error}") from None
+    except RuntimeError:  # libfuse has said why in its own words before
+        raise MountError(f"{options.mountpoint} cannot be mounted: that needs CAP_SYS_ADMIN and {DEVICE}") from None
     finally:
         control.close(options.control)
         volume.close()

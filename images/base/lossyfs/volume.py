@@ -287,7 +287,7 @@ class Volume:
         just_hidden = self._just_hidden
         real_old, real_new = self.real(old), self.real(new)
         node = self._node_at(old, real_old)
-        if new.rpartition("/")[2].startswith(HIDDEN_PREFIX) and isinstance(node, File) and node.handles:
+        if new.rpartition("/")[2].startswith(HIDDEN_PREFIX) and isinstance(node, File):
             self.unlink(old)
             self._hidden[new] = node
             if self.journal.changes:
