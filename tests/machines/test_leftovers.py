@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from harness.cli import NOT_CARRIED_OUT, main
-from harness.engine import OWNER_LABEL, RUN_LABEL, explained, run_labels
+from harness.cli import NOT_CARRIED_OUT, VALID, main
+from harness.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
+from harness.images import OS, Condition, build, states
 from harness.leftovers import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
 from harness.owner import still_runs, this_process
 
@@ -152,3 +154,37 @@ def test_cleaning_without_an_engine_is_not_carried_out(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     assert main(["clean"]) == NOT_CARRIED_OUT
     assert capsys.readouterr().out.startswith("Docker passed over: no Docker engine answers: start it")
+
+
+@pytest.mark.docker
+def test_what_a_killed_run_left_in_the_engine_goes_and_what_is_not_ours_stays(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = f"faultline-test-{secrets.token_hex(4)}"
+    client = connect()
+    labels = {RUN_LABEL: run, OWNER_LABEL: ended_process()}
+    if states(client, ())[0].condition is Condition.MISSING:
+        build(client, ())
+    network = client.networks.create(run, internal=True, labels=labels)
+    other = client.networks.create(f"{run}-other", internal=True)
+    try:
+        for name in ("running", "stopped"):
+            container = client.containers.run(
+                OS, ["sleep", "60"], name=f"{run}-{name}", network=run, labels=labels, detach=True
+            )
+            if name == "stopped":
+                container.kill()
+        assert main(["clean", "--run", run]) == VALID
+        lines = capsys.readouterr().out.splitlines()
+        assert sorted(lines) == sorted(
+            f"removed {what} of run {run}"
+            for what in (f"container {run}-running", f"container {run}-stopped", f"network {run}")
+        )
+        assert main(["clean", "--run", run]) == VALID
+        assert capsys.readouterr().out == "nothing was left behind\n"
+        assert client.networks.list(ids=[network.id]) == []
+        assert len(client.networks.list(ids=[other.id])) == 1
+    finally:
+        list(clean(in_docker(client, run), everything=True))
+        other.remove()
+        client.close()
