@@ -38,13 +38,16 @@ What fsync makes durable
     `lie on` acknowledges every fsync and makes nothing durable; only an fsync after `lie off` does.
 
 What it does not do
-    Modes, owners and times are durable at once. Hard links, extended attributes and O_TMPFILE are refused. Neighbouring
-    writes of a file count as one beyond 65,536 unsynced appends or 4,096 unsynced overwrites, which makes prefixes
-    coarser and nothing safer. The daemon serves one operation at a time, like one disk: `slow` delays add up over
-    threads. Reads served from the kernel's page cache are neither slow nor failing.
+    Modes, owners and times are durable at once. Hard links, extended attributes, exchanging renames and O_TMPFILE are
+    refused, as file systems without them do. Names beginning with .fuse_hidden are libfuse's own.
+    Neighbouring changes of a file count as one beyond 65,536 appends in a row, 4,096 other changes or 16 MiB of
+    replaced bytes, oldest first, which makes prefixes coarser and nothing safer.
+    The daemon serves one operation at a time, like one disk: `slow` delays add up over threads. Reads that the kernel's
+    page cache answers are neither slow nor failing. A sync that failed keeps nothing, and the next one keeps all.
     A file opened with O_APPEND or write-only is written past the page cache, which is what makes 64 KiB appends cheap;
     such a descriptor cannot be mapped shared (ENODEV), another descriptor of the same file can. `--cached` turns that
     off, and so do kernels before Linux 6.6.
+    A program that outlives a power loss gets EIO from files it had open, and SIGBUS from its mappings.
     The daemon's death leaves a mount that answers ENOTCONN, with all that was written in BACKING: `mounts` names it,
     `unmount` (or fusermount3 -u) clears it.
 
