@@ -192,7 +192,8 @@ class _Performance:
             self.enter("collecting")
             await workload.close()
             ticking.cancel()
-            await deployment.collect(self._directory.nodes_path)
+            with self._directory.collecting() as nodes:
+                await deployment.collect(nodes)
         finally:
             ticking.cancel()
             watch.close()

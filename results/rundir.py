@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -116,7 +117,7 @@ class RunDirectory:
 
     @property
     def nodes_path(self) -> Path:
-        """Below which an environment collects each node's files: `<node>/data/` and `<node>/node.log`."""
+        """Below which each node's files are once they were collected: `<node>/data/` and `<node>/node.log`."""
         return self.path / "nodes"
 
     @property
@@ -231,6 +232,20 @@ class RunDirectory:
             "note": note,
         }
         self._faults.write_object(row)
+
+    @contextmanager
+    def collecting(self) -> Iterator[Path]:
+        """A directory to collect the nodes' files in; it becomes `nodes_path` once everything is there.
+
+        Half a collection would look like replicas that lost data, so a run killed meanwhile has none at all.
+        """
+        part = self.path / ".nodes.part"
+        try:
+            part.mkdir(exist_ok=True)
+            yield part
+            os.replace(part, self.nodes_path)
+        except OSError as error:
+            raise StoreError.of("collect the nodes' files in", self.nodes_path, error) from error
 
     # ---- the end of the run ---------------------------------------------------------------------------------------
 
