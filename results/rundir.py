@@ -9,7 +9,7 @@ history.jsonl → history.parquet   what clients saw (workloads/history.py)     
 trace.jsonl → trace.parquet       what nodes did (images/broker/trace.py)                     as it happens → sealed
 faults.jsonl → faults.parquet     what was broken, when, and whether it bit                   as it happens → sealed
 recovery.json                     the liveness phase after healing                            after healing
-nodes/<node>/data/, node.log      each node's files and log lines                             when collected
+nodes/<node>/data/, node.log      each node's files and log lines                             once all are collected
 replicas.parquet                  one row a record of a replica's log                         sealed
 replica_ends.parquet              one row a replica                                           sealed
 digest.txt, trail.txt             digest of the run; where it stood at every so many steps    when the run ends
@@ -34,7 +34,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,6 +66,7 @@ class Status:
     seed: int = 0
     name: str = ""
     version: str = ""
+    """Of Faultline."""
     started: str = ""
     """Wall-clock time, ISO 8601, UTC. The only wall-clock times of a run are in its status and its name."""
     updated: str = ""
@@ -90,7 +92,7 @@ class RunDirectory:
     def create(cls, store: Path, spec_name: str, seed: int) -> Self:
         """A new, empty directory in the store, named for the moment, the spec and the seed."""
         run = cls(new_run(store, spec_name, seed))
-        run._status = Status("running", seed=seed, name=spec_name, started=_now())
+        run._status = Status("running", seed=seed, name=spec_name, version=_version(), started=_now())
         run._save_status(run._status)
         return run
 
@@ -396,6 +398,14 @@ class RunDirectory:
         if not isinstance(value, dict):
             raise StoreError(f"{self.path / name} does not hold a JSON object")
         return value
+
+
+@cache
+def _version() -> str:
+    try:
+        return metadata.version("faultline")
+    except metadata.PackageNotFoundError:
+        return "from source"
 
 
 def _now() -> str:
