@@ -89,7 +89,8 @@ class Nemesis:
                 await fault.inject(site)
                 self._record(_injection(number, fault, site, began_ns, None))
                 self._active[number] = " ".join((fault.describe(), *_resolved(site)))
-                await loop.create_future()
+                if not fault.ends_by_itself:
+                    await loop.create_future()
         except TimeoutError:
             pass
         except Exception as error:
