@@ -192,7 +192,7 @@ def _spec(options: argparse.Namespace) -> Spec:
         "environment": options.environment,
         "workload": options.workload,
         "faults": options.faults,
-        "time_limit_s": time_limit,
+        "time_limit": time_limit,
         "seed": options.seed,
         "brokers": options.brokers,
         "partitions": options.partitions,

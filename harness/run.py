@@ -211,7 +211,11 @@ class _Performance:
         _none_missing(await watch.until_whole(deadline_s))
 
     def _make_nemesis(self, deployment: Deployment) -> Nemesis:
-        schedule = self._spec.schedule(deployment.brokers, deployment.controllers, deployment.stream("schedule"))
+        spec = self._spec
+        schedule = spec.schedule(deployment.brokers, deployment.controllers, deployment.stream("schedule"))
+        # The same run as a spec that spells every fault out: what one reads, edits, or makes smaller.
+        text = replace(spec, families=(), script=schedule).to_yaml()
+        (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
         return Nemesis(deployment, schedule, deployment.stream("nemesis"), self._record_fault, TOPIC)
 
     def _record_fault(self, injection: Injection) -> None:

@@ -161,7 +161,7 @@ class Spec:
             controllers=tuple(controllers),
             partitions=self.partitions,
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
-            patience_s=int(self.settings["broker.session.timeout.ms"]) / 1000,
+            patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
         )
         return draw(random, ground, self.time_limit_s, self.families)
 

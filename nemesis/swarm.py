@@ -223,7 +223,7 @@ def _clock(random: Random, ground: Ground, character: Character) -> Fault:
     if ground.controllers and random.random() < 0.2:
         node = random.choice(ground.controllers)
     kind = random.choice(("jump", "freeze", "skew", "both"))
-    jump_ms = round(random.choice((-1, 1, 1)) * ground.patience_s * 1000 * random.uniform(0.05, 2.0))
+    jump_ms = random.choice((-1, 1, 1)) * max(1, round(ground.patience_s * 1000 * random.uniform(0.05, 2.0)))
     rate = round(random.choice((random.uniform(0.3, 0.95), random.uniform(1.05, 3.0))), 3)
     return Clock(
         nodes=(node,),
