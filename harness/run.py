@@ -178,8 +178,9 @@ class _Performance:
             async def break_and_recover() -> None:
                 await nemesis.run(until_s)
                 self.enter("recovering")
-                missing = await watch.until_whole(until_s + spec.recovery_limit_s)
-                self._recovery = self._recovered(missing, loop.time() - until_s)
+                missing = await watch.until_whole(until_s + spec.recovery_limit_s, spec.steady_s)
+                whole_s = watch.whole_since_s if watch.whole_since_s is not None else loop.time()
+                self._recovery = self._recovered(missing, whole_s - until_s)
 
             await asyncio.gather(workload.run(until_s), break_and_recover())
 

@@ -142,6 +142,13 @@ class Spec:
         return int(self.settings["min.insync.replicas"])
 
     @property
+    def steady_s(self) -> float:
+        """How long a cluster must stay whole to be believed: longer than a leader believes in a silent follower, and a
+        controller in a silent broker."""
+        names = ("replica.lag.time.max.ms", "broker.session.timeout.ms")
+        return sum(int(self.settings[name]) for name in names if name in self.settings) / 1000
+
+    @property
     def faults_asked(self) -> bool:
         """Whether anything is to go wrong in the run."""
         return bool(self.families or self.script)
