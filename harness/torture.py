@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 FULL: Final = ""
 """The target that switches nothing off."""
 
+_RUNS_PER_PROCESS: Final = 50
+"""A process is replaced after so many runs: what killed nodes left unfinished is never freed, on purpose."""
+
 MUTANTS: tuple[str, ...] = (
     "fence_fetch_epoch",
     "maximal_isr",
@@ -148,7 +151,7 @@ def torture(
         mutant: Tally(mutant) for mutant in mutants
     }
     began = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=_RUNS_PER_PROCESS) as pool:
         for target, tally in tallies.items():
             for result in _results(pool, target, seeds if target == FULL else mutant_seeds, jobs):
                 tally.add(result)
