@@ -16,9 +16,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nemesis.schedule import FAIR_FAMILIES
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+NO_CAUSE: Final = "without a stated cause"
 FULL: Final = ""
 """The target that switches nothing off."""
 
@@ -95,9 +96,14 @@ class Tally:
         self.seconds += result.seconds
         if result.validity != "valid":
             self.bad_seeds.append(result.seed)
-            self.causes.update(result.causes)
+            self.causes.update(result.causes or (NO_CAUSE,))
         if result.validity == "invalid" and (self.first_found is None or result.seed < self.first_found):
             self.first_found, self.found_by = result.seed, result.causes
+
+    def to_json(self) -> dict[str, Any]:
+        """The tally as one JSON object."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**values, "passed": self.passed, "missing_families": list(self.missing_families)}
 
     @property
     def missing_families(self) -> tuple[str, ...]:
@@ -109,7 +115,8 @@ class Tally:
         """A mutant was found; the full protocol was valid wherever it could be judged, and every family bit."""
         if self.mutant != FULL:
             return self.first_found is not None
-        return not self.validities["invalid"] and not self.validities["failed"] and not self.missing_families
+        wrong = self.validities["invalid"] + self.validities["failed"] + self.causes[NO_CAUSE]
+        return not wrong and not self.missing_families
 
 
 def make(job: Job) -> Result:
@@ -161,7 +168,7 @@ def torture(
     console.print(table(tallies.values()))
     console.print(f"{time.perf_counter() - began:.0f} s on {jobs} processes", highlight=False)
     if out is not None:
-        out.write_text(json.dumps([asdict(tally) for tally in tallies.values()], indent=2) + "\n", encoding="utf-8")
+        out.write_text(json.dumps([tally.to_json() for tally in tallies.values()], indent=2) + "\n", encoding="utf-8")
     return 0 if all(tally.passed for tally in tallies.values()) else 1
 
 
