@@ -45,6 +45,12 @@ def truncate(partition: Partition, to: int) -> Step:
     return Step(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
 
 
+def was_cut(partition: Partition, epochs: EpochCache, log_end: int) -> Partition:
+    """The log was cut to `log_end`: lower than `truncate` asked for if that lay inside a batch, which goes whole."""
+    high_watermark = min(partition.high_watermark, log_end)
+    return replace(partition, epochs=epochs, log_end=log_end, high_watermark=high_watermark)
+
+
 def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partition:
     """The follower's log grew to `log_end`."""
     return replace(partition, epochs=epochs, log_end=log_end)

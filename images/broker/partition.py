@@ -188,7 +188,7 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log, its epoch cache and its producer state to `to` (exclusive)."""
+    """Cut the log, its epoch cache and its producer state to `to` (exclusive), or to the base of the batch it is in."""
 
     to: int
     log_end_before: int

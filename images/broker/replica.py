@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kio.schema.errors import ErrorCode
 
 from images.broker import following, leading, roles
-from images.broker.batch import CorruptBatch, Header, assign, check, iterate
+from images.broker.batch import CorruptBatch, Header, InvalidRecord, assign, check_produced, iterate
 from images.broker.log import Log
 from images.broker.partition import (
     NO_LEADER,
@@ -49,6 +49,8 @@ class Appended:
     error: ErrorCode
     base_offset: int = -1
     end: int = -1
+    leader_epoch: int = -1
+    """The leadership in which it was found in the log: only that one can tell that it is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +134,21 @@ class Replica:
         woken = loop.create_future()
         self.watch(woken)
         timer = loop.call_at(until, resolve, woken)
-        await woken
-        timer.cancel()
-        self.unwatch(woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            self.unwatch(woken)
         return True
 
     # --- metadata and time --------------------------------------------------------------------------------------------
 
     def apply_view(self, view: View) -> None:
         """Take over the controller's metadata."""
-        self._take(roles.apply_view(self.state, view, self._now_ms(), self.limits))
+        before = self.state
+        self._take(roles.apply_view(before, view, self._now_ms(), self.limits))
+        if self.state is not before:
+            self._wake()  # also for an ISR without a member that is being waited for, which asks for no decision
 
     def tick(self, active: Mapping[int, int]) -> None:
         """Let time pass: lagging members are proposed for removal."""
@@ -171,21 +178,25 @@ class Replica:
 
     # --- producing ----------------------------------------------------------------------------------------------------
 
-    def append(self, batch: bytes, acks: int) -> Appended:
-        """Append one produced batch as the leader, or find that it was appended before."""
+    def append(self, records: bytes | None, acks: int) -> Appended:
+        """Append what was produced, which must be one batch, as the leader, or find that it was appended before."""
         error = leading.check_append(self.state, acks, self.limits)
         if error is not ErrorCode.none:
             return Appended(error)
+        batch = records or b""
         if len(batch) > self._max_batch_bytes:
             return Appended(ErrorCode.message_too_large)
         try:
-            header = check(batch, produced=True)
+            header = check_produced(batch)
         except CorruptBatch:
             return Appended(ErrorCode.corrupt_message)
+        except InvalidRecord:
+            return Appended(ErrorCode.invalid_record)
         if header.producer_id >= 0:
             verdict = judge(self.log.producers, header, self.limits.rules)
             if isinstance(verdict, Duplicate):
-                return Appended(ErrorCode.none, verdict.base_offset, verdict.last_offset + 1)
+                end = verdict.last_offset + 1
+                return Appended(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch)
             if isinstance(verdict, Refuse):
                 return Appended(verdict.error)
         base = self.log.end
@@ -193,17 +204,17 @@ class Replica:
         self._trace_append(base, self.state.leader_epoch, header)
         self._take(leading.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._wake()
-        return Appended(ErrorCode.none, base, self.log.end)
+        return Appended(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
 
-    async def committed(self, end: int, until: float) -> ErrorCode:
-        """Wait until the high watermark passes an append that ends at `end`; an error if it has not by `until`."""
+    async def committed(self, appended: Appended, until: float) -> ErrorCode:
+        """Wait until the high watermark passes `appended`; an error if it has not by `until`, or if the leadership it
+        was appended in is over: then other records may stand in its place, committed or not."""
         if not self.limits.rules.ack_after_high_watermark:
             return ErrorCode.none
-        leader_epoch = self.state.leader_epoch
         while True:
-            if self.state.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+            if self.state.role is not Role.LEADER or self.state.leader_epoch != appended.leader_epoch:
                 return ErrorCode.not_leader_or_follower
-            if self.state.high_watermark >= end:
+            if self.state.high_watermark >= appended.end:
                 return ErrorCode.none
             if not await self._change(until):
                 return ErrorCode.request_timed_out
@@ -242,6 +253,8 @@ class Replica:
     ) -> Slice:
         """Read again for a fetch that was accepted and has been waiting since: it is no news of its sender."""
         error = leading.check_leader(self.state, leader_epoch, self.limits)
+        if error is ErrorCode.none and not self.log.start <= offset <= self.log.end:
+            error = ErrorCode.offset_out_of_range
         if error is not ErrorCode.none:
             return Slice(error)
         told = self._told.get(replica)
@@ -361,15 +374,17 @@ class Replica:
                 self._event("follower_high_watermark", offset=decision.before, high_watermark=decision.after)
         elif isinstance(decision, Truncate):
             self.log.truncate(decision.to)
+            self.state = following.was_cut(state, self.log.epochs, self.log.end)
             self._event(
                 "truncated",
-                offset=decision.to,
+                offset=self.log.end,
                 log_end=decision.log_end_before,
                 high_watermark=decision.high_watermark_before,
             )
         elif isinstance(decision, BecameLeader):
             self._told.clear()
             self.log.assign_epoch(decision.leader_epoch, decision.start)
+            self.state = replace(state, epochs=self.log.epochs)
             self._event("became_leader", offset=decision.start, log_end=state.log_end, members=state.isr)
         elif isinstance(decision, BecameFollower):
             self._event("became_follower", log_end=state.log_end)

@@ -26,11 +26,12 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from kio.schema.produce.v11.response import LeaderIdAndEpoch as ProduceLeader
 from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 from images.broker.metadata import ClusterImage
 from images.broker.partition import ReplicaFetch
-from images.broker.replica import ACKS_ALL, Replica, Slice, resolve
+from images.broker.replica import ACKS_ALL, Appended, Replica, Slice, resolve
 from images.broker.replicas import Replicas
 from images.broker.server import Request
 
@@ -77,24 +78,24 @@ class Serving:
         topics = []
         for name, parts in appended:
             answers = []
-            for index, replica, error, base, end in parts:
+            for index, replica, found in parts:
+                error = found.error
                 if error is ErrorCode.none and replica is not None:
                     if body.acks == ACKS_ALL:
-                        error = await replica.committed(end, until)
+                        error = await replica.committed(found, until)
                     if error is ErrorCode.none:
-                        replica.acknowledged(base, end, body.acks)
-                answers.append(_produced(index, error, base))
+                        replica.acknowledged(found.base_offset, found.end, body.acks)
+                answers.append(_produced(index, error, found.base_offset, replica))
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
         return ProduceResponse(responses=tuple(topics), throttle_time=NOW)
 
-    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, ErrorCode, int, int]:
+    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, Appended]:
         if acks not in (0, 1, ACKS_ALL):
-            return part.index, None, ErrorCode.invalid_required_acks, -1, -1
+            return part.index, None, Appended(ErrorCode.invalid_required_acks)
         replica, error = self._find(topic, part.index)
         if replica is None:
-            return part.index, None, error, -1, -1
-        appended = replica.append(part.records or b"", acks)
-        return part.index, replica, appended.error, appended.base_offset, appended.end
+            return part.index, None, Appended(error)
+        return part.index, replica, replica.append(part.records, acks)
 
     def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
         replica = self._replicas.get(topic, index)
@@ -240,13 +241,19 @@ def _worth_answering(slices: list[Slice], min_bytes: int) -> bool:
     return got >= min_bytes or not slices
 
 
-def _produced(index: int, error: ErrorCode, base: int) -> PartitionProduceResponse:
+def _produced(index: int, error: ErrorCode, base: int, replica: Replica | None) -> PartitionProduceResponse:
+    optional: dict[str, Any] = {}
+    if error is ErrorCode.not_leader_or_follower and replica is not None:
+        optional["current_leader"] = ProduceLeader(
+            leader_id=replica.state.leader, leader_epoch=replica.state.leader_epoch
+        )
     return PartitionProduceResponse(
         index=index,
         error_code=error,
         base_offset=base if error is ErrorCode.none else -1,
         log_append_time=None,
         record_errors=(),
+        **optional,
     )
 
 
