@@ -19,7 +19,8 @@ from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsets
 
 from images.broker.config import Endpoint
 from images.broker.partition import Role
-from images.broker.replica import Replica, resolve
+from images.broker.replica import Replica
+from images.broker.waiting import resolve
 from images.broker.wire import Connection, ConnectionLost
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]

@@ -259,7 +259,14 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
     return Step(replace(partition, high_watermark=candidate), (moved,))
 
 
-# --- the latest offset ------------------------------------------------------------------------------------------------
+# --- what is certainly known to be committed --------------------------------------------------------------------------
+
+
+def knows_committed(partition: Partition, limits: Limits) -> bool:
+    """Whether everything committed lies below this leader's high watermark: below the LESO it may be stale (RC §6.4.2),
+    so that what is not found among the committed records may still be one of them."""
+    leadership = partition.leading
+    return not limits.rules.applied_high_watermark or partition.high_watermark >= leadership.start
 
 
 def ask_latest(partition: Partition) -> tuple[Partition, int]:
@@ -272,8 +279,8 @@ def ask_latest(partition: Partition) -> tuple[Partition, int]:
 def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool:
     """Whether the high watermark may be told in answer to `question`.
 
-    Below the LESO the local HW may be stale (RC §6.4.2). And a leader that was deposed without knowing it holds an old
-    one: a later leader may have acknowledged more. Such a leader was elected from the ISR or ELR, and acknowledges only
+    It must know of all that is committed. And a leader that was deposed without knowing it holds an old high watermark:
+    a later leader may have acknowledged more. Such a leader was elected from the ISR or ELR, and acknowledges only
     with all of its own ISR; so once every member of the maximal ISR has fetched, in this epoch, upon an answer sent
     after the question, none of them had left this leadership when the question came, and no later leader can have
     acknowledged anything by then. With fewer than min.insync.replicas in the ISR the election may go to an ELR member
@@ -282,7 +289,7 @@ def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool
     leadership = partition.leadership
     if leadership is None:
         return False
-    if limits.rules.applied_high_watermark and partition.high_watermark < leadership.start:
+    if not knows_committed(partition, limits):
         return False
     if not limits.rules.latest_confirmed_by_isr:
         return True

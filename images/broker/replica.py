@@ -7,7 +7,6 @@ is woken when anything changed.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from images.broker.partition import (
 )
 from images.broker.producers import Duplicate, Refuse, judge
 from images.broker.trace import TraceEvent
+from images.broker.waiting import Changes, next_change
 
 ACKS_ALL = -1
 
@@ -100,7 +100,8 @@ class Replica:
         self._trace = trace
         self._clock = clock
         self._propose = propose
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self.changes = Changes()
+        """Told of whenever anything here changed."""
         self._told: dict[int, tuple[int, int, int]] = {}
         """Per follower: connection, newest question and high watermark when its last fetch was answered."""
         self._asking = 0
@@ -110,37 +111,6 @@ class Replica:
         """`topic-partition`, as Kafka names a log directory."""
         return f"{self.topic}-{self.index}"
 
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
-    def watch(self, woken: asyncio.Future[None]) -> None:
-        """Have `woken` resolved at the next change of this replica."""
-        self._waiting[woken] = None
-
-    def unwatch(self, woken: asyncio.Future[None]) -> None:
-        """Forget `woken`, resolved or not."""
-        self._waiting.pop(woken, None)
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def _change(self, until: float) -> bool:
-        """Wait for the next change; False when `until`, a time of the loop, came first."""
-        loop = asyncio.get_running_loop()
-        if loop.time() >= until:
-            return False
-        woken = loop.create_future()
-        self.watch(woken)
-        timer = loop.call_at(until, resolve, woken)
-        try:
-            await woken
-        finally:
-            timer.cancel()
-            self.unwatch(woken)
-        return True
-
     # --- metadata and time --------------------------------------------------------------------------------------------
 
     def apply_view(self, view: View) -> None:
@@ -148,7 +118,7 @@ class Replica:
         before = self.state
         self._take(roles.apply_view(before, view, self._now_ms(), self.limits))
         if self.state is not before:
-            self._wake()  # also for an ISR without a member that is being waited for, which asks for no decision
+            self.changes.tell()  # also for an ISR without a member that is being waited for, which asks for no decision
 
     def tick(self, active: Mapping[int, int]) -> None:
         """Let time pass: lagging members are proposed for removal."""
@@ -203,7 +173,7 @@ class Replica:
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
         self._trace_append(base, self.state.leader_epoch, header)
         self._take(leading.appended(self.state, self.log.epochs, self.log.end, self.limits))
-        self._wake()
+        self.changes.tell()
         return Appended(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
 
     async def committed(self, appended: Appended, until: float) -> ErrorCode:
@@ -216,7 +186,7 @@ class Replica:
                 return ErrorCode.not_leader_or_follower
             if self.state.high_watermark >= appended.end:
                 return ErrorCode.none
-            if not await self._change(until):
+            if not await next_change((self.changes,), until):
                 return ErrorCode.request_timed_out
 
     # --- being fetched from -------------------------------------------------------------------------------------------
@@ -234,7 +204,7 @@ class Replica:
         answer = leading.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._take(answer.step)
         if self._asking:
-            self._wake()
+            self.changes.tell()
         if answer.error is not ErrorCode.none:
             self._trace_fenced("fetch", fetch.leader_epoch, answer.error, fetch.replica)
             return Slice(answer.error)
@@ -297,12 +267,12 @@ class Replica:
         leader_epoch = self.state.leader_epoch
         self.state, question = leading.ask_latest(self.state)
         self._asking += 1
-        self._wake()
+        self.changes.tell()
         try:
             while not leading.confirms_latest(self.state, question, self.limits):
                 if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
                     return ErrorCode.not_leader_or_follower, -1
-                if not await self._change(until):
+                if not await next_change((self.changes,), until):
                     return ErrorCode.offset_not_available, -1
         finally:
             self._asking -= 1
@@ -311,11 +281,14 @@ class Replica:
         self._event("latest_told", high_watermark=self.state.high_watermark)
         return ErrorCode.none, self.state.high_watermark
 
-    def offset_for_time(self, timestamp_ms: int | None) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of the newest
-        record; None when there is none."""
+    def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
+        """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of
+        the newest record; offset and timestamp -1 when there is none, and an error when that is not certain."""
         found = self.log.offset_of_max_timestamp() if timestamp_ms is None else self.log.offset_for_time(timestamp_ms)
-        return found if found is not None and found[0] < leading.readable_end(self.state, self.limits) else None
+        if found is not None and found[0] < leading.readable_end(self.state, self.limits):
+            return ErrorCode.none, *found
+        known = leading.knows_committed(self.state, self.limits)
+        return ErrorCode.none if known else ErrorCode.offset_not_available, -1, -1
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -356,7 +329,7 @@ class Replica:
         if step.decisions:
             for decision in step.decisions:
                 self._carry_out(decision)
-            self._wake()
+            self.changes.tell()
 
     def _carry_out(self, decision: Decision) -> None:
         state = self.state
@@ -463,9 +436,3 @@ class Replica:
         self._event(
             "acknowledged", offset=base, log_end=end, high_watermark=self.state.high_watermark, detail={"acks": acks}
         )
-
-
-def resolve(future: asyncio.Future[None]) -> None:
-    """Resolve a future that may have been resolved already: the callback of a timer that ends a wait."""
-    if not future.done():
-        future.set_result(None)

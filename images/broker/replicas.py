@@ -206,7 +206,7 @@ def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
     for line in lines[2:]:
         topic, _, numbers = line.partition(" ")
         index, _, offset = numbers.partition(" ")
-        if not (index.isdigit() and offset.isdigit()):
+        if not (index.isdecimal() and offset.isdecimal()):
             return {}
         found[topic, int(index)] = int(offset)
     return found

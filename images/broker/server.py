@@ -10,7 +10,8 @@ answers ApiVersions itself.
 - A client that cannot be understood loses its connection, and the log gets one line: garbage, a frame too large,
   an API or version not served. (ApiVersions in an unknown version is answered in version 0 with
   UNSUPPORTED_VERSION, 35, as KIP-511 has it.) Requests of the same connection that came before are answered first.
-- A handler that raises, or returns what cannot be encoded, costs its client the connection and the log one line.
+- A handler that raises, or returns what cannot be encoded, costs its client the connection and the log one line; one
+  that raises `Hangup` does so on purpose.
 
 No handler is cancelled but by `close`.
 """
@@ -43,10 +44,14 @@ from images.broker.schema import Entity
 from images.broker.versions import NoTopics, TopicNames, api_versions, from_canonical, to_canonical
 from images.broker.wire import MAX_FRAME_BYTES, Frames
 
-__all__ = ["Handler", "Request", "Server", "TopicNames"]
+__all__ = ["Handler", "Hangup", "Request", "Server", "TopicNames"]
 
 _MOST_WAITING = 64
 """Requests of one connection that may wait for their turn before it is read no further."""
+
+
+class Hangup(Exception):
+    """A handler has no answer but to close its client's connection; the message says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +210,7 @@ class _Peer(asyncio.Protocol):
             if self._idle is None and not self._server.closed:
                 self._give_up("a handler was cancelled")
             raise
-        except Malformed as error:
+        except (Malformed, Hangup) as error:
             self._give_up(str(error))
         except Exception as error:
             self._give_up(f"a handler failed: {_described(error)}")
