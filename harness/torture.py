@@ -83,6 +83,8 @@ class Tally:
     first_found: int | None = None
     """The least seed that came out invalid among those run."""
     found_by: tuple[str, ...] = ()
+    found_with: tuple[str, ...] = ()
+    """The families that bit in the run that found it."""
     bad_seeds: list[int] = field(default_factory=list)
     """Seeds that did not come out valid."""
     seconds: float = 0.0
@@ -98,7 +100,7 @@ class Tally:
             self.bad_seeds.append(result.seed)
             self.causes.update(result.causes or (NO_CAUSE,))
         if result.validity == "invalid" and (self.first_found is None or result.seed < self.first_found):
-            self.first_found, self.found_by = result.seed, result.causes
+            self.first_found, self.found_by, self.found_with = result.seed, result.causes, result.bitten
 
     def to_json(self) -> dict[str, Any]:
         """The tally as one JSON object."""
@@ -185,7 +187,10 @@ def _tell(console: Console, tally: Tally, result: Result) -> None:
         return
     name = f"without {tally.mutant}" if tally.mutant else "full protocol"
     console.print(
-        f"{name}, seed {result.seed}: {result.validity} ({'; '.join(result.causes)})", highlight=False, markup=False
+        f"{name}, seed {result.seed}: {result.validity} ({'; '.join(result.causes)})",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -206,18 +211,22 @@ def table(tallies: Iterable[Tally]) -> Table:
         "s/run",
         "families",
     ):
-        drawn.add_column(heading)
+        drawn.add_column(heading, no_wrap=heading == "target")
     for tally in tallies:
         causes = tally.found_by if tally.first_found is not None else tuple(tally.causes)
+        families = [f"{family} {count}" for family, count in tally.bitten.most_common()]
+        if tally.mutant:
+            families = list(tally.found_with)
+        elif tally.missing_families:
+            families.append(f"never: {', '.join(tally.missing_families)}")
         drawn.add_row(
             f"without {tally.mutant}" if tally.mutant else "full protocol",
             str(tally.runs),
             *(str(tally.validities[validity]) for validity in ("valid", "invalid", "unknown", "failed")),
             "" if tally.first_found is None else f"seed {tally.first_found}",
-            "\n".join(causes),
+            ", ".join(dict.fromkeys(cause.partition(":")[0] for cause in causes)),
             f"{tally.seconds / max(1, tally.runs):.1f}",
-            "\n".join(f"{family} {count}" for family, count in tally.bitten.most_common())
-            + (f"\nnever: {', '.join(tally.missing_families)}" if not tally.mutant and tally.missing_families else ""),
+            ", ".join(families),
         )
     return drawn
 
