@@ -5,13 +5,15 @@ family must have bitten somewhere. A mutant, one rule switched off, must be foun
 for it ends at the first.
 
 Runs are dealt to as many processes as there are cores; each process makes one run at a time, in a temporary directory
-that it deletes. The result of a seed does not depend on who ran it or what ran beside it.
+that it deletes. The result of a seed does not depend on who ran it or what ran beside it: the first seeds of the full
+protocol are run once more, in other processes that hash strings differently, and must end in the same digests.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
+import multiprocessing.pool
+import os
 import sys
 import time
 from collections import Counter
@@ -153,25 +155,60 @@ def torture(
     mutants: Iterable[str] = MUTANTS,
     mutant_seeds: Sequence[int],
     jobs: int,
+    repeats: int = 0,
     out: Path | None = None,
 ) -> int:
-    """Run everything, print the table, and return 0 when every target passed, else 1."""
+    """Run everything, print the table, and return 0 when every target passed, else 1.
+
+    `repeats` is how many of the full protocol's seeds are run twice and compared.
+    """
     tallies = {target: Tally(target) for target in ((FULL,) if len(seeds) else ())} | {
         mutant: Tally(mutant) for mutant in mutants
     }
     began = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=_RUNS_PER_PROCESS) as pool:
+    digests: dict[int, str] = {}
+    with _pool(jobs, hash_seed=1) as pool, console.status("") as status:
         for target, tally in tallies.items():
             for result in _results(pool, target, seeds if target == FULL else mutant_seeds, jobs):
                 tally.add(result)
+                if target == FULL:
+                    digests[result.seed] = result.digest
                 _tell(console, tally, result)
+                status.update(f"{_name(target)}: {tally.runs} runs")
                 if target != FULL and tally.first_found is not None:
                     break
+    again = [seed for seed in seeds[:repeats] if digests[seed]]
+    repeated: list[Result] = []
+    if again:
+        with _pool(jobs, hash_seed=2) as pool:
+            repeated = pool.map(make, [Job(FULL, seed) for seed in again], chunksize=1)
+    different = [result.seed for result in repeated if result.digest != digests[result.seed]]
     console.print(table(tallies.values()))
+    if again:
+        console.print(
+            f"{len(again) - len(different)} of {len(again)} seeds ended in the same digest in another process with "
+            "another PYTHONHASHSEED" + (f"; not: {', '.join(map(str, different))}" if different else ""),
+            highlight=False,
+        )
     console.print(f"{time.perf_counter() - began:.0f} s on {jobs} processes", highlight=False)
     if out is not None:
-        out.write_text(json.dumps([tally.to_json() for tally in tallies.values()], indent=2) + "\n", encoding="utf-8")
-    return 0 if all(tally.passed for tally in tallies.values()) else 1
+        found = {
+            "targets": [tally.to_json() for tally in tallies.values()],
+            "repeated": len(again),
+            "different": different,
+        }
+        out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return 0 if not different and all(tally.passed for tally in tallies.values()) else 1
+
+
+def _pool(jobs: int, *, hash_seed: int) -> multiprocessing.pool.Pool:
+    """New processes that hash strings by `hash_seed`: told by the environment, which they and their successors get."""
+    os.environ["PYTHONHASHSEED"] = str(hash_seed)
+    return multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=_RUNS_PER_PROCESS)
+
+
+def _name(target: str) -> str:
+    return f"without {target}" if target else "full protocol"
 
 
 def _results(pool: multiprocessing.pool.Pool, target: str, seeds: Sequence[int], jobs: int) -> Iterator[Result]:
@@ -185,9 +222,8 @@ def _tell(console: Console, tally: Tally, result: Result) -> None:
     """A line for everything noteworthy: what the full protocol did not pass, and each mutant's first find."""
     if result.validity == "valid" or (tally.mutant != FULL and result.validity == "unknown"):
         return
-    name = f"without {tally.mutant}" if tally.mutant else "full protocol"
     console.print(
-        f"{name}, seed {result.seed}: {result.validity} ({'; '.join(result.causes)})",
+        f"{_name(tally.mutant)}, seed {result.seed}: {result.validity} ({'; '.join(result.causes)})",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -220,7 +256,7 @@ def table(tallies: Iterable[Tally]) -> Table:
         elif tally.missing_families:
             families.append(f"never: {', '.join(tally.missing_families)}")
         drawn.add_row(
-            f"without {tally.mutant}" if tally.mutant else "full protocol",
+            _name(tally.mutant),
             str(tally.runs),
             *(str(tally.validities[validity]) for validity in ("valid", "invalid", "unknown", "failed")),
             "" if tally.first_found is None else f"seed {tally.first_found}",

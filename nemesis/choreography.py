@@ -32,7 +32,7 @@ class ZombieFollower(Fault):
     4. L is cut from the controllers until K leads. F follows K and cuts its log to K's.
     5. K is cut from the controllers before it can have F back in the ISR; L is back with them, leads again, and has
        heard nothing of K.
-    6. The fetch that was held reaches L, and no other one does for a while. L stalls, so that F may be elected.
+    6. The fetch that was held reaches L, whose answers do not reach F. L stalls, so that F may be elected.
     """
 
     name: ClassVar[str] = "zombie-follower"
@@ -70,10 +70,9 @@ class ZombieFollower(Fault):
         await site.cut(both_ways([successor], controllers))
         await _until_led_by(site, self.partition, leader, 2 * patience_s)
         await site.sleep(0.05 * patience_s)
+        await site.cut([Link(leader, follower)])
         await release()
-        await site.sleep(site.random.uniform(0.001, 0.01))
-        await site.cut([Link(follower, leader)])
-        await site.sleep(site.random.uniform(0.2, 0.8) * patience_s)
+        await site.sleep(site.random.uniform(0.05, 0.8) * patience_s)
         await site.pause(leader)
         await site.sleep(2 * patience_s)
 
@@ -219,7 +218,7 @@ class HiddenCommit(Fault):
 class LostIncarnation(Fault):
     """A leader asks for a follower that meanwhile lost what it was judged by.
 
-    L leads; the victim is another broker, or the leader of the moment and then nothing but a power loss.
+    L leads; a victim that leads stalls first until another broker does.
 
     1. The victim is cut from L until it is out of the ISR.
     2. What L sends to the controllers is held, and the victim catches up: L asks for it, the controllers do not hear.
@@ -242,24 +241,29 @@ class LostIncarnation(Fault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = site.cluster.controllers
-        (leader,) = await site.find((f"leader/{self.partition}",))
         (victim,) = await site.find((self.victim,))
-        if victim == leader:
-            await site.power_off(victim, self.keep)
+        if await site.leader(self.partition) == victim:
+            wake = await site.pause(victim)
+            await site.sleep(1.3 * patience_s)
+            await wake()
+            await site.sleep(0.3 * patience_s)
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        if leader == victim:
+            site.notes.append("the victim leads")
             return
-        apart = await site.cut(both_ways([victim], [leader]))
+        apart = await site.cut([Link(leader, victim)])
         await site.sleep(site.random.uniform(1.2, 1.6) * patience_s)
         silent = await site.cut(both_ways([victim], controllers))
-        await site.sleep(site.random.uniform(0.5, 0.7) * patience_s)
+        await site.sleep(site.random.uniform(0.45, 0.55) * patience_s)
         unheard = await site.cut(one_way([leader], controllers))
         await apart()
-        await site.sleep(site.random.uniform(0.05, 0.2) * patience_s)
+        await site.sleep(site.random.uniform(0.2, 0.4) * patience_s)
         start = await site.power_off(victim, self.keep)
         await site.cut(both_ways([victim], [leader]))
-        await site.sleep(0.2 * patience_s)
+        await site.sleep(site.random.uniform(0.15, 0.2) * patience_s)
         await silent()
         await start()
-        await site.sleep(site.random.uniform(0.2, 0.3) * patience_s)
+        await site.sleep(site.random.uniform(0.15, 0.25) * patience_s)
         await unheard()
         await site.sleep(site.random.uniform(0.05, 0.5) * patience_s)
         for node in site.cluster.brokers:

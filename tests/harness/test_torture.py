@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from harness.torture import FULL, Result, Tally, torture
@@ -44,11 +45,14 @@ def test_a_mutant_passes_once_it_is_found() -> None:
     assert (found.first_found, found.found_by) == (1, ("loss: lost-append",))
 
 
-def test_runs_are_dealt_to_processes_and_told_in_a_table(tmp_path: Path) -> None:
+def test_runs_are_dealt_to_processes_and_told_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
     console = Console(record=True, width=200)
     out = tmp_path / "torture.json"
-    torture(console, seeds=range(1), mutants=["idempotent_dedupe"], mutant_seeds=range(3), jobs=2, out=out)
-    full, mutant = json.loads(out.read_text())
+    torture(console, seeds=range(1), mutants=["idempotent_dedupe"], mutant_seeds=range(3), jobs=2, repeats=1, out=out)
+    found = json.loads(out.read_text())
+    full, mutant = found["targets"]
+    assert (found["repeated"], found["different"]) == (1, [])
     assert (full["runs"], full["validities"]) == (1, {"valid": 1})
     assert mutant["first_found"] is not None
     told = console.export_text()
