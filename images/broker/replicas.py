@@ -95,19 +95,23 @@ class Replicas:
             replica.tick(self.active)
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write down the high watermarks, replacing the file as a whole."""
+        """Write down the high watermarks, replacing the file as a whole; while no replica has been opened, the file of
+        the last life stands."""
+        if not self._applied:
+            return
         lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
         text = "\n".join(["0", str(len(lines)), *lines, ""])
         write_durably(self._doors.files, HIGH_WATERMARKS, text.encode())
 
-    def close(self) -> None:
-        """Stop fetching, write everything down and close the logs cleanly."""
+    def close(self) -> bool:
+        """Stop fetching, write everything down and close the logs cleanly. Returns whether every record is certain to
+        survive. Raises OSError."""
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
+        written = [replica.log.close(clean=True) for replica in self]
         self.checkpoint_high_watermarks()
-        for replica in self._replicas.values():
-            replica.log.close(clean=True)
+        return all(written)
 
     def _open(self, topic: TopicImage, partition: PartitionImage) -> Replica:
         directory = f"{topic.name}-{partition.index}"

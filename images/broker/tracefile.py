@@ -28,7 +28,12 @@ class TraceFile:
     def append(self, event: TraceEvent) -> None:
         """Write one event. Raises OSError."""
         row = {"time_ns": time.time_ns()} | {name: getattr(event, name) for name in _FIELDS}
-        self._file.write(json.dumps(row, separators=(",", ":"), default=dict).encode() + b"\n")
+        line = json.dumps(row, separators=(",", ":"), default=dict).encode() + b"\n"
+        try:
+            while line:  # a nearly full disk takes a part and refuses the rest
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._file.name) from None
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from kio.schema.produce.v11 import request as producing
 from images.broker import batch as batches
 from images.broker.config import NodeConfig
 from images.broker.doors import Doors
+from images.broker.files import read_whole
 from images.broker.frozen import FrozenMap
 from images.broker.messages import SUPPORTED, Api, encode_response
 from images.broker.metadata import (
@@ -32,7 +33,7 @@ from images.broker.metadata import (
 )
 from images.broker.partition import ReplicaFetch
 from images.broker.replica import Replica
-from images.broker.replicas import Replicas
+from images.broker.replicas import HIGH_WATERMARKS, Replicas
 from images.broker.server import Hangup, Request
 from images.broker.serving import Serving
 from images.broker.trace import TraceEvent
@@ -60,15 +61,7 @@ class Broker:
     def __init__(self, *, min_isr: int = 1) -> None:
         self.disk = DiskModel()
         self.trace: list[TraceEvent] = []
-        loop = asyncio.get_running_loop()
-        self.replicas = Replicas(
-            CONFIG,
-            Doors(self.disk, Random(1), self.trace.append, lambda line: None),
-            loop.time,
-            lambda: 0,
-            lambda replica, proposal: None,
-            _never_run,
-        )
+        self.restart()
         self.image = ClusterImage().apply_all(
             [
                 *(RegisterBroker(broker, f"incarnation {broker}", f"b{broker}", 9092) for broker in (1, 2, 3)),
@@ -82,8 +75,19 @@ class Broker:
             ],
             0,
         )
-        self.serving = Serving(self.replicas, lambda: self.image, fetch_max_bytes=1 << 20, latest_timeout_s=0.02)
         self.replicas.apply(self.image)
+
+    def restart(self) -> None:
+        """Another life on the same disk, which knows of no metadata yet."""
+        self.replicas = Replicas(
+            CONFIG,
+            Doors(self.disk, Random(1), self.trace.append, lambda line: None),
+            asyncio.get_running_loop().time,
+            lambda: 0,
+            lambda replica, proposal: None,
+            _never_run,
+        )
+        self.serving = Serving(self.replicas, lambda: self.image, fetch_max_bytes=1 << 20, latest_timeout_s=0.02)
 
     def partition(self, index: int = 0) -> Replica:
         found = self.replicas.get("t", index)
@@ -490,20 +494,25 @@ def test_high_watermarks_survive_a_restart_and_a_damaged_checkpoint_costs_only_t
         broker.replicas.checkpoint_high_watermarks()
         for content, expected in ((None, 1), (b"0\n1\nt 0 \xc2\xb2\n", 0), (b"0\n9\nt 0 1\n", 0), (b"\xff", 0)):
             if content is not None:
-                broker.disk.delete("replication-offset-checkpoint")
-                broker.disk.open("replication-offset-checkpoint").append(content)
-            again = Broker.__new__(Broker)
-            again.__dict__ |= broker.__dict__
-            again.replicas = Replicas(
-                CONFIG,
-                Doors(broker.disk, Random(1), broker.trace.append, lambda line: None),
-                asyncio.get_running_loop().time,
-                lambda: 0,
-                lambda replica, proposal: None,
-                _never_run,
-            )
-            again.elect(2, 5)
-            assert again.partition().state.high_watermark == expected
-            assert again.partition().log.end == 1
+                broker.disk.delete(HIGH_WATERMARKS)
+                broker.disk.open(HIGH_WATERMARKS).append(content)
+            broker.restart()
+            broker.elect(2, 5)
+            assert broker.partition().state.high_watermark == expected
+            assert broker.partition().log.end == 1
+
+    run(scenario)
+
+
+def test_a_broker_that_leaves_before_it_opened_a_replica_leaves_the_high_watermarks_as_they_were() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        await broker.produce((0, produced(b"a")))
+        assert broker.replicas.close()
+        before = read_whole(broker.disk, HIGH_WATERMARKS)
+        broker.restart()
+        assert broker.replicas.close()
+        assert read_whole(broker.disk, HIGH_WATERMARKS) == before
+        assert b"t 0 1" in (before or b"")
 
     run(scenario)
