@@ -117,7 +117,6 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
                 follower.id,
                 fetch.offset,
                 fetch.broker_epoch,
-                partition.leader_epoch,
                 caught_up_ms,
                 now_ms,
                 partition.log_end,
@@ -128,7 +127,11 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
 
 
 def _consider_join(partition: Partition, replica: int, active: Mapping[int, int], limits: Limits) -> Step:
-    """Propose a follower for the ISR if its own fetch, just recorded, shows that it holds all that is committed."""
+    """Propose a follower for the ISR if what is recorded of it shows that it holds all that is committed.
+
+    To be asked within its own fetch only: what was recorded earlier may have been true of a replica that has since been
+    removed, emptied and added again (RC §6.5.4).
+    """
     leadership = partition.leading
     if replica in partition.isr or leadership.proposed is not None or leadership.doubtful:
         return Step(partition)
@@ -137,8 +140,6 @@ def _consider_join(partition: Partition, replica: int, active: Mapping[int, int]
         return Step(partition)
     rules = limits.rules
     if rules.leso_gates_isr_join and follower.log_end < leadership.start:
-        return Step(partition)
-    if rules.current_epoch_fetch_gates_isr_join and follower.leader_epoch != partition.leader_epoch:
         return Step(partition)
     if rules.fenced_stay_out_of_isr and active.get(replica) != follower.broker_epoch:
         return Step(partition)
@@ -178,6 +179,11 @@ def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits
     if leadership.doubtful:
         # Committing the ISR as it is moves the partition epoch past every request that is still on its way.
         return _propose(partition, partition.isr, active, "settle")
+    if not limits.rules.current_epoch_fetch_gates_isr_join:
+        for follower in leadership.followers:
+            joined = _consider_join(partition, follower.id, active, limits)
+            if joined.decisions:
+                return joined
     return Step(partition)
 
 

@@ -54,8 +54,6 @@ class Follower:
     log_end: int | None = None
     """Where its last accepted fetch began; None until it has been heard in this leadership."""
     broker_epoch: int = -1
-    leader_epoch: int = NO_EPOCH
-    """The leader epoch in which that fetch was received."""
     caught_up_ms: int = 0
     """The last time at which it is known to have had everything the leader had."""
     fetched_ms: int = 0

@@ -58,7 +58,7 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
 
 def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> Step:
     """Begin a leadership. A leader that is elected again keeps its followers' positions (their high watermark would
-    stall otherwise) but counts them as heard in the earlier epoch, which does not suffice to join the ISR."""
+    stall otherwise); to join the ISR they do not suffice, that takes a fetch of its own."""
     followers = []
     for replica in known.replicas:
         if replica == known.node:
