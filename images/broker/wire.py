@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError as error:
             connection._lose("gave up connecting")
             raise CallTimeout(f"{host}:{port}: no connection in {connect_timeout} s", sent=False) from error
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: nothing that could be the name of a host
             connection._lose("could not connect")
             raise ConnectionLost(f"{host}:{port}: {error}", sent=False) from error
         return connection
