@@ -235,14 +235,15 @@ class BrokerNode:
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: ask the controller to move leadership away, and wait until it has."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._config.seconds("controlled.shutdown.timeout.ms")
-        while loop.time() < until:
-            answer = await self._beat(shutting_down=True)
-            if answer is not None and answer.error_code is ErrorCode.none and answer.should_shut_down:
-                return
-            await asyncio.sleep(min(self._backoff_s, max(0.0, until - loop.time())))
-        self._doors.log("leaving without having handed everything over: the time for it is up")
+        try:
+            async with asyncio.timeout(self._config.seconds("controlled.shutdown.timeout.ms")):
+                while True:
+                    answer = await self._beat(shutting_down=True)
+                    if answer is not None and answer.error_code is ErrorCode.none and answer.should_shut_down:
+                        return
+                    await asyncio.sleep(self._backoff_s)
+        except TimeoutError:
+            self._doors.log("leaving without having handed everything over: the time for it is up")
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 

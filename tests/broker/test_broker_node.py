@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from images.broker.broker_node import CLEAN_SHUTDOWN, leave_clean_shutdown, take_clean_shutdown
+from images.broker.controller_channel import ControllerChannel
 from images.broker.files import RealFile
 from images.broker.replicas import HIGH_WATERMARKS
 from images.broker.serving import Serving
@@ -89,6 +90,31 @@ def test_a_broker_that_could_not_write_everything_down_does_not_claim_a_clean_en
             async with cluster.broker():
                 await cluster.produce(b"b")
         assert [event.detail["clean"] for event in cluster.told("registered")] == [False, False]
+
+    run(scenario)
+
+
+def test_a_broker_does_not_wait_for_a_silent_controller_longer_than_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ControllerChannel.call
+
+    async def silent(self: ControllerChannel, request: Any, extra_timeout_s: float = 0.0) -> Any:
+        if getattr(request, "want_shut_down", False):
+            await asyncio.sleep(30)
+        return await call(self, request, extra_timeout_s)
+
+    monkeypatch.setattr(ControllerChannel, "call", silent)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled(), cluster.broker() as (life, stopping):
+            await cluster.create_topic()
+            stopping.set()
+            async with asyncio.timeout(5):
+                await life
+        assert "leaving without having handed everything over" in cluster.lines[-2]
+        assert cluster.files.exists(CLEAN_SHUTDOWN)
 
     run(scenario)
 
