@@ -247,7 +247,7 @@ def table(tallies: Iterable[Tally]) -> Table:
         "s/run",
         "families",
     ):
-        drawn.add_column(heading, no_wrap=heading == "target")
+        drawn.add_column(heading, no_wrap=heading == "target", min_width=16 if heading == "by" else None)
     for tally in tallies:
         causes = tally.found_by if tally.first_found is not None else tuple(tally.causes)
         families = [f"{family} {count}" for family, count in tally.bitten.most_common()]
