@@ -463,3 +463,16 @@ def _with_batch(epochs: EpochCache, header: Header) -> EpochCache:
         # the older one's own entry would be moved up with it.
         epochs = epochs.truncate_end(header.base_offset)
     return epochs.assign(header.leader_epoch, header.base_offset) if header.leader_epoch >= 0 else epochs
+
+
+def holds_records(files: Files, directory: str) -> bool:
+    """Whether a log in `directory`, opened or not, has as much as a byte in any segment. Raises OSError."""
+    for name in files.list(directory):
+        if base_offset_of(name) is not None:
+            file = files.open(f"{directory}/{name}")
+            try:
+                if file.size():
+                    return True
+            finally:
+                file.close()
+    return False

@@ -33,7 +33,7 @@ from images.broker.metadata import (
 )
 from images.broker.partition import ReplicaFetch
 from images.broker.replica import Replica
-from images.broker.replicas import HIGH_WATERMARKS, Replicas
+from images.broker.replicas import HIGH_WATERMARKS, PARTITION_METADATA, Replicas
 from images.broker.server import Hangup, Request
 from images.broker.serving import Serving
 from images.broker.trace import TraceEvent
@@ -514,5 +514,45 @@ def test_a_broker_that_leaves_before_it_opened_a_replica_leaves_the_high_waterma
         assert broker.replicas.close()
         assert read_whole(broker.disk, HIGH_WATERMARKS) == before
         assert b"t 0 1" in (before or b"")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version: 0\ntopic_id: 0000002a\n", b"\xff" * 40], ids=["empty", "torn", "damaged"]
+)
+def test_records_whose_topic_cannot_be_told_are_not_deleted(content: bytes) -> None:
+    """A replica that starts empty may still be a candidate for leadership, and then everybody loses what it lost."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        await broker.produce((0, produced(b"a")))
+        assert broker.replicas.close()
+        for index in (0, 1):
+            broker.disk.delete(f"t-{index}/{PARTITION_METADATA}")
+            broker.disk.open(f"t-{index}/{PARTITION_METADATA}").append(content)
+        broker.restart()
+        with pytest.raises(OSError, match=f"t-0/{PARTITION_METADATA}"):
+            broker.elect(1, 1)
+        assert broker.disk.open("t-0/00000000000000000000.log").size() > 0
+        broker.disk.delete("t-0")
+        broker.restart()
+        broker.elect(1, 1)
+        assert broker.partition(1).log.end == 0, "nothing was there to be lost"
+
+    run(scenario)
+
+
+def test_what_is_left_of_a_deleted_namesake_is_not_taken_over() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        await broker.produce((0, produced(b"a")), (1, produced(b"b")))
+        assert broker.replicas.close()
+        broker.disk.delete(f"t-0/{PARTITION_METADATA}")
+        broker.disk.delete(f"t-1/{PARTITION_METADATA}")
+        broker.disk.open(f"t-1/{PARTITION_METADATA}").append(f"version: 0\ntopic_id: {uuid.UUID(int=41)}\n".encode())
+        broker.restart()
+        broker.elect(1, 1)
+        assert [broker.partition(index).log.end for index in (0, 1)] == [0, 0]
 
     run(scenario)
