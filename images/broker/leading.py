@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -53,7 +53,7 @@ def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
 
 def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Limits) -> Step:
     """The leader's log grew to `log_end`."""
-    return advance_high_watermark(replace(partition, epochs=epochs, log_end=log_end), limits)
+    return advance_high_watermark(partition._replace(epochs=epochs, log_end=log_end), limits)
 
 
 def readable_end(partition: Partition, limits: Limits) -> int:
@@ -63,8 +63,7 @@ def readable_end(partition: Partition, limits: Limits) -> int:
     return partition.log_end
 
 
-@dataclass(frozen=True, slots=True)
-class FetchStep:
+class FetchStep(NamedTuple):
     """A leader's answer to a follower's fetch: an error, a diverging (epoch, end offset), or permission to read."""
 
     step: Step
@@ -123,7 +122,7 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
                 max(follower.heard, fetch.heard),
             )
         followers.append(follower)
-    return replace(partition, leadership=replace(leadership, followers=tuple(followers)))
+    return partition._replace(leadership=leadership._replace(followers=tuple(followers)))
 
 
 def _consider_join(partition: Partition, replica: int, active: Mapping[int, int], limits: Limits) -> Step:
@@ -156,7 +155,7 @@ def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int
         # A member that has not fetched in this leadership is vouched for by the metadata that made it a member.
         epochs.append(follower.broker_epoch if follower is not None and heard else active.get(member, -1))
     return Step(
-        replace(partition, leadership=replace(leadership, proposed=members)),
+        partition._replace(leadership=leadership._replace(proposed=members)),
         (ProposeIsr(members, tuple(epochs), partition.leader_epoch, partition.partition_epoch, reason),),
     )
 
@@ -196,11 +195,10 @@ def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits)
         or answer.partition_epoch <= partition.partition_epoch
     ):
         return Step(partition)
-    committed = replace(
-        partition,
+    committed = partition._replace(
         isr=answer.isr,
         partition_epoch=answer.partition_epoch,
-        leadership=replace(leadership, proposed=None, doubtful=()),
+        leadership=leadership._replace(proposed=None, doubtful=()),
     )
     step = advance_high_watermark(committed, limits)
     return Step(step.partition, (IsrSettled(answer.isr, committed=True), *step.decisions))
@@ -223,7 +221,7 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)
         doubtful = tuple(sorted({*doubtful, *added}))
-    settled = replace(partition, leadership=replace(leadership, proposed=None, doubtful=doubtful))
+    settled = partition._replace(leadership=leadership._replace(proposed=None, doubtful=doubtful))
     return Step(settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),))
 
 
@@ -262,7 +260,7 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
     if candidate <= partition.high_watermark:
         return Step(partition)
     moved = HighWatermarkMoved(partition.high_watermark, candidate, quorum, tuple(positions))
-    return Step(replace(partition, high_watermark=candidate), (moved,))
+    return Step(partition._replace(high_watermark=candidate), (moved,))
 
 
 # --- what is certainly known to be committed --------------------------------------------------------------------------
@@ -279,7 +277,7 @@ def ask_latest(partition: Partition) -> tuple[Partition, int]:
     """A client asks for the latest offset: the state that remembers, and the number of the question."""
     leadership = partition.leading
     number = leadership.questions + 1
-    return replace(partition, leadership=replace(leadership, questions=number)), number
+    return partition._replace(leadership=leadership._replace(questions=number)), number
 
 
 def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool:

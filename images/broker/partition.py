@@ -16,8 +16,9 @@ it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -46,8 +47,7 @@ class Limits:
     rules: Rules
 
 
-@dataclass(frozen=True, slots=True)
-class Follower:
+class Follower(NamedTuple):
     """What a leader knows of one other replica. Position and broker epoch come from one and the same fetch."""
 
     id: int
@@ -63,8 +63,7 @@ class Follower:
     """The newest question for the latest offset that it has been heard from since (see `confirms_latest`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(NamedTuple):
     """What a replica holds only while it leads."""
 
     start: int
@@ -85,14 +84,13 @@ class Leadership:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """The state of one replica."""
 
     node: int
     log_start: int = 0
     log_end: int = 0
-    epochs: EpochCache = field(default_factory=EpochCache)
+    epochs: EpochCache = EpochCache()
     high_watermark: int = 0
     role: Role = Role.NONE
     replicas: tuple[int, ...] = ()
@@ -125,8 +123,7 @@ class View:
     partition_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetch:
+class ReplicaFetch(NamedTuple):
     """A Fetch of a follower, as far as the protocol looks at it."""
 
     replica: int
@@ -228,8 +225,7 @@ class IsrSettled:
 Decision = BecameLeader | BecameFollower | Resigned | Truncate | HighWatermarkMoved | ProposeIsr | IsrSettled
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Where an event leads: the next state, and what the shell must do, in order."""
 
     partition: Partition

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -42,8 +42,7 @@ from images.broker.waiting import Changes, next_change
 ACKS_ALL = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """What became of a produced batch. `end` is exclusive; a duplicate carries the offsets of the first time."""
 
     error: ErrorCode
@@ -53,8 +52,7 @@ class Appended:
     """The leadership in which it was found in the log: only that one can tell that it is committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """What a fetch of one partition is given."""
 
     error: ErrorCode
@@ -216,7 +214,7 @@ class Replica:
         # As in Kafka, a high watermark that moved since the last answer is worth an answer now, but no fetch that is
         # already waiting is woken for it.
         stale = told is None or told[2] != self.state.high_watermark
-        return replace(found, urgent=True) if stale else found
+        return found._replace(urgent=True) if stale else found
 
     def read_for_replica(
         self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool
@@ -357,7 +355,7 @@ class Replica:
         elif isinstance(decision, BecameLeader):
             self._told.clear()
             self.log.assign_epoch(decision.leader_epoch, decision.start)
-            self.state = replace(state, epochs=self.log.epochs)
+            self.state = state._replace(epochs=self.log.epochs)
             self._event("became_leader", offset=decision.start, log_end=state.log_end, members=state.isr)
         elif isinstance(decision, BecameFollower):
             self._event("became_follower", log_end=state.log_end)

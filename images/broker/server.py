@@ -22,10 +22,9 @@ import asyncio
 from asyncio import AbstractEventLoop, AbstractServer, Future, Task
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kio.schema.errors import ErrorCode
 
@@ -54,8 +53,7 @@ class Hangup(Exception):
     """A handler has no answer but to close its client's connection; the message says why, in one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request as a handler sees it."""
 
     api: Api

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
@@ -44,8 +43,7 @@ MEANINGS_SINCE: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
 NOW = timedelta(0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """One partition of a Fetch request, and the replica that answers for it, if this broker has it."""
 
     topic_id: Any
