@@ -47,9 +47,10 @@ from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from checkers.verdict import Verdict
 from images.broker.trace import TraceEvent
 from results import replicas
-from results.encoding import compact, trace_line, verdicts_from_json, verdicts_to_json
+from results.encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.lines import LineWriter, StoreError, fill, read_lines, read_objects
 from results.store import new_run
+from workloads.compact import compact
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import read_jsonl
 

@@ -118,7 +118,7 @@ def decode_varint(frame: bytes, start: int) -> tuple[int, int]:
 
 
 def _milliseconds(value: timedelta) -> int:
-    return round(value.total_seconds() * 1000)
+    return round(value.total_seconds() * 1000) if value else 0  # nearly always it is a throttle time
 
 
 def _timestamp(value: datetime | None) -> int:

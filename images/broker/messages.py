@@ -98,6 +98,8 @@ class _Codec(NamedTuple):
 _codecs: dict[type, _Codec] = {}
 _classes: dict[tuple[int, int, str], type] = {}
 _answers: dict[type, type] = {}
+_requests: dict[tuple[int, int], type] = {}
+"""Request classes by API key and version, as far as they have been asked for."""
 
 
 def request_class(api: Api, version: int | None = None) -> type:
@@ -198,15 +200,21 @@ def decode_request(frame: bytes, head: Head | None = None) -> tuple[Head, Entity
     """Header and message of a request frame of a supported API and version. Raises Malformed."""
     if head is None:
         head = read_head(frame)
-    try:
-        message = _message_class(Api(head.api_key), head.version, "request")
-    except (ValueError, ImportError) as error:
-        raise Malformed(f"no API {head.api_key} in version {head.version}") from error
+    message = _requests.get((head.api_key, head.version)) or _request_asked(head)
     codec = _codecs.get(message) or _codec(message)
     start = head.end
     if codec.tagged_header:
         start = _after_tags(frame, start)
     return head, _read(codec, message, frame, start)
+
+
+def _request_asked(head: Head) -> type:
+    try:
+        message = _message_class(Api(head.api_key), head.version, "request")
+    except (ValueError, ImportError) as error:
+        raise Malformed(f"no API {head.api_key} in version {head.version}") from error
+    _requests[head.api_key, head.version] = message
+    return message
 
 
 def decode_response(message: type, frame: bytes) -> tuple[int, Entity]:

@@ -100,6 +100,9 @@ class Replica:
         self._propose = propose
         self.changes = Changes()
         """Told of whenever anything here changed."""
+        self.offers = Changes()
+        """Told of whenever there may be something for a follower's fetch that is waiting: of every change but a mere
+        move of the high watermark, for which, as in Kafka, no such fetch is answered."""
         self._told: dict[int, tuple[int, int, int]] = {}
         """Per follower: connection, newest question and high watermark when its last fetch was answered."""
         self._asking = 0
@@ -116,7 +119,7 @@ class Replica:
         before = self.state
         self._take(roles.apply_view(before, view, self._now_ms(), self.limits))
         if self.state is not before:
-            self.changes.tell()  # also for an ISR without a member that is being waited for, which asks for no decision
+            self._tell_all()  # also for an ISR without a member that is being waited for, which asks for no decision
 
     def tick(self, active: Mapping[int, int]) -> None:
         """Let time pass: lagging members are proposed for removal."""
@@ -171,7 +174,7 @@ class Replica:
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
         self._trace_append(base, self.state.leader_epoch, header)
         self._take(leading.appended(self.state, self.log.epochs, self.log.end, self.limits))
-        self.changes.tell()
+        self._tell_all()
         return Appended(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
 
     async def committed(self, appended: Appended, until: float) -> ErrorCode:
@@ -265,7 +268,7 @@ class Replica:
         leader_epoch = self.state.leader_epoch
         self.state, question = leading.ask_latest(self.state)
         self._asking += 1
-        self.changes.tell()
+        self._tell_all()
         try:
             while not leading.confirms_latest(self.state, question, self.limits):
                 if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
@@ -327,7 +330,13 @@ class Replica:
         if step.decisions:
             for decision in step.decisions:
                 self._carry_out(decision)
+                if not isinstance(decision, HighWatermarkMoved):
+                    self.offers.tell()
             self.changes.tell()
+
+    def _tell_all(self) -> None:
+        self.changes.tell()
+        self.offers.tell()
 
     def _carry_out(self, decision: Decision) -> None:
         state = self.state

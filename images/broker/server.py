@@ -45,6 +45,7 @@ from images.broker.wire import MAX_FRAME_BYTES, Frames
 
 __all__ = ["Handler", "Hangup", "Request", "Server", "TopicNames"]
 
+_APIS = {int(api): api for api in Api}
 _MOST_WAITING = 64
 """Requests of one connection that may wait for their turn before it is read no further."""
 
@@ -141,10 +142,9 @@ class Server:
     async def answer(self, frame: bytes, connection: int) -> bytes | None:
         """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
         head = read_head(frame)
-        try:
-            api = Api(head.api_key)
-        except ValueError:
-            raise Malformed(f"unknown API {head.api_key}") from None
+        api = _APIS.get(head.api_key)
+        if api is None:
+            raise Malformed(f"unknown API {head.api_key}")
         handler = self._handlers.get(api)
         if handler is None:
             raise Malformed(f"{api.name} is not served here")

@@ -122,7 +122,11 @@ class Serving:
         most = body.max_bytes if _is_replica(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
         enough = min(body.min_bytes, most)
         slices = self._read(asked, request, most, first=True)
-        watched = [item.replica.changes for item in asked if item.replica is not None]
+        watched = [
+            item.replica.offers if _is_replica(replica_id) else item.replica.changes
+            for item in asked
+            if item.replica is not None
+        ]
         while not _worth_answering(slices, enough) and await next_change(watched, until):
             slices = self._read(asked, request, most, first=False)
         if _is_replica(replica_id):

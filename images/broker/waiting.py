@@ -25,15 +25,11 @@ class Changes:
 
     def tell(self) -> None:
         """There has been a change: wake everybody who waits for one."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, {}
         for woken in waiting:
             resolve(woken)
-
-    def _watch(self, woken: asyncio.Future[None]) -> None:
-        self._waiting[woken] = None
-
-    def _unwatch(self, woken: asyncio.Future[None]) -> None:
-        self._waiting.pop(woken, None)
 
 
 async def next_change(watched: Sequence[Changes], until: float) -> bool:
@@ -47,13 +43,13 @@ async def next_change(watched: Sequence[Changes], until: float) -> bool:
     woken = loop.create_future()
     timer = loop.call_at(until, resolve, woken)
     for changes in watched:
-        changes._watch(woken)
+        changes._waiting[woken] = None
     try:
         await woken
     finally:
         timer.cancel()
         for changes in watched:
-            changes._unwatch(woken)
+            changes._waiting.pop(woken, None)
     return True
 
 
