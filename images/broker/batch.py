@@ -143,6 +143,11 @@ def check(batch: bytes) -> Header:
     """
     header = parse(batch)
     _check_frame(header)
+    _check_content(batch, header)
+    return header
+
+
+def _check_content(batch: bytes, header: Header) -> None:
     if header.length + LENGTH_END != len(batch):
         raise CorruptBatch(f"the batch says it has {header.length + LENGTH_END} bytes and has {len(batch)}")
     crc = crc32c(batch[CRC_START:])
@@ -150,7 +155,6 @@ def check(batch: bytes) -> Header:
         raise CorruptBatch(f"CRC-32C is {crc:#010x}, the batch says {header.crc:#010x}")
     if not 0 <= header.count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
         raise CorruptBatch(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
-    return header
 
 
 def check_produced(records: bytes) -> Header:
@@ -160,8 +164,10 @@ def check_produced(records: bytes) -> Header:
     """
     if not records:
         raise InvalidRecord("no record batch, and one is needed")
-    _refuse_several(records)
-    header = check(records)
+    header = parse(records)
+    _check_frame(header)
+    _refuse_several(records, header)
+    _check_content(records, header)
     if header.count != header.last_offset_delta + 1:
         raise InvalidRecord(f"{header.count} records for {header.last_offset_delta + 1} offsets from a producer")
     if header.attributes & _CONTROL_BIT:
@@ -169,9 +175,7 @@ def check_produced(records: bytes) -> Header:
     return header
 
 
-def _refuse_several(records: bytes) -> None:
-    first = parse(records)
-    _check_frame(first)
+def _refuse_several(records: bytes, first: Header) -> None:
     if len(records) - first.size >= HEADER_BYTES:
         second = parse(records, first.size)
         if second.magic == MAGIC and first.size + second.size <= len(records):

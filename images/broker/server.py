@@ -34,7 +34,7 @@ from images.broker.messages import (
     SUPPORTED,
     Api,
     Head,
-    decode_request,
+    RequestDecoder,
     encode_response,
     read_head,
     response_class,
@@ -139,7 +139,7 @@ class Server:
         )
         return encode_response(from_canonical(Api.API_VERSIONS, 0, refusal, self._topics, {}), head.correlation_id)
 
-    async def answer(self, frame: bytes, connection: int) -> bytes | None:
+    async def answer(self, frame: bytes, connection: int, requests: RequestDecoder) -> bytes | None:
         """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
         head = read_head(frame)
         api = _APIS.get(head.api_key)
@@ -152,7 +152,7 @@ class Server:
             if api is Api.API_VERSIONS:
                 return self._refuse_versions(head)
             raise Malformed(f"{api.name} v{head.version} is not supported")
-        _, asked = decode_request(frame, head)
+        asked = requests.decode(frame, head)
         body, names = to_canonical(api, head.version, asked, self._topics)
         answer = await handler(Request(api, head.version, head.client_id, connection, body))
         if answer is None:
@@ -172,6 +172,7 @@ class _Peer(asyncio.Protocol):
         self._task = cast("Task[None]", None)
         self._number = 0
         self._frames = Frames(server._max_frame_bytes)
+        self._requests = RequestDecoder()
         self._waiting: deque[bytes] = deque()
         self._idle: Future[None] | None = None
         self._gone = False
@@ -193,7 +194,7 @@ class _Peer(asyncio.Protocol):
                     if not self._reading and not self._gone and len(self._waiting) < _MOST_WAITING:
                         self._reading = True
                         self._transport.resume_reading()
-                    answer = await self._server.answer(frame, self._number)
+                    answer = await self._server.answer(frame, self._number, self._requests)
                     if answer is not None and not self._gone:
                         self._transport.write(answer)
                 elif self._waiting or not (self._gone or self._frames.broken):
