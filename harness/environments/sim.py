@@ -243,15 +243,13 @@ class SimDeployment:
         machine.node.on_error = lambda text: self._take_log(machine, text)
         incarnation = machine.node.incarnation + 1
 
-        def is_current() -> bool:
-            return machine.node.alive and machine.node.incarnation == incarnation
-
         async def main() -> None:
+            process = machine.node.loop
             doors = Doors(
                 files=machine.node.files,
                 random=self._world.stream(f"node-{node}-{incarnation}"),
-                trace=lambda event: self._take_trace(node, event) if is_current() else None,
-                log=lambda line: self._take_log(machine, line) if is_current() else None,
+                trace=lambda event: self._take_trace(node, event) if process.alive else None,
+                log=lambda line: self._take_log(machine, line) if process.alive else None,
             )
             await run_node(config, doors, asyncio.Event())
 

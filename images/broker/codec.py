@@ -129,7 +129,7 @@ _NO_UUID = bytes(16)
 
 
 def _uuid_bytes(value: UUID | None) -> bytes:
-    return _NO_UUID if value is None else value.bytes
+    return _NO_UUID if value is None else value.int.to_bytes(16)
 
 
 def _measure_tags(frame: bytes, start: int, end: int, known: dict[int, Measure]) -> int:

@@ -190,13 +190,12 @@ class RequestEncoder:
 def encode_response(payload: Entity, correlation_id: int) -> bytes:
     """The whole frame of a response, its 4-byte length first."""
     codec = _codecs.get(type(payload)) or _codec(type(payload))
-    pieces = [b""]
+    pieces: list[bytes] = []
     codec.write(payload, pieces)
+    content = b"".join(pieces)
     if codec.tagged_header:
-        pieces[0] = _RESPONSE_TAGGED.pack(5 + sum(map(len, pieces)), correlation_id)
-    else:
-        pieces[0] = _RESPONSE.pack(4 + sum(map(len, pieces)), correlation_id)
-    return b"".join(pieces)
+        return _RESPONSE_TAGGED.pack(5 + len(content), correlation_id) + content
+    return _RESPONSE.pack(4 + len(content), correlation_id) + content
 
 
 def read_head(frame: bytes) -> Head:

@@ -319,7 +319,8 @@ class Replica:
                 self._trace_append(header.base_offset, header.leader_epoch, header)
         except CorruptBatch as error:
             complaint = f"{self.name}: corrupt batch from the leader: {error}"
-        self.state = following.replicated(self.state, self.log.epochs, self.log.end)
+        if self.log.end != self.state.log_end:
+            self.state = following.replicated(self.state, self.log.epochs, self.log.end)
         self._take(following.on_leader_high_watermark(self.state, leader_high_watermark))
         return complaint
 

@@ -45,7 +45,6 @@ from images.broker.wire import MAX_FRAME_BYTES, Frames
 
 __all__ = ["Handler", "Hangup", "Request", "Server", "TopicNames"]
 
-_APIS = {int(api): api for api in Api}
 _MOST_WAITING = 64
 """Requests of one connection that may wait for their turn before it is read no further."""
 
@@ -69,6 +68,15 @@ class Request(NamedTuple):
 Handler = Callable[[Request], Awaitable[Entity | None]]
 
 
+class _Served(NamedTuple):
+    """What is needed to answer requests of one API, looked up once."""
+
+    api: Api
+    handler: Handler
+    versions: range
+    answer: type
+
+
 class Server:
     """Serves the APIs it has handlers for, and ApiVersions, on one address."""
 
@@ -80,14 +88,17 @@ class Server:
         topic_names: TopicNames | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
-        self._handlers = {**handlers, Api.API_VERSIONS: self._tell_versions}
+        handlers = {**handlers, Api.API_VERSIONS: self._tell_versions}
+        self._served = {
+            int(api): _Served(api, handler, SUPPORTED[api], response_class(api)) for api, handler in handlers.items()
+        }
         self.log = log
         self._topics: TopicNames = topic_names or NoTopics()
         self._max_frame_bytes = max_frame_bytes
         self._listener: AbstractServer | None = None
         self._peers: dict[int, _Peer] = {}
         self._counted = 0
-        self._versions = api_versions(self._handlers)
+        self._versions = api_versions(handlers)
         self.closed = False
 
     async def start(self, host: str, port: int) -> None:
@@ -142,22 +153,20 @@ class Server:
     async def answer(self, frame: bytes, connection: int, requests: RequestDecoder) -> bytes | None:
         """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
         head = read_head(frame)
-        api = _APIS.get(head.api_key)
-        if api is None:
-            raise Malformed(f"unknown API {head.api_key}")
-        handler = self._handlers.get(api)
-        if handler is None:
-            raise Malformed(f"{api.name} is not served here")
-        if head.version not in SUPPORTED[api]:
+        served = self._served.get(head.api_key)
+        if served is None:
+            raise Malformed(_not_served(head.api_key))
+        api = served.api
+        if head.version not in served.versions:
             if api is Api.API_VERSIONS:
                 return self._refuse_versions(head)
             raise Malformed(f"{api.name} v{head.version} is not supported")
         asked = requests.decode(frame, head)
         body, names = to_canonical(api, head.version, asked, self._topics)
-        answer = await handler(Request(api, head.version, head.client_id, connection, body))
+        answer = await served.handler(Request(api, head.version, head.client_id, connection, body))
         if answer is None:
             return None
-        if type(answer) is not response_class(api):
+        if type(answer) is not served.answer:
             raise TypeError(f"{type(answer).__name__} is no answer to {api.name} v{CANONICAL[api]}")
         return encode_response(from_canonical(api, head.version, answer, self._topics, names), head.correlation_id)
 
@@ -260,6 +269,13 @@ class _Peer(asyncio.Protocol):
             self._log(f"closed by the client after {self._frames.partial} bytes of a request")
         self._gone = True
         self._wake()
+
+
+def _not_served(api_key: int) -> str:
+    try:
+        return f"{Api(api_key).name} is not served here"
+    except ValueError:
+        return f"unknown API {api_key}"
 
 
 def _described(error: BaseException) -> str:

@@ -275,7 +275,7 @@ def _produced(index: int, error: ErrorCode, base: int, replica: Replica | None) 
 
 
 def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
-    topics: dict[Any, list[FetchedPartition]] = {}
+    topics: dict[int | None, tuple[Any, list[FetchedPartition]]] = {}  # by number: ids hash in Python
     for item, found in zip(asked, slices, strict=True):
         optional: dict[str, Any] = {}
         if found.diverging is not None:
@@ -284,7 +284,8 @@ def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
         if item.replica is not None and found.error is not ErrorCode.none:
             state = item.replica.state
             optional["current_leader"] = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
-        topics.setdefault(item.topic_id, []).append(
+        key = None if item.topic_id is None else item.topic_id.int
+        topics.setdefault(key, (item.topic_id, []))[1].append(
             FetchedPartition(
                 partition_index=item.partition.partition,
                 error_code=found.error,
@@ -300,6 +301,6 @@ def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
         throttle_time=NOW,
         error_code=ErrorCode.none,
         responses=tuple(
-            FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()
+            FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.values()
         ),
     )
