@@ -156,6 +156,7 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mutant", action="append", metavar="NAME", help="only this mutant, or none; may be repeated (all ten)"
     )
+    parser.add_argument("--repeats", type=int, default=50, metavar="N", help="seeds run twice and compared (50)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="where the seeds begin (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
     parser.add_argument("--out", type=Path, metavar="JSON", help="also write the results here")
@@ -222,7 +223,7 @@ def _spec(options: argparse.Namespace) -> Spec:
         "environment": options.environment,
         "workload": options.workload,
         "faults": options.faults,
-        "time_limit_s": time_limit,
+        "time_limit": time_limit,
         "seed": options.seed,
         "brokers": options.brokers,
         "partitions": options.partitions,
@@ -362,6 +363,7 @@ def _torture(options: argparse.Namespace) -> int:
         mutants=mutants,
         mutant_seeds=range(options.first_seed, options.first_seed + options.mutant_seeds),
         jobs=options.jobs,
+        repeats=options.repeats,
         out=options.out,
     )
 

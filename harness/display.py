@@ -21,6 +21,10 @@ from harness.outcome import Outcome, Progress
 from harness.spec import Spec
 
 _REDRAW_S = 0.1
+_SHOWN = {
+    "availability": ("acks_share", "unavailable_seconds_longest", "append_ms_p50", "append_ms_p99", "append_ms_max"),
+}
+"""Figures worth a line in the summary, of a checker that has many; verdict.json and the report have all."""
 _COLOURS = {Validity.VALID: "green", Validity.UNKNOWN: "yellow", Validity.INVALID: "bold red"}
 _MARKS = {Validity.VALID: "✓", Validity.UNKNOWN: "?", Validity.INVALID: "✗"}
 
@@ -103,7 +107,8 @@ def verdict_table(verdicts: Iterable[Verdict]) -> Table:
 
 
 def _figures(verdict: Verdict) -> str:
-    return "  ".join(f"{name} {_number(value)}" for name, value in verdict.figures.items() if value)
+    shown = _SHOWN.get(verdict.checker, tuple(verdict.figures))
+    return "  ".join(f"{name} {_number(verdict.figures[name])}" for name in shown if verdict.figures.get(name))
 
 
 def _number(value: float) -> str:

@@ -182,8 +182,9 @@ class _Performance:
             async def break_and_recover() -> None:
                 await nemesis.run(until_s)
                 self.enter("recovering")
-                missing = await watch.until_whole(until_s + spec.recovery_limit_s)
-                self._recovery = self._recovered(missing, loop.time() - until_s)
+                missing = await watch.until_whole(until_s + spec.recovery_limit_s, spec.steady_s)
+                whole_s = watch.whole_since_s if watch.whole_since_s is not None else loop.time()
+                self._recovery = self._recovered(missing, whole_s - until_s)
 
             await asyncio.gather(workload.run(until_s), break_and_recover())
 
@@ -197,7 +198,8 @@ class _Performance:
             await workload.close()
             ticking.cancel()
             collected = True
-            await deployment.collect(self._directory.nodes_path)
+            with self._directory.collecting() as nodes:
+                await deployment.collect(nodes)
         finally:
             ticking.cancel()
             watch.close()
@@ -221,19 +223,23 @@ class _Performance:
             return bool(deployment.crashes)
 
         try:
-            _none_missing(await brokers.until_whole(deadline_s, crashed), deployment)
+            _none_missing(await brokers.until_whole(deadline_s, in_vain=crashed), deployment)
         finally:
             brokers.close()
         await set_up()
-        _none_missing(await watch.until_whole(deadline_s, crashed), deployment)
+        _none_missing(await watch.until_whole(deadline_s, in_vain=crashed), deployment)
 
     def _make_nemesis(self, deployment: Deployment) -> Nemesis:
-        schedule = self._spec.schedule(
+        spec = self._spec
+        schedule = spec.schedule(
             deployment.brokers, deployment.controllers, deployment.stream("schedule"), deployment.lacks
         )
         unmet = schedule.unmet(deployment.lacks)
         if unmet:
             raise NotCarriedOut(unmet)
+        # The same run as a spec that spells every fault out: what one reads, edits, or makes smaller.
+        text = replace(spec, families=(), script=schedule).to_yaml()
+        (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
         return Nemesis(deployment, schedule, deployment.stream("nemesis"), self._record_fault, TOPIC)
 
     def _record_fault(self, injection: Injection) -> None:

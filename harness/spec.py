@@ -149,6 +149,13 @@ class Spec:
         return int(self.settings["min.insync.replicas"])
 
     @property
+    def steady_s(self) -> float:
+        """How long a cluster must stay whole to be believed: longer than a leader believes in a silent follower, and a
+        controller in a silent broker."""
+        names = ("replica.lag.time.max.ms", "broker.session.timeout.ms")
+        return sum(int(self.settings[name]) for name in names if name in self.settings) / 1000
+
+    @property
     def faults_asked(self) -> bool:
         """Whether anything is to go wrong in the run."""
         return bool(self.families or self.script)
@@ -170,7 +177,7 @@ class Spec:
             controllers=tuple(controllers),
             partitions=self.partitions,
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
-            patience_s=int(self.settings["broker.session.timeout.ms"]) / 1000,
+            patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             lacks=lacks,
         )
         return draw(random, ground, self.time_limit_s, self.families)

@@ -5,20 +5,22 @@ family must have bitten somewhere. A mutant, one rule switched off, must be foun
 for it ends at the first.
 
 Runs are dealt to as many processes as there are cores; each process makes one run at a time, in a temporary directory
-that it deletes. The result of a seed does not depend on who ran it or what ran beside it.
+that it deletes. The result of a seed does not depend on who ran it or what ran beside it: the first seeds of the full
+protocol are run once more, in other processes that hash strings differently, and must end in the same digests.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
+import multiprocessing.pool
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nemesis.schedule import FAIR_FAMILIES
 
@@ -26,8 +28,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+NO_CAUSE: Final = "without a stated cause"
 FULL: Final = ""
 """The target that switches nothing off."""
+
+_RUNS_PER_PROCESS: Final = 50
+"""A process is replaced after so many runs: what killed nodes left unfinished is never freed, on purpose."""
 
 MUTANTS: tuple[str, ...] = (
     "fence_fetch_epoch",
@@ -79,6 +85,8 @@ class Tally:
     first_found: int | None = None
     """The least seed that came out invalid among those run."""
     found_by: tuple[str, ...] = ()
+    found_with: tuple[str, ...] = ()
+    """The families that bit in the run that found it."""
     bad_seeds: list[int] = field(default_factory=list)
     """Seeds that did not come out valid."""
     seconds: float = 0.0
@@ -92,9 +100,14 @@ class Tally:
         self.seconds += result.seconds
         if result.validity != "valid":
             self.bad_seeds.append(result.seed)
-            self.causes.update(result.causes)
+            self.causes.update(result.causes or (NO_CAUSE,))
         if result.validity == "invalid" and (self.first_found is None or result.seed < self.first_found):
-            self.first_found, self.found_by = result.seed, result.causes
+            self.first_found, self.found_by, self.found_with = result.seed, result.causes, result.bitten
+
+    def to_json(self) -> dict[str, Any]:
+        """The tally as one JSON object."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**values, "passed": self.passed, "missing_families": list(self.missing_families)}
 
     @property
     def missing_families(self) -> tuple[str, ...]:
@@ -106,7 +119,8 @@ class Tally:
         """A mutant was found; the full protocol was valid wherever it could be judged, and every family bit."""
         if self.mutant != FULL:
             return self.first_found is not None
-        return not self.validities["invalid"] and not self.validities["failed"] and not self.missing_families
+        wrong = self.validities["invalid"] + self.validities["failed"] + self.causes[NO_CAUSE]
+        return not wrong and not self.missing_families
 
 
 def make(job: Job) -> Result:
@@ -141,25 +155,60 @@ def torture(
     mutants: Iterable[str] = MUTANTS,
     mutant_seeds: Sequence[int],
     jobs: int,
+    repeats: int = 0,
     out: Path | None = None,
 ) -> int:
-    """Run everything, print the table, and return 0 when every target passed, else 1."""
+    """Run everything, print the table, and return 0 when every target passed, else 1.
+
+    `repeats` is how many of the full protocol's seeds are run twice and compared.
+    """
     tallies = {target: Tally(target) for target in ((FULL,) if len(seeds) else ())} | {
         mutant: Tally(mutant) for mutant in mutants
     }
     began = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    digests: dict[int, str] = {}
+    with _pool(jobs, hash_seed=1) as pool, console.status("") as status:
         for target, tally in tallies.items():
             for result in _results(pool, target, seeds if target == FULL else mutant_seeds, jobs):
                 tally.add(result)
+                if target == FULL:
+                    digests[result.seed] = result.digest
                 _tell(console, tally, result)
+                status.update(f"{_name(target)}: {tally.runs} runs")
                 if target != FULL and tally.first_found is not None:
                     break
+    again = [seed for seed in seeds[:repeats] if digests[seed]]
+    repeated: list[Result] = []
+    if again:
+        with _pool(jobs, hash_seed=2) as pool:
+            repeated = pool.map(make, [Job(FULL, seed) for seed in again], chunksize=1)
+    different = [result.seed for result in repeated if result.digest != digests[result.seed]]
     console.print(table(tallies.values()))
+    if again:
+        console.print(
+            f"{len(again) - len(different)} of {len(again)} seeds ended in the same digest in another process with "
+            "another PYTHONHASHSEED" + (f"; not: {', '.join(map(str, different))}" if different else ""),
+            highlight=False,
+        )
     console.print(f"{time.perf_counter() - began:.0f} s on {jobs} processes", highlight=False)
     if out is not None:
-        out.write_text(json.dumps([asdict(tally) for tally in tallies.values()], indent=2) + "\n", encoding="utf-8")
-    return 0 if all(tally.passed for tally in tallies.values()) else 1
+        found = {
+            "targets": [tally.to_json() for tally in tallies.values()],
+            "repeated": len(again),
+            "different": different,
+        }
+        out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return 0 if not different and all(tally.passed for tally in tallies.values()) else 1
+
+
+def _pool(jobs: int, *, hash_seed: int) -> multiprocessing.pool.Pool:
+    """New processes that hash strings by `hash_seed`: told by the environment, which they and their successors get."""
+    os.environ["PYTHONHASHSEED"] = str(hash_seed)
+    return multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=_RUNS_PER_PROCESS)
+
+
+def _name(target: str) -> str:
+    return f"without {target}" if target else "full protocol"
 
 
 def _results(pool: multiprocessing.pool.Pool, target: str, seeds: Sequence[int], jobs: int) -> Iterator[Result]:
@@ -173,9 +222,11 @@ def _tell(console: Console, tally: Tally, result: Result) -> None:
     """A line for everything noteworthy: what the full protocol did not pass, and each mutant's first find."""
     if result.validity == "valid" or (tally.mutant != FULL and result.validity == "unknown"):
         return
-    name = f"without {tally.mutant}" if tally.mutant else "full protocol"
     console.print(
-        f"{name}, seed {result.seed}: {result.validity} ({'; '.join(result.causes)})", highlight=False, markup=False
+        f"{_name(tally.mutant)}, seed {result.seed}: {result.validity} ({'; '.join(result.causes)})",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -196,18 +247,22 @@ def table(tallies: Iterable[Tally]) -> Table:
         "s/run",
         "families",
     ):
-        drawn.add_column(heading)
+        drawn.add_column(heading, no_wrap=heading == "target", min_width=16 if heading == "by" else None)
     for tally in tallies:
         causes = tally.found_by if tally.first_found is not None else tuple(tally.causes)
+        families = [f"{family} {count}" for family, count in tally.bitten.most_common()]
+        if tally.mutant:
+            families = list(tally.found_with)
+        elif tally.missing_families:
+            families.append(f"never: {', '.join(tally.missing_families)}")
         drawn.add_row(
-            f"without {tally.mutant}" if tally.mutant else "full protocol",
+            _name(tally.mutant),
             str(tally.runs),
             *(str(tally.validities[validity]) for validity in ("valid", "invalid", "unknown", "failed")),
             "" if tally.first_found is None else f"seed {tally.first_found}",
-            "\n".join(causes),
+            ", ".join(dict.fromkeys(cause.partition(":")[0] for cause in causes)),
             f"{tally.seconds / max(1, tally.runs):.1f}",
-            "\n".join(f"{family} {count}" for family, count in tally.bitten.most_common())
-            + (f"\nnever: {', '.join(tally.missing_families)}" if not tally.mutant and tally.missing_families else ""),
+            ", ".join(families),
         )
     return drawn
 

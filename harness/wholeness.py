@@ -37,21 +37,36 @@ class Watch:
         self._addresses = dict(addresses)
         self._expected = expected
         self._connections: dict[str, Connection] = {}
+        self.whole_since_s: float | None = None
+        """Since when, by the loop's clock, the cluster has been seen whole at every look; None when it was not."""
 
     async def missing(self) -> list[str]:
         """What keeps the cluster from being whole now, a line each; empty when it is whole."""
         rounds = await asyncio.gather(*(self._missing_at(node) for node in self._addresses))
         return [line for lines in rounds for line in lines]
 
-    async def until_whole(self, deadline_s: float, in_vain: Callable[[], bool] = lambda: False) -> list[str]:
+    async def until_whole(
+        self, deadline_s: float, steady_s: float = 0.0, in_vain: Callable[[], bool] = lambda: False
+    ) -> list[str]:
         """Ask until the cluster is whole, the loop's clock reads `deadline_s`, or asking is `in_vain`.
 
-        Gives back what is still missing then."""
+        Gives back what is still missing then. With `steady_s` it must have been whole for so long without a break,
+        since an ISR may be full for a moment only: a leader believes in a follower that does not fetch any more until
+        its lag time has passed. That much is waited for also past the deadline, if the cluster was whole before it.
+        """
         loop = asyncio.get_running_loop()
+        self.whole_since_s = None
         while True:
             missing = await self.missing()
-            if not missing or loop.time() >= deadline_s or in_vain():
-                return missing
+            now_s = loop.time()
+            if missing:
+                self.whole_since_s = None
+                if now_s >= deadline_s or in_vain():
+                    return missing
+            elif self.whole_since_s is None:
+                self.whole_since_s = now_s
+            if self.whole_since_s is not None and now_s >= self.whole_since_s + steady_s:
+                return []
             await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:

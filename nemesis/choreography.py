@@ -32,18 +32,19 @@ class ZombieFollower(Fault):
     4. L is cut from the controllers until K leads. F follows K and cuts its log to K's.
     5. K is cut from the controllers before it can have F back in the ISR; L is back with them, leads again, and has
        heard nothing of K.
-    6. The fetch that was held reaches L, and no other one does for a while. L stalls, so that F may be elected.
+    6. The fetch that was held reaches L, whose answers do not reach F. L stalls, so that F may be elected.
     """
 
     name: ClassVar[str] = "zombie-follower"
     family: ClassVar[str] = "choreography"
+    ends_by_itself: ClassVar[bool] = True
     decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
 
     partition: int = 0
     patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
-        """Run through the steps; what is still held comes back when the fault heals."""
+        """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = site.cluster.controllers
         (leader,) = await site.find((f"leader/{self.partition}",))
@@ -69,10 +70,9 @@ class ZombieFollower(Fault):
         await site.cut(both_ways([successor], controllers))
         await _until_led_by(site, self.partition, leader, 2 * patience_s)
         await site.sleep(0.05 * patience_s)
+        await site.cut([Link(leader, follower)])
         await release()
-        await site.sleep(site.random.uniform(0.001, 0.01))
-        await site.cut([Link(follower, leader)])
-        await site.sleep(site.random.uniform(0.2, 0.8) * patience_s)
+        await site.sleep(site.random.uniform(0.05, 0.8) * patience_s)
         await site.pause(leader)
         await site.sleep(2 * patience_s)
 
@@ -97,6 +97,7 @@ class UncleanReturn(Fault):
 
     name: ClassVar[str] = "unclean-return"
     family: ClassVar[str] = "choreography"
+    ends_by_itself: ClassVar[bool] = True
     decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     victim: str
@@ -104,7 +105,7 @@ class UncleanReturn(Fault):
     patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
-        """Run through the steps; what is still held comes back when the fault heals."""
+        """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         (victim,) = await site.find((self.victim,))
         others = [broker for broker in site.cluster.brokers if broker != victim]
@@ -137,13 +138,14 @@ class DeafLeader(Fault):
 
     name: ClassVar[str] = "deaf-leader"
     family: ClassVar[str] = "choreography"
+    ends_by_itself: ClassVar[bool] = True
     decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
 
     partition: int = 0
     patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
-        """Run through the steps; what is still held comes back when the fault heals."""
+        """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         (leader,) = await site.find((f"leader/{self.partition}",))
         followers = [broker for broker in site.cluster.brokers if broker != leader]
@@ -160,6 +162,122 @@ class DeafLeader(Fault):
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""
         return (f"leader/{self.partition}",)
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenCommit(Fault):
+    """A new leader does not know yet how much was committed, and a follower knows of less.
+
+    A follower learns the high watermark one answer late, and slow answers make that much. L leads, B and C follow.
+
+    1. C is cut from the controllers until it is out of the ISR; it goes on fetching.
+    2. What L sends to the others becomes slow: B holds committed records which it does not know to be committed, and C,
+       which is served out of step with B, may lack them.
+    3. L falls silent and C is back with the controllers: B leads, with a stale high watermark, and C catches up slowly.
+    4. B stalls: C may be elected, if it was let into the ISR.
+    """
+
+    name: ClassVar[str] = "hidden-commit"
+    family: ClassVar[str] = "choreography"
+    ends_by_itself: ClassVar[bool] = True
+    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
+
+    partition: int = 0
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        controllers = site.cluster.controllers
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        others = [broker for broker in site.cluster.brokers if broker != leader]
+        site.random.shuffle(others)
+        if len(others) < 2:
+            site.notes.append("two followers are needed")
+            return
+        successor, laggard = others[:2]
+        site.aim((successor, laggard))
+        delay_ms = site.random.uniform(0.2, 0.35) * self.patience_ms
+        slow, slower = LinkQuality(delay_ms), LinkQuality(delay_ms * site.random.uniform(1.05, 1.4))
+        reunite = await site.cut(both_ways([laggard], controllers))
+        await site.sleep(site.random.uniform(1.2, 1.4) * patience_s)
+        await site.degrade([Link(leader, successor)], slow)
+        await site.degrade([Link(leader, laggard)], slower)
+        await site.sleep(site.random.uniform(1.5, 2.5) * patience_s)
+        await site.cut(both_ways([leader], site.cluster.brokers + controllers))
+        await site.degrade([Link(successor, laggard)], slow)
+        await reunite()
+        await _until_led_by(site, self.partition, successor, 2 * patience_s)
+        # One delay until the laggard is connected and fetches, another one until it has the answer.
+        await site.sleep(site.random.uniform(1.1, 1.8) * delay_ms / 1000)
+        await site.pause(successor)
+        await site.sleep(2 * patience_s)
+
+    def targets(self) -> tuple[str, ...]:
+        """The leader of the partition."""
+        return (f"leader/{self.partition}",)
+
+
+@dataclass(frozen=True, slots=True)
+class LostIncarnation(Fault):
+    """A leader asks for a follower that meanwhile lost what it was judged by.
+
+    L leads; a victim that leads stalls first until another broker does.
+
+    1. The victim is cut from L until it is out of the ISR.
+    2. What L sends to the controllers is held, and the victim catches up: L asks for it, the controllers do not hear.
+    3. The victim, silent towards the controllers for a while, loses power with everything unsynced, and starts again
+       cut from L: the controllers know its new incarnation, which holds nothing.
+    4. The controllers hear what L asked for. The others stall, so that the victim may be elected.
+    """
+
+    name: ClassVar[str] = "lost-incarnation"
+    family: ClassVar[str] = "choreography"
+    ends_by_itself: ClassVar[bool] = True
+    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    victim: str
+    partition: int = 0
+    keep: Keep = Keep.NOTHING
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        controllers = site.cluster.controllers
+        (victim,) = await site.find((self.victim,))
+        if await site.leader(self.partition) == victim:
+            wake = await site.pause(victim)
+            await site.sleep(1.3 * patience_s)
+            await wake()
+            await site.sleep(0.3 * patience_s)
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        if leader == victim:
+            site.notes.append("the victim leads")
+            return
+        apart = await site.cut([Link(leader, victim)])
+        await site.sleep(site.random.uniform(1.2, 1.6) * patience_s)
+        silent = await site.cut(both_ways([victim], controllers))
+        await site.sleep(site.random.uniform(0.45, 0.55) * patience_s)
+        unheard = await site.cut(one_way([leader], controllers))
+        await apart()
+        await site.sleep(site.random.uniform(0.2, 0.4) * patience_s)
+        start = await site.power_off(victim, self.keep)
+        await site.cut(both_ways([victim], [leader]))
+        await site.sleep(site.random.uniform(0.15, 0.2) * patience_s)
+        await silent()
+        await start()
+        await site.sleep(site.random.uniform(0.15, 0.25) * patience_s)
+        await unheard()
+        await site.sleep(site.random.uniform(0.05, 0.5) * patience_s)
+        for node in site.cluster.brokers:
+            if node != victim:
+                await site.pause(node)
+        await site.sleep(2 * patience_s)
+
+    def targets(self) -> tuple[str, ...]:
+        """The victim, and the leader of the partition."""
+        return (self.victim, f"leader/{self.partition}")
 
 
 async def _until_led_by(site: Site, partition: int, node: str, limit_s: float) -> None:

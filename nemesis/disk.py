@@ -56,6 +56,10 @@ class PowerLossAll(Fault):
         for node in await site.find(("all",)):
             await site.power_off(node, self.keep)
 
+    def bit(self, evidence: Evidence) -> bool:
+        """As `PowerLoss`."""
+        return PowerLoss(keep=self.keep).bit(evidence)
+
 
 @dataclass(frozen=True, slots=True)
 class FsyncLies(Fault):

@@ -29,6 +29,8 @@ class Injection:
     family: str
     nodes: tuple[str, ...]
     started_ns: int
+    """When the fault held: an environment may take its time to kill, and what was acknowledged meanwhile came before. A
+    sequence of steps counts from its first."""
     ended_ns: int | None
     detail: Mapping[str, Any]
     """The fault's own fields, and under `resolved` the nodes its symbolic targets stood for."""
@@ -87,9 +89,12 @@ class Nemesis:
             async with asyncio.timeout_at(min(loop.time() + planned.for_s, until_s)):
                 self._record(_injection(number, fault, site, began_ns, None))
                 await fault.inject(site)
+                if not fault.ends_by_itself:
+                    began_ns = self._cluster.now_ns()
                 self._record(_injection(number, fault, site, began_ns, None))
                 self._active[number] = " ".join((fault.describe(), *_resolved(site)))
-                await loop.create_future()
+                if not fault.ends_by_itself:
+                    await loop.create_future()
         except TimeoutError:
             pass
         except Exception as error:

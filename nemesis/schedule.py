@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemesis.choreography import DeafLeader, UncleanReturn, ZombieFollower
+from nemesis.choreography import DeafLeader, HiddenCommit, LostIncarnation, UncleanReturn, ZombieFollower
 from nemesis.clock import Clock
 from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
 from nemesis.fault import Fault, TargetError, check_target
@@ -39,6 +39,8 @@ FAULTS: Mapping[str, type[Fault]] = {
         ZombieFollower,
         UncleanReturn,
         DeafLeader,
+        HiddenCommit,
+        LostIncarnation,
         PowerLossAll,
         FsyncLies,
     )

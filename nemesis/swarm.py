@@ -6,7 +6,8 @@ first, and the faults from that character:
 - which families take part, from one to all of them, and how often each;
 - the tempo: one long outage, a few long ones, many short ones, bursts with quiet between them, or a steady rain;
 - how strongly faults aim at leaders, how much they overlap, which partition flavour and disk behaviour prevail;
-- whether some clocks run wrong for the whole run.
+- whether some clocks run wrong for the whole run;
+- whether choreographies are told one after the other and undisturbed, or into the noise of everything else.
 
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills and power losses (both come back as unclean restarts) therefore hit only the *victims*
@@ -18,12 +19,12 @@ All draws come from the one stream handed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from nemesis.choreography import DeafLeader, UncleanReturn, ZombieFollower
+from nemesis.choreography import DeafLeader, HiddenCommit, LostIncarnation, UncleanReturn, ZombieFollower
 from nemesis.clock import Clock
 from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
 from nemesis.fault import Fault
@@ -68,6 +69,9 @@ class Tempo:
     most: int = 1_000
 
 
+_STORY_LONGEST = 10.0
+"""How long a choreography may take, in multiples of the cluster's patience."""
+
 TEMPI: Mapping[str, Tempo] = {
     "one long outage": Tempo(gap=4.0, shortest=4.0, longest=15.0, most=1),
     "few and long": Tempo(gap=5.0, shortest=1.5, longest=8.0),
@@ -94,6 +98,7 @@ def draw(random: Random, ground: Ground, time_limit_s: float, families: Sequence
     if not families or time_limit_s <= 0:
         return Schedule()
     chosen = _some(random, families)
+    undisturbed = ZombieFollower.family in chosen and random.random() < 0.5
     weights = [random.uniform(0.2, 1.0) for _ in chosen]
     character = Character(
         tempo=random.choice(list(TEMPI.values())),
@@ -103,6 +108,8 @@ def draw(random: Random, ground: Ground, time_limit_s: float, families: Sequence
         keeps=tuple(_some(random, list(Keep))),
     )
     planned = _whole_run_clocks(random, ground, time_limit_s) if "clock" in chosen else []
+    if undisturbed:
+        return Schedule(tuple(_stories(random, ground, character, time_limit_s)))
     tempo = character.tempo
     at_s = random.uniform(0, min(tempo.gap * ground.patience_s, time_limit_s / 2))
     injections = 0
@@ -114,13 +121,21 @@ def draw(random: Random, ground: Ground, time_limit_s: float, families: Sequence
             fault = _DRAWS[family](random, ground, character)
             shortest, longest = (tempo.shortest, tempo.longest)
             duration = shortest * (longest / shortest) ** random.random() * ground.patience_s
-            if family == "choreography":
-                duration = max(duration, 8 * ground.patience_s)
+            if fault.ends_by_itself:
+                duration = _STORY_LONGEST * ground.patience_s
             planned.append(_to_the_millisecond(at_s, min(duration, time_limit_s - at_s), fault))
             injections += 1
             at_s += random.expovariate(20 / ground.patience_s) if tempo.burst > 1 else 0.0
         at_s += random.expovariate(1 / (tempo.gap * ground.patience_s))
     return Schedule(tuple(planned))
+
+
+def _stories(random: Random, ground: Ground, character: Character, time_limit_s: float) -> Iterator[Planned]:
+    at_s = random.uniform(0.2, 2.0) * ground.patience_s
+    while at_s < time_limit_s:
+        story = _choreography(random, ground, character)
+        yield _to_the_millisecond(at_s, min(_STORY_LONGEST * ground.patience_s, time_limit_s - at_s), story)
+        at_s += random.uniform(0.7, 1.0) * _STORY_LONGEST * ground.patience_s
 
 
 def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> Planned:
@@ -210,7 +225,7 @@ def _clock(random: Random, ground: Ground, character: Character) -> Fault:
     if ground.controllers and random.random() < 0.2:
         node = random.choice(ground.controllers)
     kind = random.choice(("jump", "freeze", "skew", "both"))
-    jump_ms = round(random.choice((-1, 1, 1)) * ground.patience_s * 1000 * random.uniform(0.05, 2.0))
+    jump_ms = random.choice((-1, 1, 1)) * max(1, round(ground.patience_s * 1000 * random.uniform(0.05, 2.0)))
     rate = round(random.choice((random.uniform(0.3, 0.95), random.uniform(1.05, 3.0))), 3)
     return Clock(
         nodes=(node,),
@@ -241,10 +256,15 @@ def _packets(random: Random, ground: Ground, character: Character) -> Fault:
 def _choreography(random: Random, ground: Ground, character: Character) -> Fault:
     patience_ms = ground.patience_s * 1000
     partition = random.randrange(ground.partitions)
-    stories: list[Fault] = [ZombieFollower(partition, patience_ms), DeafLeader(partition, patience_ms)]
+    stories: list[Fault] = [
+        ZombieFollower(partition, patience_ms),
+        HiddenCommit(partition, patience_ms),
+        DeafLeader(partition, patience_ms),
+    ]
     if character.victims:
         victim = random.choice(character.victims)
         stories.append(UncleanReturn(victim, random.choice(character.keeps), patience_ms))
+        stories.append(LostIncarnation(victim, partition, Keep.NOTHING, patience_ms))
     return random.choice([story for story in stories if not story.needs() & set(ground.lacks)])
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from checkers.verdict import Finding, Validity, Verdict, worst
 from images.broker.trace import TraceEvent
-
-compact = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-"""JSON without spaces."""
+from workloads.compact import compact, quoted
 
 
 def trace_line(time_ns: int, node: str, seq: int, event: TraceEvent) -> str:

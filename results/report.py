@@ -101,6 +101,7 @@ def _header(subject: Subject) -> str:
         "run": subject.path.resolve().name,
         "seed": status.seed,
         **{name: value for name, value in _spec_facts(subject.spec_text).items() if name not in ("seed", "name")},
+        "faultline": status.version,
         "started": status.started.replace("T", " ").replace("+00:00", " UTC"),
         "digest": "none" if digest is None else digest if len(digest) < 20 else f"{digest[:16]}…",
     }

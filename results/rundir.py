@@ -9,7 +9,7 @@ history.jsonl → history.parquet   what clients saw (workloads/history.py)     
 trace.jsonl → trace.parquet       what nodes did (images/broker/trace.py)                     as it happens → sealed
 faults.jsonl → faults.parquet     what was broken, when, and whether it bit                   as it happens → sealed
 recovery.json                     the liveness phase after healing                            after healing
-nodes/<node>/data/, node.log      each node's files and log lines                             when collected
+nodes/<node>/data/, node.log      each node's files and log lines                             once all are collected
 replicas.parquet                  one row a record of a replica's log                         sealed
 replica_ends.parquet              one row a replica                                           sealed
 digest.txt, trail.txt             digest of the run; where it stood at every so many steps    when the run ends
@@ -30,10 +30,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,9 +47,10 @@ from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from checkers.verdict import Verdict
 from images.broker.trace import TraceEvent
 from results import replicas
-from results.encoding import compact, trace_line, verdicts_from_json, verdicts_to_json
+from results.encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.lines import LineWriter, StoreError, fill, read_lines, read_objects
 from results.store import new_run
+from workloads.compact import compact
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import read_jsonl
 
@@ -64,6 +67,7 @@ class Status:
     seed: int = 0
     name: str = ""
     version: str = ""
+    """Of Faultline."""
     started: str = ""
     """Wall-clock time, ISO 8601, UTC. The only wall-clock times of a run are in its status and its name."""
     updated: str = ""
@@ -89,7 +93,7 @@ class RunDirectory:
     def create(cls, store: Path, spec_name: str, seed: int) -> Self:
         """A new, empty directory in the store, named for the moment, the spec and the seed."""
         run = cls(new_run(store, spec_name, seed))
-        run._status = Status("running", seed=seed, name=spec_name, started=_now())
+        run._status = Status("running", seed=seed, name=spec_name, version=_version(), started=_now())
         run._save_status(run._status)
         return run
 
@@ -116,7 +120,7 @@ class RunDirectory:
 
     @property
     def nodes_path(self) -> Path:
-        """Below which an environment collects each node's files: `<node>/data/` and `<node>/node.log`."""
+        """Below which each node's files are once they were collected: `<node>/data/` and `<node>/node.log`."""
         return self.path / "nodes"
 
     @property
@@ -231,6 +235,20 @@ class RunDirectory:
             "note": note,
         }
         self._faults.write_object(row)
+
+    @contextmanager
+    def collecting(self) -> Iterator[Path]:
+        """A directory to collect the nodes' files in; it becomes `nodes_path` once everything is there.
+
+        Half a collection would look like replicas that lost data, so a run killed meanwhile has none at all.
+        """
+        part = self.path / ".nodes.part"
+        try:
+            part.mkdir(exist_ok=True)
+            yield part
+            os.replace(part, self.nodes_path)
+        except OSError as error:
+            raise StoreError.of("collect the nodes' files in", self.nodes_path, error) from error
 
     # ---- the end of the run ---------------------------------------------------------------------------------------
 
@@ -381,6 +399,14 @@ class RunDirectory:
         if not isinstance(value, dict):
             raise StoreError(f"{self.path / name} does not hold a JSON object")
         return value
+
+
+@cache
+def _version() -> str:
+    try:
+        return metadata.version("faultline")
+    except metadata.PackageNotFoundError:
+        return "from source"
 
 
 def _now() -> str:

@@ -39,6 +39,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from workloads.compact import compact
+
 Kind = Literal["append", "poll", "end_offset"]
 Phase = Literal["main", "final"]
 Outcome = Literal["ok", "fail", "info"]
@@ -170,14 +172,11 @@ class Recorder:
             self._file.close()
 
     def _write(self, row: dict[str, Any]) -> None:
-        line = _encode(row).encode() + b"\n"
+        line = compact(row).encode() + b"\n"
         if self._file is None:
             self._lines.append(line)
         else:
             self._file.write(line)
-
-
-_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def read_jsonl(path: Path) -> pa.Table:

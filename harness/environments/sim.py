@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple, Unpack
 
 from harness.environments.base import Crash, Deployment, Layout, Listener, TrailPoint, named_layout
 from harness.simulation.network import Latency
@@ -34,6 +34,7 @@ from images.broker.trace import TraceEvent
 from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality, Means
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 STRIKE_SHARE = 0.5
 STRIKE_EFFECTS_MAX = 8
@@ -99,7 +100,7 @@ class SimDeployment:
         self._leaders: dict[tuple[str, int], int] = {}
         self._names = {node.node_id: node.name for node in layout.nodes}
         self._exits: list[Crash] = []
-        world.harness.on_error = lambda text: self._tell(lambda: listener.on_log(HARNESS, text))
+        world.harness.on_error = lambda text: self._tell(listener.on_log, HARNESS, text)
         self._strikes = world.stream("world/strikes")
         self._machines = {
             node.name: _Machine(
@@ -252,15 +253,13 @@ class SimDeployment:
         machine.node.on_error = lambda text: self._take_log(machine, text)
         incarnation = machine.node.incarnation + 1
 
-        def is_current() -> bool:
-            return machine.node.alive and machine.node.incarnation == incarnation
-
         async def main() -> None:
+            process = machine.node.loop
             doors = Doors(
                 files=machine.node.files,
                 random=self._world.stream(f"node-{node}-{incarnation}"),
-                trace=lambda event: self._take_trace(node, event) if is_current() else None,
-                log=lambda line: self._take_log(machine, line) if is_current() else None,
+                trace=lambda event: self._take_trace(node, event) if process.alive else None,
+                log=lambda line: self._take_log(machine, line) if process.alive else None,
             )
             await run_node(config, doors, asyncio.Event())
 
@@ -344,7 +343,7 @@ class SimDeployment:
     def _take_trace(self, node: str, event: TraceEvent) -> None:
         if event.kind == "partition_changed":
             self._leaders[event.topic, event.partition] = event.leader
-        self._tell(lambda: self._listener.on_trace(self._world.now_ns, node, event))
+        self._tell(self._listener.on_trace, self._world.now_ns, node, event)
 
     def _take_exit(self, machine: _Machine, exit: Exit) -> None:
         self._exits.append(Crash(exit.node, exit.time_ns, exit.text))
@@ -352,12 +351,12 @@ class SimDeployment:
 
     def _take_log(self, machine: _Machine, line: str) -> None:
         machine.log.append(f"{self._world.now_ns / 1e9:.6f} {line}")
-        self._tell(lambda: self._listener.on_log(machine.node.name, line))
+        self._tell(self._listener.on_log, machine.node.name, line)
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _tell(self, listen: Callable[[Unpack[Ts]], None], *what: *Ts) -> None:
         """Call the listener outside the simulation; what it raises ends the run and is not the node's to handle."""
         try:
             with self._world.guard.outside():
-                call()
+                listen(*what)
         except Exception as error:
             self._world.fail(error)

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from heapq import merge
 from operator import itemgetter
 
 from images.broker.trace import TraceEvent
-
-_FIELDS = tuple(field.name for field in fields(TraceEvent))
 
 
 def merged(files: Mapping[str, bytes], began_ns: Mapping[str, int]) -> Iterator[tuple[int, str, TraceEvent]]:
@@ -33,7 +30,7 @@ def _events(node: str, lines: Iterable[bytes], began_ns: int) -> Iterator[tuple[
     for line in lines:
         try:
             row = json.loads(line)
-            values = {name: row[name] for name in _FIELDS}
+            values = {name: row[name] for name in TraceEvent._fields}
             values["members"] = tuple(values["members"])
             yield row["time_ns"] - began_ns, node, TraceEvent(**values)
         except (ValueError, KeyError, TypeError):

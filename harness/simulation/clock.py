@@ -49,6 +49,8 @@ class NodeClock:
     def true_time_of(self, node_ns: int) -> int | None:
         """When the clock will first tell `node_ns` or later; None when it never will as things are."""
         true_now = self._true_now_ns()
+        if self.steady:
+            return max(true_now, node_ns - self.offset_ns)
         if node_ns <= self.now_ns():
             return true_now
         if self._rate == 1.0:

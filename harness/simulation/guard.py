@@ -63,14 +63,9 @@ class Guard:
         self.report = report
         """Told the name of every call refused, since the error itself may be swallowed."""
 
-    @contextmanager
-    def outside(self) -> Iterator[None]:
-        """Let real calls through: the code inside is not part of the simulation."""
-        before, self.active = self.active, False
-        try:
-            yield
-        finally:
-            self.active = before
+    def outside(self) -> _Outside:
+        """Let real calls through: the code inside the `with` is not part of the simulation."""
+        return _Outside(self)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -86,6 +81,22 @@ class Guard:
             self.active = False
             _thread.guard = None
             _uninstall()
+
+
+class _Outside:
+    """A class of its own, since it is entered for every event of the trace."""
+
+    __slots__ = ("_before", "_guard")
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        self._before = self._guard.active
+        self._guard.active = False
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.active = self._before
 
 
 _thread = threading.local()

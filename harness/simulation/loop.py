@@ -157,12 +157,6 @@ class NodeLoop(RefusingLoop):
         if self.alive and not self.node.paused:
             self.fire_due_timers()
 
-    def rest(self) -> None:
-        """Nothing is ready any more."""
-        if self.alive and not self.node.paused:
-            self.queued = False
-            self.world.runnable.remove(self)
-
     def freeze(self) -> None:
         """Run nothing until `thaw`; what becomes ready waits."""
         if self in self.world.runnable:
@@ -308,9 +302,8 @@ class NodeLoop(RefusingLoop):
 
     # Being a loop
 
-    def get_debug(self) -> bool:
-        """Never in debug mode."""
-        return False
+    get_debug = bool
+    """Never in debug mode: `bool()` is False. Every task and future asks, so no call of ours is made of it."""
 
     def set_debug(self, enabled: bool) -> None:
         """Ignored: debug mode measures real time."""

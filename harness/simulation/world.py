@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import heappop, heappush
 from random import Random
+from struct import Struct
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -49,6 +50,7 @@ COLLECT_EVERY_TRAIL_POINTS = 64
 CANCEL_WITHIN_NS = 60_000_000_000
 HARNESS = "harness"
 _NEVER = 1 << 62
+_FELL_DUE = Struct("<BQ").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +201,7 @@ class World:
                             heappush(events, (due_ns, serial, action, argument))
                             raise OutOfTime(self._out_of_time())
                         self.now_ns = due_ns
-                    log.append(EVENT)
-                    log += due_ns.to_bytes(8, "little")
+                    log += _FELL_DUE(EVENT, due_ns)
                     action(argument)
                     continue
                 if not runnable:
@@ -226,8 +227,9 @@ class World:
                         self._mark()
                         if self.now_ns > limit_ns:
                             raise OutOfTime(self._out_of_time())
-                if not loop.ready:
-                    loop.rest()
+                if not loop.ready and loop.alive and not loop.node.paused:  # the dead and the paused were taken out
+                    loop.queued = False
+                    runnable.remove(loop)
         finally:
             _set_running_loop(None)
             self._running = None

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
+from aiokafka.errors import UnsupportedCodecError
 from aiokafka.record._crecords import DefaultRecordBatch, DefaultRecordBatchBuilder
 from google_crc32c import value as crc32c
 
@@ -50,6 +50,10 @@ _NO_SIZE_LIMIT = (1 << 31) - 1
 
 class CorruptBatch(Exception):
     """These bytes are not a whole, intact batch (Kafka's CORRUPT_MESSAGE, 2). The message says what is wrong."""
+
+
+class InvalidRecord(Exception):
+    """Nothing a producer may send, though perhaps intact (Kafka's INVALID_RECORD, 87). The message says why."""
 
 
 class Header(NamedTuple):
@@ -132,14 +136,18 @@ def iterate(buffer: bytes) -> Iterator[tuple[Header, bytes]]:
         start = stop
 
 
-def check(batch: bytes, *, produced: bool = False) -> Header:
+def check(batch: bytes) -> Header:
     """The header of a batch that is exactly these bytes and intact; raises CorruptBatch otherwise.
 
-    Checked: magic, length, CRC-32C, and that the counts are possible. With `produced`, also what holds for a batch
-    fresh from a producer, before compaction or transactions: it has records, one for each offset, and no markers.
+    Checked: magic, length, CRC-32C, and that the counts are possible.
     """
     header = parse(batch)
     _check_frame(header)
+    _check_content(batch, header)
+    return header
+
+
+def _check_content(batch: bytes, header: Header) -> None:
     if header.length + LENGTH_END != len(batch):
         raise CorruptBatch(f"the batch says it has {header.length + LENGTH_END} bytes and has {len(batch)}")
     crc = crc32c(batch[CRC_START:])
@@ -147,12 +155,31 @@ def check(batch: bytes, *, produced: bool = False) -> Header:
         raise CorruptBatch(f"CRC-32C is {crc:#010x}, the batch says {header.crc:#010x}")
     if not 0 <= header.count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
         raise CorruptBatch(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
-    if produced:
-        if header.count != header.last_offset_delta + 1:
-            raise CorruptBatch(f"{header.count} records for {header.last_offset_delta + 1} offsets from a producer")
-        if header.attributes & _CONTROL_BIT:
-            raise CorruptBatch("a control batch from a producer")
+
+
+def check_produced(records: bytes) -> Header:
+    """The header of the one batch a producer sent; raises CorruptBatch as `check` does, or InvalidRecord.
+
+    A batch fresh from a producer, before compaction or transactions, has records, one for each offset, and no markers.
+    """
+    if not records:
+        raise InvalidRecord("no record batch, and one is needed")
+    header = parse(records)
+    _check_frame(header)
+    _refuse_several(records, header)
+    _check_content(records, header)
+    if header.count != header.last_offset_delta + 1:
+        raise InvalidRecord(f"{header.count} records for {header.last_offset_delta + 1} offsets from a producer")
+    if header.attributes & _CONTROL_BIT:
+        raise InvalidRecord("a control batch from a producer")
     return header
+
+
+def _refuse_several(records: bytes, first: Header) -> None:
+    if len(records) - first.size >= HEADER_BYTES:
+        second = parse(records, first.size)
+        if second.magic == MAGIC and first.size + second.size <= len(records):
+            raise InvalidRecord("more than one record batch")
 
 
 def assign(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
@@ -206,7 +233,7 @@ def records(batch: bytes) -> Sequence[Record]:
         ]
     except UnsupportedCodecError as error:
         raise CorruptBatch(f"compression codec {parse(batch).attributes & _CODEC_MASK} cannot be read here") from error
-    except (CorruptRecordException, ValueError, EOFError, OSError) as error:
+    except Exception as error:  # what a codec raises at nonsense is its own: ValueError, zlib.error, EOFError …
         raise CorruptBatch(f"the records cannot be read: {error}") from error
 
 

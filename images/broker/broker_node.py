@@ -4,7 +4,8 @@ A broker acts upon metadata only from its own registration record on. Everything
 same broker, in which it may have led partitions; the registration has taken it out of leadership and ISRs (RC §6.5.1).
 
 Whatever fails here that is not the network (a full disk, a bug) ends the whole node, as a storage failure ends Kafka's
-broker: a broker that cannot write must not go on promising.
+broker: a broker that cannot write must not go on promising. For the same reason a broker claims a clean end only when
+every record is on disk: with that claim it stays a candidate for leadership while it is down.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import uuid
 from collections.abc import Coroutine
 from datetime import timedelta
+from errno import EIO
 from typing import Any
 
 from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
@@ -27,12 +29,13 @@ from images.broker.config import NodeConfig
 from images.broker.controller_channel import ControllerChannel
 from images.broker.describing import Describing
 from images.broker.doors import Doors, Files
+from images.broker.failure import Failure
 from images.broker.files import read_whole, write_durably
 from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
 from images.broker.metadata_log import changes
 from images.broker.replicas import Replicas
-from images.broker.server import Handler, Request, Server
+from images.broker.server import Handler, Server
 from images.broker.serving import Serving
 from images.broker.trace import TraceEvent
 from images.broker.wire import Api, ConnectionLost
@@ -55,7 +58,7 @@ class BrokerNode:
         """The metadata log as far as it has been read."""
         self._applied = ClusterImage()
         """The metadata this broker acts upon; empty until it has read its own registration."""
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure = Failure()
         timeout_s = config.seconds("replica.socket.timeout.ms")
 
         def channel(purpose: str) -> ControllerChannel:
@@ -66,9 +69,19 @@ class BrokerNode:
         self._isr_channel = channel("alter-partition")
         self._forwards = channel("forwarding")
         self._backoff_s = config.seconds("replica.fetch.backoff.ms")
+        self._server: Server | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then hand over and leave cleanly. Raises what made the node fail."""
+        try:
+            await self._live(stopping)
+        finally:
+            if self._server is not None:
+                await self._server.close()
+            for channel in (self._heartbeats, self._metadata, self._isr_channel, self._forwards):
+                channel.close()
+
+    async def _live(self, stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         previous_epoch = take_clean_shutdown(self._doors.files)
         self._doors.trace(TraceEvent("node_started", broker_epoch=previous_epoch))
@@ -92,27 +105,41 @@ class BrokerNode:
                 isr_changes.propose,
                 spawn,
             )
-            server = self._server(replicas)
+            server = self._server = self._make_server(replicas)
             await server.start(self._config.listener.host, self._config.listener.port)
-            await self._register(previous_epoch)
-            spawn(self._follow_metadata(replicas))
-            session = spawn(self._keep_session())
-            spawn(self._tick(replicas))
-            spawn(self._checkpoint(replicas))
-            spawn(self._watch_failure())
-            await stopping.wait()
-            session.cancel()
-            await self._hand_over()
+            spawn(self._failure.wait())
+            registering, told = spawn(self._register(previous_epoch)), spawn(_until(stopping))
+            await asyncio.wait((registering, told), return_when=asyncio.FIRST_COMPLETED)
+            registered = registering.done()
+            if registered:
+                spawn(self._follow_metadata(replicas))
+                session = spawn(self._keep_session())
+                spawn(self._tick(replicas))
+                spawn(self._checkpoint(replicas))
+                await told
+                session.cancel()
+                await self._hand_over()
             for task in list(running):
                 task.cancel()
             await server.close()
-            replicas.close()
-            leave_clean_shutdown(self._doors.files, self._epoch)
-            for channel in (self._heartbeats, self._metadata, self._isr_channel, self._forwards):
-                channel.close()
-            self._doors.log("shut down cleanly")
+            if registered:
+                self._leave(replicas)
+            else:
+                self._leave_unregistered(previous_epoch)
 
-    def _server(self, replicas: Replicas) -> Server:
+    def _leave(self, replicas: Replicas) -> None:
+        if not replicas.close():
+            raise OSError(EIO, "stopped, but not every record is on disk: the next start counts as after a crash")
+        leave_clean_shutdown(self._doors.files, self._epoch)
+        self._doors.log("shut down cleanly")
+
+    def _leave_unregistered(self, previous_epoch: int) -> None:
+        """Nothing has been touched in this life, so the end of the last one still counts."""
+        if previous_epoch != NO_BROKER_EPOCH:
+            leave_clean_shutdown(self._doors.files, previous_epoch)
+        self._doors.log("stopped before the controller had registered this broker")
+
+    def _make_server(self, replicas: Replicas) -> Server:
         serving = Serving(
             replicas,
             lambda: self._applied,
@@ -133,27 +160,11 @@ class BrokerNode:
             Api.INIT_PRODUCER_ID: describing.init_producer_id,
         }
         return Server(
-            {api: self._guarded(handler) for api, handler in handlers.items()},
+            {api: self._failure.guarded(handler) for api, handler in handlers.items()},
             log=self._doors.log,
             topic_names=describing,
             max_frame_bytes=self._config.number("socket.request.max.bytes"),
         )
-
-    def _guarded(self, handler: Handler) -> Handler:
-        """A handler whose storage failure is the failure of the node and not of one connection."""
-
-        async def handle(request: Request) -> Any:
-            try:
-                return await handler(request)
-            except OSError as error:
-                if not self._failed.done():
-                    self._failed.set_exception(error)
-                raise
-
-        return handle
-
-    async def _watch_failure(self) -> None:
-        await self._failed
 
     # --- the session with the controller ------------------------------------------------------------------------------
 
@@ -224,14 +235,15 @@ class BrokerNode:
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: ask the controller to move leadership away, and wait until it has."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._config.seconds("controlled.shutdown.timeout.ms")
-        while loop.time() < until:
-            answer = await self._beat(shutting_down=True)
-            if answer is not None and answer.error_code is ErrorCode.none and answer.should_shut_down:
-                return
-            await asyncio.sleep(min(self._backoff_s, max(0.0, until - loop.time())))
-        self._doors.log("leaving without having handed everything over: the time for it is up")
+        try:
+            async with asyncio.timeout(self._config.seconds("controlled.shutdown.timeout.ms")):
+                while True:
+                    answer = await self._beat(shutting_down=True)
+                    if answer is not None and answer.error_code is ErrorCode.none and answer.should_shut_down:
+                        return
+                    await asyncio.sleep(self._backoff_s)
+        except TimeoutError:
+            self._doors.log("leaving without having handed everything over: the time for it is up")
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
@@ -287,6 +299,10 @@ class BrokerNode:
         while True:
             await asyncio.sleep(interval_s)
             replicas.checkpoint_high_watermarks()
+
+
+async def _until(stopping: asyncio.Event) -> None:
+    await stopping.wait()
 
 
 def take_clean_shutdown(files: Files) -> int:

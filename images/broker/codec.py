@@ -118,7 +118,7 @@ def decode_varint(frame: bytes, start: int) -> tuple[int, int]:
 
 
 def _milliseconds(value: timedelta) -> int:
-    return round(value.total_seconds() * 1000)
+    return round(value.total_seconds() * 1000) if value else 0  # nearly always it is a throttle time
 
 
 def _timestamp(value: datetime | None) -> int:
@@ -129,7 +129,7 @@ _NO_UUID = bytes(16)
 
 
 def _uuid_bytes(value: UUID | None) -> bytes:
-    return _NO_UUID if value is None else value.bytes
+    return _NO_UUID if value is None else value.int.to_bytes(16)
 
 
 def _measure_tags(frame: bytes, start: int, end: int, known: dict[int, Measure]) -> int:

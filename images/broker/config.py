@@ -30,7 +30,7 @@ class Endpoint:
         """Read `[PLAINTEXT://]host:port`."""
         address = text.rpartition("://")[2]
         host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+        if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
             raise ConfigError(f"{key}: {text!r} is not host:port")
         return cls(host, int(port))
 
@@ -191,7 +191,7 @@ class NodeConfig:
         if roles not in (("broker",), ("controller",)):
             raise ConfigError(f"process.roles: {','.join(roles)!r} is neither 'broker' nor 'controller'")
         node_id = _required(properties, "node.id")
-        if not node_id.isdigit():
+        if not node_id.isdecimal():
             raise ConfigError(f"node.id: {node_id!r} is not a whole number")
         listener = Endpoint.parse("listeners", _required(properties, "listeners"))
         advertised = properties.get("advertised.listeners")
@@ -246,7 +246,7 @@ def _parse_voters(text: str) -> tuple[Voter, ...]:
     voters = []
     for item in text.split(","):
         identity, at, address = item.strip().partition("@")
-        if not at or not identity.isdigit():
+        if not at or not identity.isdecimal():
             raise ConfigError(f"controller.quorum.voters: {item.strip()!r} is not id@host:port")
         voters.append(Voter(int(identity), Endpoint.parse("controller.quorum.voters", address)))
     return tuple(voters)

@@ -36,8 +36,8 @@ _PLACES = 1 << 16
 
 
 def registration(body: Any) -> Registration | None:
-    """None when it names no listener or no incarnation."""
-    if not body.listeners or body.incarnation_id is None:
+    """None when it names no listener or no incarnation, or has no id that a broker may have."""
+    if not body.listeners or body.incarnation_id is None or body.broker_id < 0:
         return None
     listener = body.listeners[0]
     return Registration(

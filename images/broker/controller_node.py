@@ -4,8 +4,8 @@ The deciding is `Controller`'s. This shell gives it requests and the time, commi
 and only then shows the new state, traces it and answers. One change at a time: whoever comes while a change is being
 committed waits for it, so that every decision is made on committed state (RC 6.3).
 
-A storage failure ends the node: a controller that does not know whether its last change is committed must not decide
-another.
+A failure that is not the network's ends the node: a controller that does not know whether its last change is committed
+must not decide another.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from images.broker import controller_messages as messages
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
 from images.broker.controller import Controller, RegistrationAnswer, Settings, Step
 from images.broker.doors import Doors
+from images.broker.failure import Failure
 from images.broker.frozen import FrozenMap
 from images.broker.metadata_log import LocalMetadataLog, MetadataLog, replay
 from images.broker.metadata_serving import MetadataServing
@@ -46,13 +47,15 @@ class ControllerNode:
         await self.start()
         assert self._active is not None
         told = asyncio.ensure_future(stopping.wait())
+        failing = asyncio.ensure_future(self._active.failure.wait())
         try:
-            await asyncio.wait((told, self._active.failed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((told, failing), return_when=asyncio.FIRST_COMPLETED)
         finally:
             told.cancel()
+            failing.cancel()
             await self.close()
-        if self._active.failed.done():
-            self._active.failed.result()
+        if failing.done() and not failing.cancelled():
+            failing.result()
 
     async def start(self) -> None:
         """Read the metadata log, take charge and listen. Raises OSError, MetadataError or CorruptBatch."""
@@ -69,7 +72,8 @@ class ControllerNode:
             Api.DELETE_TOPICS: active.delete_topics,
             Api.FETCH: active.serving.fetch,
         }
-        self._server = Server(handlers, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
+        guarded = {api: active.failure.guarded(handler) for api, handler in handlers.items()}
+        self._server = Server(guarded, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
         doors.log(f"serving in controller epoch {log.epoch}, metadata up to offset {log.end}")
         self._timer = asyncio.get_running_loop().create_task(active.fence_the_silent())
@@ -96,8 +100,7 @@ class _ActiveController:
     def __init__(self, config: NodeConfig, doors: Doors, log: MetadataLog) -> None:
         self.log = log
         self.serving = MetadataServing(config.node_id, log)
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when the node must."""
+        self.failure = Failure()
         self._cluster_id = config.cluster_id
         self._doors = doors
         self._controller = Controller(_settings(config), config.rules).take_over(replay(log), _now_ms())
@@ -106,8 +109,8 @@ class _ActiveController:
     async def _decide(self, decide: Callable[[Controller, int], Step[A]]) -> A:
         """Decide on committed state, commit, and only then let anyone know."""
         async with self._one_at_a_time:
-            if self.failed.done():
-                self.failed.result()
+            if self.failure.happened:
+                await self.failure.wait()
             step = decide(self._controller, _now_ms())
             if step.records:
                 await self._commit(step)
@@ -124,14 +127,9 @@ class _ActiveController:
             if self.log.end != step.state.image.offset:
                 raise RuntimeError(f"committed up to {self.log.end}, decided for {step.state.image.offset}")
         except Exception as error:
-            self._fail(error)
+            self.failure.take(error)
             raise
         self.serving.committed()
-
-    def _fail(self, error: Exception) -> None:
-        if not self.failed.done():
-            self._doors.log(f"the controller fails: {type(error).__name__}: {error}")
-            self.failed.set_exception(error)
 
     async def fence_the_silent(self) -> None:
         """Fence brokers as their sessions end, one a change, for ever."""
@@ -147,7 +145,7 @@ class _ActiveController:
                 else:
                     await self._decide(lambda controller, at_ms: controller.tick(at_ms))
         except Exception as error:
-            self._fail(error)
+            self.failure.take(error)
 
     # ---- handlers ----------------------------------------------------------------------------------------------------
 

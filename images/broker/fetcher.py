@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
@@ -19,7 +19,8 @@ from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsets
 
 from images.broker.config import Endpoint
 from images.broker.partition import Role
-from images.broker.replica import Replica, resolve
+from images.broker.replica import Replica
+from images.broker.waiting import resolve
 from images.broker.wire import Connection, ConnectionLost
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -40,13 +41,20 @@ class FetchLimits:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
+class _Sent(NamedTuple):
     """Where a partition stood when it was asked for."""
 
     replica: Replica
     offset: int
     leader_epoch: int
+    last_epoch: int
+    log_start: int
+
+    @classmethod
+    def of(cls, replica: Replica) -> _Sent:
+        """Where `replica` stands now."""
+        state = replica.state
+        return cls(replica, state.log_end, state.leader_epoch, state.epochs.latest, state.log_start)
 
 
 class Fetcher:
@@ -72,6 +80,9 @@ class Fetcher:
         self._resting_until: dict[Replica, float] = {}
         self._connection: Connection | None = None
         self._woken: asyncio.Future[None] | None = None
+        self._asked: tuple[int, list[_Sent]] | None = None
+        self._request: FetchRequest
+        """What was asked last."""
         self._task = spawn(self._run())
 
     def follow(self, replicas: Iterable[Replica]) -> None:
@@ -94,7 +105,7 @@ class Fetcher:
         while True:
             now = loop.time()
             sent = {
-                (replica.topic_id, replica.index): _Sent(replica, replica.state.log_end, replica.state.leader_epoch)
+                (replica.topic_id, replica.index): _Sent.of(replica)
                 for replica in self._replicas
                 if replica.state.role is Role.FOLLOWER
                 and replica.state.leader == self.leader
@@ -104,7 +115,7 @@ class Fetcher:
                 await self._rest_all()
                 continue
             try:
-                response = await self._call(self._request(list(sent.values())))
+                response = await self._call(self._question(list(sent.values())))
                 for topic in response.responses:
                     for answer in topic.partitions:
                         asked = sent.get((topic.topic_id, answer.partition_index))
@@ -121,7 +132,15 @@ class Fetcher:
             )
         return await self._connection.call(request, self._limits.timeout_s + self._limits.max_wait_s)
 
-    def _request(self, sent: list[_Sent]) -> FetchRequest:
+    def _question(self, sent: list[_Sent]) -> FetchRequest:
+        """The request for what stands at `sent`: the one before when nothing has moved, which costs nothing to send."""
+        asked = (self._broker_epoch(), sent)
+        if asked != self._asked:
+            self._asked = asked
+            self._request = self._make_request(*asked)
+        return self._request
+
+    def _make_request(self, broker_epoch: int, sent: list[_Sent]) -> FetchRequest:
         topics: dict[Any, list[FetchPartition]] = {}
         for asked in sent:
             topics.setdefault(asked.replica.topic_id, []).append(
@@ -129,13 +148,13 @@ class Fetcher:
                     partition=asked.replica.index,
                     current_leader_epoch=asked.leader_epoch,
                     fetch_offset=asked.offset,
-                    last_fetched_epoch=asked.replica.state.epochs.latest,
-                    log_start_offset=asked.replica.state.log_start,
+                    last_fetched_epoch=asked.last_epoch,
+                    log_start_offset=asked.log_start,
                     partition_max_bytes=self._limits.partition_max_bytes,
                 )
             )
         return FetchRequest(
-            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
+            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=broker_epoch),
             max_wait=timedelta(seconds=self._limits.max_wait_s),
             min_bytes=1,
             max_bytes=self._limits.max_bytes,

@@ -56,22 +56,28 @@ class RealFile:
 
     def append(self, data: bytes) -> None:
         """Write all of `data` at the end. After an OSError part of it may be there."""
-        written = os.write(self._descriptor, data)
-        if written < len(data):  # a signal or a nearly full disk: go on, so that the caller sees all or an error
-            rest = memoryview(data)[written:]
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+        try:
+            written = os.write(self._descriptor, data)
+            if written < len(data):  # a signal or a nearly full disk: go on, so that the caller sees all or an error
+                rest = memoryview(data)[written:]
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            raise self._named(error) from None
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes from `offset`; fewer only at the end of the file."""
-        data = os.pread(self._descriptor, size, offset)
-        if not data or len(data) == size:
-            return data
-        parts = [data]
-        have = len(data)
-        while have < size and (data := os.pread(self._descriptor, size - have, offset + have)):
-            parts.append(data)
-            have += len(data)
+        try:
+            data = os.pread(self._descriptor, size, offset)
+            if not data or len(data) == size:
+                return data
+            parts = [data]
+            have = len(data)
+            while have < size and (data := os.pread(self._descriptor, size - have, offset + have)):
+                parts.append(data)
+                have += len(data)
+        except OSError as error:
+            raise self._named(error) from None
         return b"".join(parts)
 
     def size(self) -> int:
@@ -80,12 +86,22 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes; a file that is shorter stays as it is."""
-        if size < self.size():
-            os.ftruncate(self._descriptor, size)
+        try:
+            if size < self.size():
+                os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._named(error) from None
 
     def fsync(self) -> None:
         """Return once every byte written so far survives a power loss."""
-        os.fsync(self._descriptor)
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """The same error with the path, which the system leaves out where it was given a descriptor."""
+        return OSError(error.errno, error.strerror, str(self._path))
 
     def close(self) -> None:
         """Release the handle; again does nothing."""

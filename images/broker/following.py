@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from images.broker.epochs import EpochCache
 from images.broker.partition import NO_EPOCH, HighWatermarkMoved, Limits, Partition, Role, Step, Truncate
 
@@ -36,8 +34,7 @@ def on_diverging(partition: Partition, epoch: int, end: int) -> Step:
 def truncate(partition: Partition, to: int) -> Step:
     """Cut the log to `to`, or to its end if that is lower; the high watermark comes down with it."""
     to = max(min(to, partition.log_end), partition.log_start)
-    cut = replace(
-        partition,
+    cut = partition._replace(
         log_end=to,
         epochs=partition.epochs.truncate_end(to),
         high_watermark=min(partition.high_watermark, to),
@@ -45,9 +42,15 @@ def truncate(partition: Partition, to: int) -> Step:
     return Step(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
 
 
+def was_cut(partition: Partition, epochs: EpochCache, log_end: int) -> Partition:
+    """The log was cut to `log_end`: lower than `truncate` asked for if that lay inside a batch, which goes whole."""
+    high_watermark = min(partition.high_watermark, log_end)
+    return partition._replace(epochs=epochs, log_end=log_end, high_watermark=high_watermark)
+
+
 def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partition:
     """The follower's log grew to `log_end`."""
-    return replace(partition, epochs=epochs, log_end=log_end)
+    return partition._replace(epochs=epochs, log_end=log_end)
 
 
 def on_leader_high_watermark(partition: Partition, leader_high_watermark: int) -> Step:
@@ -56,4 +59,4 @@ def on_leader_high_watermark(partition: Partition, leader_high_watermark: int) -
     if after == partition.high_watermark or after < 0:
         return Step(partition)
     moved = HighWatermarkMoved(partition.high_watermark, after)
-    return Step(replace(partition, high_watermark=after), (moved,))
+    return Step(partition._replace(high_watermark=after), (moved,))

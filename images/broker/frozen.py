@@ -7,10 +7,11 @@ came about; a plain dict would remember the order of insertion.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class FrozenMap(Mapping[K, V], Generic[K, V]):
@@ -27,17 +28,31 @@ class FrozenMap(Mapping[K, V], Generic[K, V]):
         """This mapping with `key` holding `value`."""
         if key not in self._items:
             return FrozenMap({**self._items, key: value})
-        changed: FrozenMap[K, V] = FrozenMap()
-        changed._items = {**self._items, key: value}
-        return changed
+        return self._with({**self._items, key: value})
 
     def remove(self, key: K) -> FrozenMap[K, V]:
         """This mapping without `key`; itself when `key` is not there."""
         if key not in self._items:
             return self
-        changed: FrozenMap[K, V] = FrozenMap()
-        changed._items = {name: value for name, value in self._items.items() if name != key}
-        return changed
+        return self._with({name: value for name, value in self._items.items() if name != key})
+
+    @staticmethod
+    def _with(items: dict[K, V]) -> FrozenMap[K, V]:
+        """The mapping of `items`, which are in order and nobody else's."""
+        made: FrozenMap[K, V] = FrozenMap.__new__(FrozenMap)
+        made._items = items
+        made._hash = None
+        return made
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+
+    @overload
+    def get(self, key: K, /, default: V | T) -> V | T: ...
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of `key`, else `default`. `Mapping` has it, too, at the price of an exception for a missing key."""
+        return self._items.get(key, default)
 
     def __getitem__(self, key: K) -> V:
         return self._items[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -53,7 +53,7 @@ def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
 
 def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Limits) -> Step:
     """The leader's log grew to `log_end`."""
-    return advance_high_watermark(replace(partition, epochs=epochs, log_end=log_end), limits)
+    return advance_high_watermark(partition._replace(epochs=epochs, log_end=log_end), limits)
 
 
 def readable_end(partition: Partition, limits: Limits) -> int:
@@ -63,8 +63,7 @@ def readable_end(partition: Partition, limits: Limits) -> int:
     return partition.log_end
 
 
-@dataclass(frozen=True, slots=True)
-class FetchStep:
+class FetchStep(NamedTuple):
     """A leader's answer to a follower's fetch: an error, a diverging (epoch, end offset), or permission to read."""
 
     step: Step
@@ -117,18 +116,21 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
                 follower.id,
                 fetch.offset,
                 fetch.broker_epoch,
-                partition.leader_epoch,
                 caught_up_ms,
                 now_ms,
                 partition.log_end,
                 max(follower.heard, fetch.heard),
             )
         followers.append(follower)
-    return replace(partition, leadership=replace(leadership, followers=tuple(followers)))
+    return partition._replace(leadership=leadership._replace(followers=tuple(followers)))
 
 
 def _consider_join(partition: Partition, replica: int, active: Mapping[int, int], limits: Limits) -> Step:
-    """Propose a follower for the ISR if its own fetch, just recorded, shows that it holds all that is committed."""
+    """Propose a follower for the ISR if what is recorded of it shows that it holds all that is committed.
+
+    To be asked within its own fetch only: what was recorded earlier may have been true of a replica that has since been
+    removed, emptied and added again (RC §6.5.4).
+    """
     leadership = partition.leading
     if replica in partition.isr or leadership.proposed is not None or leadership.doubtful:
         return Step(partition)
@@ -137,8 +139,6 @@ def _consider_join(partition: Partition, replica: int, active: Mapping[int, int]
         return Step(partition)
     rules = limits.rules
     if rules.leso_gates_isr_join and follower.log_end < leadership.start:
-        return Step(partition)
-    if rules.current_epoch_fetch_gates_isr_join and follower.leader_epoch != partition.leader_epoch:
         return Step(partition)
     if rules.fenced_stay_out_of_isr and active.get(replica) != follower.broker_epoch:
         return Step(partition)
@@ -155,7 +155,7 @@ def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int
         # A member that has not fetched in this leadership is vouched for by the metadata that made it a member.
         epochs.append(follower.broker_epoch if follower is not None and heard else active.get(member, -1))
     return Step(
-        replace(partition, leadership=replace(leadership, proposed=members)),
+        partition._replace(leadership=leadership._replace(proposed=members)),
         (ProposeIsr(members, tuple(epochs), partition.leader_epoch, partition.partition_epoch, reason),),
     )
 
@@ -178,6 +178,11 @@ def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits
     if leadership.doubtful:
         # Committing the ISR as it is moves the partition epoch past every request that is still on its way.
         return _propose(partition, partition.isr, active, "settle")
+    if not limits.rules.current_epoch_fetch_gates_isr_join:
+        for follower in leadership.followers:
+            joined = _consider_join(partition, follower.id, active, limits)
+            if joined.decisions:
+                return joined
     return Step(partition)
 
 
@@ -190,11 +195,10 @@ def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits)
         or answer.partition_epoch <= partition.partition_epoch
     ):
         return Step(partition)
-    committed = replace(
-        partition,
+    committed = partition._replace(
         isr=answer.isr,
         partition_epoch=answer.partition_epoch,
-        leadership=replace(leadership, proposed=None, doubtful=()),
+        leadership=leadership._replace(proposed=None, doubtful=()),
     )
     step = advance_high_watermark(committed, limits)
     return Step(step.partition, (IsrSettled(answer.isr, committed=True), *step.decisions))
@@ -217,7 +221,7 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)
         doubtful = tuple(sorted({*doubtful, *added}))
-    settled = replace(partition, leadership=replace(leadership, proposed=None, doubtful=doubtful))
+    settled = partition._replace(leadership=leadership._replace(proposed=None, doubtful=doubtful))
     return Step(settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),))
 
 
@@ -256,24 +260,31 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
     if candidate <= partition.high_watermark:
         return Step(partition)
     moved = HighWatermarkMoved(partition.high_watermark, candidate, quorum, tuple(positions))
-    return Step(replace(partition, high_watermark=candidate), (moved,))
+    return Step(partition._replace(high_watermark=candidate), (moved,))
 
 
-# --- the latest offset ------------------------------------------------------------------------------------------------
+# --- what is certainly known to be committed --------------------------------------------------------------------------
+
+
+def knows_committed(partition: Partition, limits: Limits) -> bool:
+    """Whether everything committed lies below this leader's high watermark: below the LESO it may be stale (RC §6.4.2),
+    so that what is not found among the committed records may still be one of them."""
+    leadership = partition.leading
+    return not limits.rules.applied_high_watermark or partition.high_watermark >= leadership.start
 
 
 def ask_latest(partition: Partition) -> tuple[Partition, int]:
     """A client asks for the latest offset: the state that remembers, and the number of the question."""
     leadership = partition.leading
     number = leadership.questions + 1
-    return replace(partition, leadership=replace(leadership, questions=number)), number
+    return partition._replace(leadership=leadership._replace(questions=number)), number
 
 
 def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool:
     """Whether the high watermark may be told in answer to `question`.
 
-    Below the LESO the local HW may be stale (RC §6.4.2). And a leader that was deposed without knowing it holds an old
-    one: a later leader may have acknowledged more. Such a leader was elected from the ISR or ELR, and acknowledges only
+    It must know of all that is committed. And a leader that was deposed without knowing it holds an old high watermark:
+    a later leader may have acknowledged more. Such a leader was elected from the ISR or ELR, and acknowledges only
     with all of its own ISR; so once every member of the maximal ISR has fetched, in this epoch, upon an answer sent
     after the question, none of them had left this leadership when the question came, and no later leader can have
     acknowledged anything by then. With fewer than min.insync.replicas in the ISR the election may go to an ELR member
@@ -282,7 +293,7 @@ def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool
     leadership = partition.leadership
     if leadership is None:
         return False
-    if limits.rules.applied_high_watermark and partition.high_watermark < leadership.start:
+    if not knows_committed(partition, limits):
         return False
     if not limits.rules.latest_confirmed_by_isr:
         return True

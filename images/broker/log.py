@@ -130,14 +130,17 @@ class Log:
             log._recover(bases)
         return log
 
-    def close(self, clean: bool) -> None:
+    def close(self, clean: bool) -> bool:
         """Release the files. With `clean` everything is synced first and the next open has nothing to check.
 
         Never raises: when a clean close fails, it says so in the node's log and the next open checks everything.
+        Returns whether everything appended is certain to survive.
         """
+        flushed = False
         if clean:
             try:
                 self.flush()
+                flushed = True
                 self._snapshots.write(self.end, self.producers)
                 write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
                 state = f"0\n{self.end} {self._segments[-1].base_offset} {self._segments[-1].size}\n"
@@ -146,6 +149,7 @@ class Log:
                 self._log_line(f"log {self.directory}: not closed cleanly: {error}")
         for segment in self._segments:
             segment.close()
+        return flushed
 
     def _take_clean_shutdown(self) -> tuple[int, int, int] | None:
         """What a clean close left behind (end, last segment's base and size), taken away for good."""
@@ -459,3 +463,16 @@ def _with_batch(epochs: EpochCache, header: Header) -> EpochCache:
         # the older one's own entry would be moved up with it.
         epochs = epochs.truncate_end(header.base_offset)
     return epochs.assign(header.leader_epoch, header.base_offset) if header.leader_epoch >= 0 else epochs
+
+
+def holds_records(files: Files, directory: str) -> bool:
+    """Whether a log in `directory`, opened or not, has as much as a byte in any segment. Raises OSError."""
+    for name in files.list(directory):
+        if base_offset_of(name) is not None:
+            file = files.open(f"{directory}/{name}")
+            try:
+                if file.size():
+                    return True
+            finally:
+                file.close()
+    return False

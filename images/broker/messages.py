@@ -98,6 +98,8 @@ class _Codec(NamedTuple):
 _codecs: dict[type, _Codec] = {}
 _classes: dict[tuple[int, int, str], type] = {}
 _answers: dict[type, type] = {}
+_requests: dict[tuple[int, int], type] = {}
+"""Request classes by API key and version, as far as they have been asked for."""
 
 
 def request_class(api: Api, version: int | None = None) -> type:
@@ -153,30 +155,47 @@ _REQUEST_HEAD = Struct(">hhih")
 _REQUEST = Struct(">ihhi")
 _RESPONSE = Struct(">ii")
 _RESPONSE_TAGGED = Struct(">iix")
+_SHORT_BYTES = 1024
 _client_ids: dict[str | None, bytes] = {}
 
 
 def encode_request(payload: Entity, correlation_id: int, client_id: str | None) -> bytes:
     """The whole frame of a request, its 4-byte length first."""
-    codec = _codecs.get(type(payload)) or _codec(type(payload))
-    pieces = [b"", _client_ids.get(client_id) or _client_id(client_id)]
-    if codec.tagged_header:
-        pieces.append(b"\0")
-    codec.write(payload, pieces)
-    pieces[0] = _REQUEST.pack(8 + sum(map(len, pieces)), codec.api_key, codec.version, correlation_id)
-    return b"".join(pieces)
+    return RequestEncoder(client_id).encode(payload, correlation_id)
+
+
+class RequestEncoder:
+    """Encodes the requests of one client. The very message sent before is not encoded again: messages are immutable."""
+
+    __slots__ = ("_client_id", "_codec", "_content", "_payload")
+
+    def __init__(self, client_id: str | None) -> None:
+        self._client_id = _client_ids.get(client_id) or _client_id(client_id)
+        self._payload: Entity = None
+        self._codec: _Codec
+        self._content = b""
+
+    def encode(self, payload: Entity, correlation_id: int) -> bytes:
+        """The whole frame of a request, its 4-byte length first."""
+        if payload is not self._payload:
+            codec = self._codec = _codecs.get(type(payload)) or _codec(type(payload))
+            pieces = [self._client_id, b"\0"] if codec.tagged_header else [self._client_id]
+            codec.write(payload, pieces)
+            self._content = b"".join(pieces)
+            self._payload = payload
+        codec, content = self._codec, self._content
+        return _REQUEST.pack(8 + len(content), codec.api_key, codec.version, correlation_id) + content
 
 
 def encode_response(payload: Entity, correlation_id: int) -> bytes:
     """The whole frame of a response, its 4-byte length first."""
     codec = _codecs.get(type(payload)) or _codec(type(payload))
-    pieces = [b""]
+    pieces: list[bytes] = []
     codec.write(payload, pieces)
+    content = b"".join(pieces)
     if codec.tagged_header:
-        pieces[0] = _RESPONSE_TAGGED.pack(5 + sum(map(len, pieces)), correlation_id)
-    else:
-        pieces[0] = _RESPONSE.pack(4 + sum(map(len, pieces)), correlation_id)
-    return b"".join(pieces)
+        return _RESPONSE_TAGGED.pack(5 + len(content), correlation_id) + content
+    return _RESPONSE.pack(4 + len(content), correlation_id) + content
 
 
 def read_head(frame: bytes) -> Head:
@@ -198,15 +217,42 @@ def decode_request(frame: bytes, head: Head | None = None) -> tuple[Head, Entity
     """Header and message of a request frame of a supported API and version. Raises Malformed."""
     if head is None:
         head = read_head(frame)
-    try:
-        message = _message_class(Api(head.api_key), head.version, "request")
-    except (ValueError, ImportError) as error:
-        raise Malformed(f"no API {head.api_key} in version {head.version}") from error
+    message = _requests.get((head.api_key, head.version)) or _request_asked(head)
     codec = _codecs.get(message) or _codec(message)
     start = head.end
     if codec.tagged_header:
         start = _after_tags(frame, start)
     return head, _read(codec, message, frame, start)
+
+
+def _request_asked(head: Head) -> type:
+    try:
+        message = _message_class(Api(head.api_key), head.version, "request")
+    except (ValueError, ImportError) as error:
+        raise Malformed(f"no API {head.api_key} in version {head.version}") from error
+    _requests[head.api_key, head.version] = message
+    return message
+
+
+class RequestDecoder:
+    """Decodes the requests of one connection. A short one that comes again unchanged is not decoded again, which is
+    sound since messages are immutable: whoever polls, or sends heartbeats, asks the same over and over."""
+
+    __slots__ = ("_content", "_message")
+
+    def __init__(self) -> None:
+        self._content: tuple[int, int, bytes] | None = None
+        self._message: Entity = None
+
+    def decode(self, frame: bytes, head: Head) -> Entity:
+        """The message of a request frame. Raises Malformed."""
+        if len(frame) > _SHORT_BYTES:
+            return decode_request(frame, head)[1]
+        content = (head.api_key, head.version, frame[head.end :])
+        if content != self._content:
+            self._message = decode_request(frame, head)[1]
+            self._content = content
+        return self._message
 
 
 def decode_response(message: type, frame: bytes) -> tuple[int, Entity]:

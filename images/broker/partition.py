@@ -16,8 +16,9 @@ it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -46,16 +47,13 @@ class Limits:
     rules: Rules
 
 
-@dataclass(frozen=True, slots=True)
-class Follower:
+class Follower(NamedTuple):
     """What a leader knows of one other replica. Position and broker epoch come from one and the same fetch."""
 
     id: int
     log_end: int | None = None
     """Where its last accepted fetch began; None until it has been heard in this leadership."""
     broker_epoch: int = -1
-    leader_epoch: int = NO_EPOCH
-    """The leader epoch in which that fetch was received."""
     caught_up_ms: int = 0
     """The last time at which it is known to have had everything the leader had."""
     fetched_ms: int = 0
@@ -65,8 +63,7 @@ class Follower:
     """The newest question for the latest offset that it has been heard from since (see `confirms_latest`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(NamedTuple):
     """What a replica holds only while it leads."""
 
     start: int
@@ -87,14 +84,13 @@ class Leadership:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """The state of one replica."""
 
     node: int
     log_start: int = 0
     log_end: int = 0
-    epochs: EpochCache = field(default_factory=EpochCache)
+    epochs: EpochCache = EpochCache()
     high_watermark: int = 0
     role: Role = Role.NONE
     replicas: tuple[int, ...] = ()
@@ -127,8 +123,7 @@ class View:
     partition_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetch:
+class ReplicaFetch(NamedTuple):
     """A Fetch of a follower, as far as the protocol looks at it."""
 
     replica: int
@@ -188,7 +183,7 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log, its epoch cache and its producer state to `to` (exclusive)."""
+    """Cut the log, its epoch cache and its producer state to `to` (exclusive), or to the base of the batch it is in."""
 
     to: int
     log_end_before: int
@@ -230,8 +225,7 @@ class IsrSettled:
 Decision = BecameLeader | BecameFollower | Resigned | Truncate | HighWatermarkMoved | ProposeIsr | IsrSettled
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Where an event leads: the next state, and what the shell must do, in order."""
 
     partition: Partition

@@ -7,15 +7,14 @@ is woken when anything changed.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from images.broker import following, leading, roles
-from images.broker.batch import CorruptBatch, Header, assign, check, iterate
+from images.broker.batch import CorruptBatch, Header, InvalidRecord, assign, check_produced, iterate
 from images.broker.log import Log
 from images.broker.partition import (
     NO_LEADER,
@@ -38,21 +37,22 @@ from images.broker.partition import (
 )
 from images.broker.producers import Duplicate, Refuse, judge
 from images.broker.trace import TraceEvent
+from images.broker.waiting import Changes, next_change
 
 ACKS_ALL = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """What became of a produced batch. `end` is exclusive; a duplicate carries the offsets of the first time."""
 
     error: ErrorCode
     base_offset: int = -1
     end: int = -1
+    leader_epoch: int = -1
+    """The leadership in which it was found in the log: only that one can tell that it is committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """What a fetch of one partition is given."""
 
     error: ErrorCode
@@ -98,7 +98,11 @@ class Replica:
         self._trace = trace
         self._clock = clock
         self._propose = propose
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self.changes = Changes()
+        """Told of whenever anything here changed."""
+        self.offers = Changes()
+        """Told of whenever there may be something for a follower's fetch that is waiting: of every change but a mere
+        move of the high watermark, for which, as in Kafka, no such fetch is answered."""
         self._told: dict[int, tuple[int, int, int]] = {}
         """Per follower: connection, newest question and high watermark when its last fetch was answered."""
         self._asking = 0
@@ -108,40 +112,14 @@ class Replica:
         """`topic-partition`, as Kafka names a log directory."""
         return f"{self.topic}-{self.index}"
 
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
-    def watch(self, woken: asyncio.Future[None]) -> None:
-        """Have `woken` resolved at the next change of this replica."""
-        self._waiting[woken] = None
-
-    def unwatch(self, woken: asyncio.Future[None]) -> None:
-        """Forget `woken`, resolved or not."""
-        self._waiting.pop(woken, None)
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def _change(self, until: float) -> bool:
-        """Wait for the next change; False when `until`, a time of the loop, came first."""
-        loop = asyncio.get_running_loop()
-        if loop.time() >= until:
-            return False
-        woken = loop.create_future()
-        self.watch(woken)
-        timer = loop.call_at(until, resolve, woken)
-        await woken
-        timer.cancel()
-        self.unwatch(woken)
-        return True
-
     # --- metadata and time --------------------------------------------------------------------------------------------
 
     def apply_view(self, view: View) -> None:
         """Take over the controller's metadata."""
-        self._take(roles.apply_view(self.state, view, self._now_ms(), self.limits))
+        before = self.state
+        self._take(roles.apply_view(before, view, self._now_ms(), self.limits))
+        if self.state is not before:
+            self._tell_all()  # also for an ISR without a member that is being waited for, which asks for no decision
 
     def tick(self, active: Mapping[int, int]) -> None:
         """Let time pass: lagging members are proposed for removal."""
@@ -171,41 +149,45 @@ class Replica:
 
     # --- producing ----------------------------------------------------------------------------------------------------
 
-    def append(self, batch: bytes, acks: int) -> Appended:
-        """Append one produced batch as the leader, or find that it was appended before."""
+    def append(self, records: bytes | None, acks: int) -> Appended:
+        """Append what was produced, which must be one batch, as the leader, or find that it was appended before."""
         error = leading.check_append(self.state, acks, self.limits)
         if error is not ErrorCode.none:
             return Appended(error)
+        batch = records or b""
         if len(batch) > self._max_batch_bytes:
             return Appended(ErrorCode.message_too_large)
         try:
-            header = check(batch, produced=True)
+            header = check_produced(batch)
         except CorruptBatch:
             return Appended(ErrorCode.corrupt_message)
+        except InvalidRecord:
+            return Appended(ErrorCode.invalid_record)
         if header.producer_id >= 0:
             verdict = judge(self.log.producers, header, self.limits.rules)
             if isinstance(verdict, Duplicate):
-                return Appended(ErrorCode.none, verdict.base_offset, verdict.last_offset + 1)
+                end = verdict.last_offset + 1
+                return Appended(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch)
             if isinstance(verdict, Refuse):
                 return Appended(verdict.error)
         base = self.log.end
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
         self._trace_append(base, self.state.leader_epoch, header)
         self._take(leading.appended(self.state, self.log.epochs, self.log.end, self.limits))
-        self._wake()
-        return Appended(ErrorCode.none, base, self.log.end)
+        self._tell_all()
+        return Appended(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
 
-    async def committed(self, end: int, until: float) -> ErrorCode:
-        """Wait until the high watermark passes an append that ends at `end`; an error if it has not by `until`."""
+    async def committed(self, appended: Appended, until: float) -> ErrorCode:
+        """Wait until the high watermark passes `appended`; an error if it has not by `until`, or if the leadership it
+        was appended in is over: then other records may stand in its place, committed or not."""
         if not self.limits.rules.ack_after_high_watermark:
             return ErrorCode.none
-        leader_epoch = self.state.leader_epoch
         while True:
-            if self.state.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+            if self.state.role is not Role.LEADER or self.state.leader_epoch != appended.leader_epoch:
                 return ErrorCode.not_leader_or_follower
-            if self.state.high_watermark >= end:
+            if self.state.high_watermark >= appended.end:
                 return ErrorCode.none
-            if not await self._change(until):
+            if not await next_change((self.changes,), until):
                 return ErrorCode.request_timed_out
 
     # --- being fetched from -------------------------------------------------------------------------------------------
@@ -223,7 +205,7 @@ class Replica:
         answer = leading.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._take(answer.step)
         if self._asking:
-            self._wake()
+            self.changes.tell()
         if answer.error is not ErrorCode.none:
             self._trace_fenced("fetch", fetch.leader_epoch, answer.error, fetch.replica)
             return Slice(answer.error)
@@ -235,13 +217,15 @@ class Replica:
         # As in Kafka, a high watermark that moved since the last answer is worth an answer now, but no fetch that is
         # already waiting is woken for it.
         stale = told is None or told[2] != self.state.high_watermark
-        return replace(found, urgent=True) if stale else found
+        return found._replace(urgent=True) if stale else found
 
     def read_for_replica(
         self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool
     ) -> Slice:
         """Read again for a fetch that was accepted and has been waiting since: it is no news of its sender."""
         error = leading.check_leader(self.state, leader_epoch, self.limits)
+        if error is ErrorCode.none and not self.log.start <= offset <= self.log.end:
+            error = ErrorCode.offset_out_of_range
         if error is not ErrorCode.none:
             return Slice(error)
         told = self._told.get(replica)
@@ -284,12 +268,12 @@ class Replica:
         leader_epoch = self.state.leader_epoch
         self.state, question = leading.ask_latest(self.state)
         self._asking += 1
-        self._wake()
+        self._tell_all()
         try:
             while not leading.confirms_latest(self.state, question, self.limits):
                 if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
                     return ErrorCode.not_leader_or_follower, -1
-                if not await self._change(until):
+                if not await next_change((self.changes,), until):
                     return ErrorCode.offset_not_available, -1
         finally:
             self._asking -= 1
@@ -298,11 +282,14 @@ class Replica:
         self._event("latest_told", high_watermark=self.state.high_watermark)
         return ErrorCode.none, self.state.high_watermark
 
-    def offset_for_time(self, timestamp_ms: int | None) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of the newest
-        record; None when there is none."""
+    def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
+        """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of
+        the newest record; offset and timestamp -1 when there is none, and an error when that is not certain."""
         found = self.log.offset_of_max_timestamp() if timestamp_ms is None else self.log.offset_for_time(timestamp_ms)
-        return found if found is not None and found[0] < leading.readable_end(self.state, self.limits) else None
+        if found is not None and found[0] < leading.readable_end(self.state, self.limits):
+            return ErrorCode.none, *found
+        known = leading.knows_committed(self.state, self.limits)
+        return ErrorCode.none if known else ErrorCode.offset_not_available, -1, -1
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -332,7 +319,8 @@ class Replica:
                 self._trace_append(header.base_offset, header.leader_epoch, header)
         except CorruptBatch as error:
             complaint = f"{self.name}: corrupt batch from the leader: {error}"
-        self.state = following.replicated(self.state, self.log.epochs, self.log.end)
+        if self.log.end != self.state.log_end:
+            self.state = following.replicated(self.state, self.log.epochs, self.log.end)
         self._take(following.on_leader_high_watermark(self.state, leader_high_watermark))
         return complaint
 
@@ -343,7 +331,13 @@ class Replica:
         if step.decisions:
             for decision in step.decisions:
                 self._carry_out(decision)
-            self._wake()
+                if not isinstance(decision, HighWatermarkMoved):
+                    self.offers.tell()
+            self.changes.tell()
+
+    def _tell_all(self) -> None:
+        self.changes.tell()
+        self.offers.tell()
 
     def _carry_out(self, decision: Decision) -> None:
         state = self.state
@@ -361,15 +355,17 @@ class Replica:
                 self._event("follower_high_watermark", offset=decision.before, high_watermark=decision.after)
         elif isinstance(decision, Truncate):
             self.log.truncate(decision.to)
+            self.state = following.was_cut(state, self.log.epochs, self.log.end)
             self._event(
                 "truncated",
-                offset=decision.to,
+                offset=self.log.end,
                 log_end=decision.log_end_before,
                 high_watermark=decision.high_watermark_before,
             )
         elif isinstance(decision, BecameLeader):
             self._told.clear()
             self.log.assign_epoch(decision.leader_epoch, decision.start)
+            self.state = state._replace(epochs=self.log.epochs)
             self._event("became_leader", offset=decision.start, log_end=state.log_end, members=state.isr)
         elif isinstance(decision, BecameFollower):
             self._event("became_follower", log_end=state.log_end)
@@ -448,9 +444,3 @@ class Replica:
         self._event(
             "acknowledged", offset=base, log_end=end, high_watermark=self.state.high_watermark, detail={"acks": acks}
         )
-
-
-def resolve(future: asyncio.Future[None]) -> None:
-    """Resolve a future that may have been resolved already: the callback of a timer that ends a wait."""
-    if not future.done():
-        future.set_result(None)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from errno import EIO
 
 from images.broker.config import Endpoint, NodeConfig
 from images.broker.doors import Doors, Files
 from images.broker.fetcher import Fetcher, FetchLimits, Spawn
 from images.broker.files import read_whole, write_durably
-from images.broker.log import Log, LogConfig
+from images.broker.log import Log, LogConfig, holds_records
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
 from images.broker.partition import Limits, ProposeIsr, Role, View
 from images.broker.replica import Replica
@@ -95,19 +96,23 @@ class Replicas:
             replica.tick(self.active)
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write down the high watermarks, replacing the file as a whole."""
+        """Write down the high watermarks, replacing the file as a whole; while no replica has been opened, the file of
+        the last life stands."""
+        if not self._applied:
+            return
         lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
         text = "\n".join(["0", str(len(lines)), *lines, ""])
         write_durably(self._doors.files, HIGH_WATERMARKS, text.encode())
 
-    def close(self) -> None:
-        """Stop fetching, write everything down and close the logs cleanly."""
+    def close(self) -> bool:
+        """Stop fetching, write everything down and close the logs cleanly. Returns whether every record is certain to
+        survive. Raises OSError."""
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
+        written = [replica.log.close(clean=True) for replica in self]
         self.checkpoint_high_watermarks()
-        for replica in self._replicas.values():
-            replica.log.close(clean=True)
+        return all(written)
 
     def _open(self, topic: TopicImage, partition: PartitionImage) -> Replica:
         directory = f"{topic.name}-{partition.index}"
@@ -206,17 +211,27 @@ def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
     for line in lines[2:]:
         topic, _, numbers = line.partition(" ")
         index, _, offset = numbers.partition(" ")
-        if not (index.isdigit() and offset.isdigit()):
+        if not (index.isdecimal() and offset.isdecimal()):
             return {}
         found[topic, int(index)] = int(offset)
     return found
 
 
 def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
-    text = (read_whole(files, f"{directory}/{PARTITION_METADATA}") or b"").decode("utf-8", "replace")
+    """The topic the log in `directory` belongs to. None when there is no telling and nothing to lose: the file that
+    says so is written before the log, and so is missing only from what is left of a deletion.
+
+    Raises OSError when it is there, unreadable, and beside it are records: somebody must look at them first.
+    """
+    path = f"{directory}/{PARTITION_METADATA}"
+    content = read_whole(files, path)
+    if content is None:
+        return None
     try:
-        return uuid.UUID(text.partition("topic_id: ")[2].strip())
+        return uuid.UUID(content.decode("utf-8", "replace").partition("topic_id: ")[2].strip())
     except ValueError:
+        if holds_records(files, directory):
+            raise OSError(EIO, "does not tell whose records lie beside it", path) from None
         return None
 
 

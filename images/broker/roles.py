@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from images.broker.leading import advance_high_watermark
 from images.broker.partition import (
     BecameFollower,
@@ -24,8 +22,7 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
     """Take over what the controller says. Metadata older than what is already known changes nothing."""
     if view.leader_epoch < partition.leader_epoch or view.partition_epoch <= partition.partition_epoch:
         return Step(partition)
-    known = replace(
-        partition,
+    known = partition._replace(
         replicas=view.replicas,
         isr=view.isr,
         leader=view.leader,
@@ -33,10 +30,10 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
         partition_epoch=view.partition_epoch,
     )
     if partition.node not in view.replicas:
-        gone = replace(known, role=Role.NONE, leadership=None)
+        gone = known._replace(role=Role.NONE, leadership=None)
         return Step(gone, () if partition.role is Role.NONE else (Resigned(),))
     if view.leader != partition.node:
-        followed = replace(known, role=Role.FOLLOWER, leadership=None)
+        followed = known._replace(role=Role.FOLLOWER, leadership=None)
         same = partition.role is Role.FOLLOWER and partition.leader_epoch == view.leader_epoch
         if same and partition.leader == view.leader:
             return Step(followed)
@@ -48,7 +45,7 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
             if replica != partition.node
         )
         settled = partition.leadership.proposed is not None
-        leading = replace(known, leadership=replace(partition.leadership, followers=kept, proposed=None, doubtful=()))
+        leading = known._replace(leadership=partition.leadership._replace(followers=kept, proposed=None, doubtful=()))
         step = advance_high_watermark(leading, limits)
         return Step(
             step.partition, (IsrSettled(view.isr, committed=True), *step.decisions) if settled else step.decisions
@@ -58,7 +55,7 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
 
 def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> Step:
     """Begin a leadership. A leader that is elected again keeps its followers' positions (their high watermark would
-    stall otherwise) but counts them as heard in the earlier epoch, which does not suffice to join the ISR."""
+    stall otherwise); to join the ISR they do not suffice, that takes a fetch of its own."""
     followers = []
     for replica in known.replicas:
         if replica == known.node:
@@ -66,10 +63,9 @@ def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> S
         follower = before.leadership.follower(replica) if before.leadership is not None else None
         if follower is None:
             follower = _unknown_follower(replica, known.isr, now_ms)
-        followers.append(replace(follower, caught_up_ms=now_ms if replica in known.isr else 0, heard=0))
+        followers.append(follower._replace(caught_up_ms=now_ms if replica in known.isr else 0, heard=0))
     questions = before.leadership.questions if before.leadership is not None else 0
-    leading = replace(
-        known,
+    leading = known._replace(
         role=Role.LEADER,
         epochs=known.epochs.assign(known.leader_epoch, known.log_end),
         leadership=Leadership(start=known.log_end, followers=tuple(followers), questions=questions),

@@ -50,7 +50,9 @@ class Rules:
         "A follower joins the ISR only on a fetch received in the current leader epoch.", "RC 6.5.4"
     )
     fenced_stay_out_of_isr: bool = _rule(
-        "A leader does not propose a fenced or shutting-down broker for the ISR.", "KIP-320 Leader Fetch Handling"
+        "A leader does not propose a broker for the ISR that is fenced, shutting down or no longer in the broker epoch "
+        "in which it fetched.",
+        "RC 6.5.1",
     )
     ack_after_high_watermark: bool = _rule(
         "An acks=all append is acknowledged only when the high watermark has passed it.", "RC 6.1"

@@ -126,6 +126,7 @@ class Segment:
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> bytes:
         """Whole batches from the one that holds `offset`, base_offset ≤ offset < end, as far as `before` allows."""
+        max_bytes = max(0, max_bytes)
         if not self._indexed:
             self._build_index()
         start = self._position_of(offset)

@@ -10,7 +10,8 @@ answers ApiVersions itself.
 - A client that cannot be understood loses its connection, and the log gets one line: garbage, a frame too large,
   an API or version not served. (ApiVersions in an unknown version is answered in version 0 with
   UNSUPPORTED_VERSION, 35, as KIP-511 has it.) Requests of the same connection that came before are answered first.
-- A handler that raises, or returns what cannot be encoded, costs its client the connection and the log one line.
+- A handler that raises, or returns what cannot be encoded, costs its client the connection and the log one line; one
+  that raises `Hangup` does so on purpose.
 
 No handler is cancelled but by `close`.
 """
@@ -21,10 +22,9 @@ import asyncio
 from asyncio import AbstractEventLoop, AbstractServer, Future, Task
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kio.schema.errors import ErrorCode
 
@@ -34,7 +34,7 @@ from images.broker.messages import (
     SUPPORTED,
     Api,
     Head,
-    decode_request,
+    RequestDecoder,
     encode_response,
     read_head,
     response_class,
@@ -43,14 +43,17 @@ from images.broker.schema import Entity
 from images.broker.versions import NoTopics, TopicNames, api_versions, from_canonical, to_canonical
 from images.broker.wire import MAX_FRAME_BYTES, Frames
 
-__all__ = ["Handler", "Request", "Server", "TopicNames"]
+__all__ = ["Handler", "Hangup", "Request", "Server", "TopicNames"]
 
 _MOST_WAITING = 64
 """Requests of one connection that may wait for their turn before it is read no further."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Hangup(Exception):
+    """A handler has no answer but to close its client's connection; the message says why, in one line."""
+
+
+class Request(NamedTuple):
     """One request as a handler sees it."""
 
     api: Api
@@ -65,6 +68,15 @@ class Request:
 Handler = Callable[[Request], Awaitable[Entity | None]]
 
 
+class _Served(NamedTuple):
+    """What is needed to answer requests of one API, looked up once."""
+
+    api: Api
+    handler: Handler
+    versions: range
+    answer: type
+
+
 class Server:
     """Serves the APIs it has handlers for, and ApiVersions, on one address."""
 
@@ -76,14 +88,17 @@ class Server:
         topic_names: TopicNames | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
-        self._handlers = {**handlers, Api.API_VERSIONS: self._tell_versions}
+        handlers = {**handlers, Api.API_VERSIONS: self._tell_versions}
+        self._served = {
+            int(api): _Served(api, handler, SUPPORTED[api], response_class(api)) for api, handler in handlers.items()
+        }
         self.log = log
         self._topics: TopicNames = topic_names or NoTopics()
         self._max_frame_bytes = max_frame_bytes
         self._listener: AbstractServer | None = None
         self._peers: dict[int, _Peer] = {}
         self._counted = 0
-        self._versions = api_versions(self._handlers)
+        self._versions = api_versions(handlers)
         self.closed = False
 
     async def start(self, host: str, port: int) -> None:
@@ -135,26 +150,23 @@ class Server:
         )
         return encode_response(from_canonical(Api.API_VERSIONS, 0, refusal, self._topics, {}), head.correlation_id)
 
-    async def answer(self, frame: bytes, connection: int) -> bytes | None:
+    async def answer(self, frame: bytes, connection: int, requests: RequestDecoder) -> bytes | None:
         """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
         head = read_head(frame)
-        try:
-            api = Api(head.api_key)
-        except ValueError:
-            raise Malformed(f"unknown API {head.api_key}") from None
-        handler = self._handlers.get(api)
-        if handler is None:
-            raise Malformed(f"{api.name} is not served here")
-        if head.version not in SUPPORTED[api]:
+        served = self._served.get(head.api_key)
+        if served is None:
+            raise Malformed(_not_served(head.api_key))
+        api = served.api
+        if head.version not in served.versions:
             if api is Api.API_VERSIONS:
                 return self._refuse_versions(head)
             raise Malformed(f"{api.name} v{head.version} is not supported")
-        _, asked = decode_request(frame, head)
+        asked = requests.decode(frame, head)
         body, names = to_canonical(api, head.version, asked, self._topics)
-        answer = await handler(Request(api, head.version, head.client_id, connection, body))
+        answer = await served.handler(Request(api, head.version, head.client_id, connection, body))
         if answer is None:
             return None
-        if type(answer) is not response_class(api):
+        if type(answer) is not served.answer:
             raise TypeError(f"{type(answer).__name__} is no answer to {api.name} v{CANONICAL[api]}")
         return encode_response(from_canonical(api, head.version, answer, self._topics, names), head.correlation_id)
 
@@ -169,6 +181,7 @@ class _Peer(asyncio.Protocol):
         self._task = cast("Task[None]", None)
         self._number = 0
         self._frames = Frames(server._max_frame_bytes)
+        self._requests = RequestDecoder()
         self._waiting: deque[bytes] = deque()
         self._idle: Future[None] | None = None
         self._gone = False
@@ -190,7 +203,7 @@ class _Peer(asyncio.Protocol):
                     if not self._reading and not self._gone and len(self._waiting) < _MOST_WAITING:
                         self._reading = True
                         self._transport.resume_reading()
-                    answer = await self._server.answer(frame, self._number)
+                    answer = await self._server.answer(frame, self._number, self._requests)
                     if answer is not None and not self._gone:
                         self._transport.write(answer)
                 elif self._waiting or not (self._gone or self._frames.broken):
@@ -205,7 +218,7 @@ class _Peer(asyncio.Protocol):
             if self._idle is None and not self._server.closed:
                 self._give_up("a handler was cancelled")
             raise
-        except Malformed as error:
+        except (Malformed, Hangup) as error:
             self._give_up(str(error))
         except Exception as error:
             self._give_up(f"a handler failed: {_described(error)}")
@@ -256,6 +269,13 @@ class _Peer(asyncio.Protocol):
             self._log(f"closed by the client after {self._frames.partial} bytes of a request")
         self._gone = True
         self._wake()
+
+
+def _not_served(api_key: int) -> str:
+    try:
+        return f"{Api(api_key).name} is not served here"
+    except ValueError:
+        return f"unknown API {api_key}"
 
 
 def _described(error: BaseException) -> str:

@@ -7,10 +7,9 @@ data), and answers. What is allowed is decided in `partition.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
@@ -26,23 +25,25 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from kio.schema.produce.v11.response import LeaderIdAndEpoch as ProduceLeader
 from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 from images.broker.metadata import ClusterImage
 from images.broker.partition import ReplicaFetch
-from images.broker.replica import ACKS_ALL, Replica, Slice, resolve
+from images.broker.replica import ACKS_ALL, Appended, Replica, Slice
 from images.broker.replicas import Replicas
-from images.broker.server import Request
+from images.broker.server import Hangup, Request
+from images.broker.waiting import next_change
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-CONSUMER = -1
+MEANINGS_SINCE: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
+"""Timestamps of ListOffsets that are no times, and the version each came with. No other is negative."""
 NOW = timedelta(0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """One partition of a Fetch request, and the replica that answers for it, if this broker has it."""
 
     topic_id: Any
@@ -65,7 +66,11 @@ class Serving:
     # --- Produce ------------------------------------------------------------------------------------------------------
 
     async def produce(self, request: Request) -> ProduceResponse | None:
-        """Append, then (acks=all) wait until what was appended is committed."""
+        """Append, then (acks=all) wait until what was appended is committed.
+
+        With acks=0 nobody is answered; as in Kafka a producer whose batch was refused loses its connection instead, and
+        so learns that it should look for the leader. Raises Hangup.
+        """
         body = request.body
         until = asyncio.get_running_loop().time() + body.timeout.total_seconds()
         appended = [
@@ -73,28 +78,29 @@ class Serving:
             for topic in body.topic_data
         ]
         if body.acks == 0:
+            _hang_up_if_refused(appended)
             return None
         topics = []
         for name, parts in appended:
             answers = []
-            for index, replica, error, base, end in parts:
+            for index, replica, found in parts:
+                error = found.error
                 if error is ErrorCode.none and replica is not None:
                     if body.acks == ACKS_ALL:
-                        error = await replica.committed(end, until)
+                        error = await replica.committed(found, until)
                     if error is ErrorCode.none:
-                        replica.acknowledged(base, end, body.acks)
-                answers.append(_produced(index, error, base))
+                        replica.acknowledged(found.base_offset, found.end, body.acks)
+                answers.append(_produced(index, error, found.base_offset, replica))
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
         return ProduceResponse(responses=tuple(topics), throttle_time=NOW)
 
-    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, ErrorCode, int, int]:
+    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, Appended]:
         if acks not in (0, 1, ACKS_ALL):
-            return part.index, None, ErrorCode.invalid_required_acks, -1, -1
+            return part.index, None, Appended(ErrorCode.invalid_required_acks)
         replica, error = self._find(topic, part.index)
         if replica is None:
-            return part.index, None, error, -1, -1
-        appended = replica.append(part.records or b"", acks)
-        return part.index, replica, appended.error, appended.base_offset, appended.end
+            return part.index, None, Appended(error)
+        return part.index, replica, replica.append(part.records, acks)
 
     def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
         replica = self._replicas.get(topic, index)
@@ -109,26 +115,21 @@ class Serving:
     async def fetch(self, request: Request) -> FetchResponse:
         """Read for a follower or a consumer; wait for data as long as the request allows."""
         body = request.body
-        loop = asyncio.get_running_loop()
-        until = loop.time() + body.max_wait.total_seconds()
+        until = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
         replica_id = body.replica_state.replica_id
         asked = [self._look_up(topic.topic_id, partition) for topic in body.topics for partition in topic.partitions]
         # Consumers are limited by the broker's setting too; followers ask for what their own setting says.
-        most = body.max_bytes if replica_id != CONSUMER else min(body.max_bytes, self._fetch_max_bytes)
+        most = body.max_bytes if _is_replica(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
+        enough = min(body.min_bytes, most)
         slices = self._read(asked, request, most, first=True)
-        while not _worth_answering(slices, body.min_bytes) and loop.time() < until:
-            woken = loop.create_future()
-            for item in asked:
-                if item.replica is not None:
-                    item.replica.watch(woken)
-            timer = loop.call_at(until, resolve, woken)
-            await woken
-            timer.cancel()
-            for item in asked:
-                if item.replica is not None:
-                    item.replica.unwatch(woken)
+        watched = [
+            item.replica.offers if _is_replica(replica_id) else item.replica.changes
+            for item in asked
+            if item.replica is not None
+        ]
+        while not _worth_answering(slices, enough) and await next_change(watched, until):
             slices = self._read(asked, request, most, first=False)
-        if replica_id != CONSUMER:
+        if _is_replica(replica_id):
             for item, found in zip(asked, slices, strict=True):
                 if item.replica is not None and found.error is ErrorCode.none:
                     item.replica.answered(replica_id, request.connection)
@@ -152,7 +153,7 @@ class Serving:
             part, replica = item.partition, item.replica
             size = min(part.partition_max_bytes, left)
             at_least_one = left == most and most > 0
-            if replica_id == CONSUMER:
+            if not _is_replica(replica_id):
                 found = replica.fetch_for_consumer(part.current_leader_epoch, part.fetch_offset, size, at_least_one)
             elif first:
                 fetch = ReplicaFetch(
@@ -178,20 +179,20 @@ class Serving:
         until = asyncio.get_running_loop().time() + self._latest_timeout_s
         topics = []
         for topic in request.body.topics:
-            answers = [
-                await self._list_offset(topic.name, part, request.body.replica_id, until) for part in topic.partitions
-            ]
+            answers = [await self._list_offset(topic.name, part, request, until) for part in topic.partitions]
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
         return ListOffsetsResponse(throttle_time=NOW, topics=tuple(topics))
 
-    async def _list_offset(self, topic: str, part: Any, replica_id: int, until: float) -> ListOffsetsPartitionResponse:
+    async def _list_offset(self, topic: str, part: Any, request: Request, until: float) -> ListOffsetsPartitionResponse:
         replica, error = self._find(topic, part.partition_index)
         offset, timestamp, epoch = -1, -1, -1
-        if replica is not None:
+        if _means_nothing(part.timestamp, request.version):
+            error = ErrorCode.unsupported_version
+        elif replica is not None:
             error = replica.refuses("list_offsets", part.current_leader_epoch)
         if replica is not None and error is ErrorCode.none:
             if part.timestamp == LATEST:
-                if replica_id >= 0:
+                if _is_replica(request.body.replica_id):
                     offset = replica.log.end
                 else:
                     error, offset = await replica.latest(until)
@@ -200,9 +201,9 @@ class Serving:
                 offset = replica.log.start
                 epoch = replica.log.epochs.epoch_at(offset)
             else:
-                found = replica.offset_for_time(None if part.timestamp == MAX_TIMESTAMP else part.timestamp)
-                if found is not None:
-                    offset, timestamp = found
+                time_ms = None if part.timestamp == MAX_TIMESTAMP else part.timestamp
+                error, offset, timestamp = replica.offset_for_time(time_ms)
+                if offset >= 0:
                     epoch = replica.log.epochs.epoch_at(offset)
         return ListOffsetsPartitionResponse(
             partition_index=part.partition_index,
@@ -231,6 +232,23 @@ class Serving:
         return OffsetForLeaderEpochResponse(throttle_time=NOW, topics=tuple(topics))
 
 
+def _is_replica(replica_id: int) -> bool:
+    """Whether it is a broker that asks. Below zero are consumers: -1, and -2 that Kafka's tools used for debugging."""
+    return replica_id >= 0
+
+
+def _means_nothing(timestamp: int, version: int) -> bool:
+    since = MEANINGS_SINCE.get(timestamp)
+    return timestamp < 0 and (since is None or version < since)
+
+
+def _hang_up_if_refused(appended: list[tuple[str, list[tuple[int, Replica | None, Appended]]]]) -> None:
+    for topic, parts in appended:
+        for index, _, found in parts:
+            if found.error is not ErrorCode.none:
+                raise Hangup(f"refused with acks=0: {topic}-{index}: {found.error.name}")
+
+
 def _worth_answering(slices: list[Slice], min_bytes: int) -> bool:
     got = 0
     for found in slices:
@@ -240,18 +258,24 @@ def _worth_answering(slices: list[Slice], min_bytes: int) -> bool:
     return got >= min_bytes or not slices
 
 
-def _produced(index: int, error: ErrorCode, base: int) -> PartitionProduceResponse:
+def _produced(index: int, error: ErrorCode, base: int, replica: Replica | None) -> PartitionProduceResponse:
+    optional: dict[str, Any] = {}
+    if error is ErrorCode.not_leader_or_follower and replica is not None:
+        optional["current_leader"] = ProduceLeader(
+            leader_id=replica.state.leader, leader_epoch=replica.state.leader_epoch
+        )
     return PartitionProduceResponse(
         index=index,
         error_code=error,
         base_offset=base if error is ErrorCode.none else -1,
         log_append_time=None,
         record_errors=(),
+        **optional,
     )
 
 
 def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
-    topics: dict[Any, list[FetchedPartition]] = {}
+    topics: dict[int | None, tuple[Any, list[FetchedPartition]]] = {}  # by number: ids hash in Python
     for item, found in zip(asked, slices, strict=True):
         optional: dict[str, Any] = {}
         if found.diverging is not None:
@@ -260,7 +284,8 @@ def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
         if item.replica is not None and found.error is not ErrorCode.none:
             state = item.replica.state
             optional["current_leader"] = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
-        topics.setdefault(item.topic_id, []).append(
+        key = None if item.topic_id is None else item.topic_id.int
+        topics.setdefault(key, (item.topic_id, []))[1].append(
             FetchedPartition(
                 partition_index=item.partition.partition,
                 error_code=found.error,
@@ -276,6 +301,6 @@ def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
         throttle_time=NOW,
         error_code=ErrorCode.none,
         responses=tuple(
-            FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()
+            FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.values()
         ),
     )

@@ -35,11 +35,11 @@ alter_partition_refused   controller  broker=sender, members=proposed ISR; detai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
+class TraceEvent(NamedTuple):
     """One thing a node did; the table above says which fields each `kind` fills."""
 
     kind: str
@@ -54,5 +54,5 @@ class TraceEvent:
     log_end: int = -1
     high_watermark: int = -1
     members: tuple[int, ...] = ()
-    detail: Mapping[str, object] = field(default_factory=dict)
+    detail: Mapping[str, object] = MappingProxyType({})
     """Further facts, JSON values only."""

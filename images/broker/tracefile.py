@@ -13,14 +13,11 @@ import ctypes
 import json
 import time  # noqa: TID251  (see above)
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from images.broker.trace import TraceEvent
-
-_FIELDS = tuple(field.name for field in fields(TraceEvent))
 
 
 class _Timespec(ctypes.Structure):
@@ -53,8 +50,13 @@ class TraceFile:
 
     def append(self, event: TraceEvent) -> None:
         """Write one event. Raises OSError."""
-        row = {"time_ns": self._now_ns()} | {name: getattr(event, name) for name in _FIELDS}
-        self._file.write(json.dumps(row, separators=(",", ":"), default=dict).encode() + b"\n")
+        row = {"time_ns": self._now_ns()} | event._asdict()
+        line = json.dumps(row, separators=(",", ":"), default=dict).encode() + b"\n"
+        try:
+            while line:  # a nearly full disk takes a part and refuses the rest
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._file.name) from None
 
     def __enter__(self) -> Self:
         return self

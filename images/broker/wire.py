@@ -25,6 +25,7 @@ from images.broker.messages import (
     SUPPORTED,
     Api,
     Head,
+    RequestEncoder,
     decode_request,
     decode_response,
     encode_request,
@@ -142,7 +143,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: AbstractEventLoop, peer: str, client_id: str | None) -> None:
         self._loop = loop
         self._peer = peer
-        self._client_id = client_id
+        self._requests = RequestEncoder(client_id)
         self._transport: asyncio.Transport | None = None
         self._frames = Frames()
         self._waiting: deque[_Waiting] = deque()
@@ -165,7 +166,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError as error:
             connection._lose("gave up connecting")
             raise CallTimeout(f"{host}:{port}: no connection in {connect_timeout} s", sent=False) from error
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: nothing that could be the name of a host
             connection._lose("could not connect")
             raise ConnectionLost(f"{host}:{port}: {error}", sent=False) from error
         return connection
@@ -203,7 +204,7 @@ class Connection(asyncio.Protocol):
         if self._lost is not None or transport is None:
             raise ConnectionLost(f"{self._peer}: {self._lost or 'not connected'}", sent=False)
         correlation_id = self._next
-        frame = encode_request(request, correlation_id, self._client_id)
+        frame = self._requests.encode(request, correlation_id)
         self._next = (correlation_id + 1) & 0x7FFFFFFF
         transport.write(frame)
         return correlation_id

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.broker import batch
-from images.broker.batch import CorruptBatch, Record
+from images.broker.batch import CorruptBatch, InvalidRecord, Record
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 UNCOVERED = {*range(8), *range(12, 16)}
@@ -147,9 +147,25 @@ def test_a_producer_may_send_neither_gaps_nor_markers() -> None:
     markers = forged(sample(), attributes=0x20)
     for odd in (gaps, markers):
         batch.check(odd)
-        with pytest.raises(CorruptBatch, match="producer"):
-            batch.check(odd, produced=True)
-    batch.check(sample(), produced=True)
+        with pytest.raises(InvalidRecord, match="producer"):
+            batch.check_produced(odd)
+    assert batch.check_produced(sample()) == batch.check(sample())
+
+
+def test_a_producer_sends_one_batch_at_a_time() -> None:
+    for several in (b"", sample() + sample(), sample() * 3 + b"more"):
+        with pytest.raises(InvalidRecord, match="record batch"):
+            batch.check_produced(several)
+    for torn in (sample() + sample()[:-1], sample() + b"\0", sample()[:-1], sample() + bytes(200)):
+        with pytest.raises(CorruptBatch):
+            batch.check_produced(torn)
+
+
+@pytest.mark.parametrize("at", [70, 80, 100])
+def test_records_that_do_not_decompress_are_corrupt_even_under_a_valid_crc(at: int) -> None:
+    whole = batch.build([b"value %d" % number for number in range(50)], timestamp_ms=1, gzip=True)
+    with pytest.raises(CorruptBatch):
+        batch.records(forged(whole[:at] + b"\xff\xff\xff" + whole[at + 3 :]))
 
 
 def test_a_batch_has_at_least_one_record() -> None:

@@ -197,6 +197,7 @@ def test_a_registration_that_says_too_little_or_for_another_cluster_is_refused(t
             assert (await node.register(1, cluster_id="other")).error_code is ErrorCode.inconsistent_cluster_id
             assert (await node.register(1, listeners=())).error_code is ErrorCode.invalid_request
             assert (await node.register(1, incarnation_id=None)).error_code is ErrorCode.invalid_request
+            assert (await node.register(1, broker_id=-1)).error_code is ErrorCode.invalid_request
 
     run(scenario)
 
@@ -429,6 +430,26 @@ def test_an_answer_is_given_only_when_the_change_is_synced_and_a_failed_sync_end
         with pytest.raises(ConnectionLost):
             await waiting
         assert [event.broker for event in node.trace if event.kind == "broker_registered"] == [1]
+
+    run(scenario)
+
+
+def test_a_controller_that_cannot_write_its_trace_ends_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+
+        def trace(event: TraceEvent) -> None:
+            if event.kind == "broker_registered":
+                raise OSError(28, "No space left on device")
+
+        node.controller = ControllerNode(CONFIG, replace(node.doors, trace=trace))
+        running = asyncio.ensure_future(node.controller.run(node.stopping))
+        await node.serving.wait()
+        node.connection = await node.connect()
+        with pytest.raises(ConnectionLost):
+            await node.register(1)
+        with pytest.raises(OSError, match="No space left"):
+            await running
 
     run(scenario)
 

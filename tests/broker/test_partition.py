@@ -126,13 +126,12 @@ def test_a_replica_taken_off_the_partition_resigns() -> None:
     assert step.partition.role is Role.NONE
 
 
-def test_a_leader_elected_again_keeps_positions_but_not_as_fetches_of_the_new_epoch() -> None:
+def test_a_leader_elected_again_keeps_its_followers_positions() -> None:
     state = fetched(grown(leader(), 3), 2, 3)
     again = roles.apply_view(state, View((1, 2, 3), (1, 3), 1, 6, 8), 20, LIMITS).partition
     follower = again.leading.follower(2)
     assert follower is not None
     assert follower.log_end == 3
-    assert follower.leader_epoch == 5
 
 
 # --- the high watermark -----------------------------------------------------------------------------------------------
@@ -383,6 +382,18 @@ def test_a_follower_of_another_broker_epoch_does_not_join(rules_off: tuple[str, 
     limits = without(*rules_off)
     step = fetch(leader(isr=(1, 2), limits=limits), 3, 0, broker_epoch=3, limits=limits).step
     assert bool(step.decisions) is joins
+
+
+@pytest.mark.parametrize(("rules_off", "joins"), [((), False), (("current_epoch_fetch_gates_isr_join",), True)])
+def test_a_follower_not_heard_from_in_this_leadership_does_not_join(rules_off: tuple[str, ...], joins: bool) -> None:
+    """RC §6.5.4: it may have been removed, emptied and added again, and the leader has seen but the end of that."""
+    limits = without(*rules_off)
+    state = fetched(fetched(grown(leader(limits=limits), 3), 2, 3, limits=limits), 3, 3, limits=limits)
+    again = roles.apply_view(state, View((1, 2, 3), (1, 2), 1, 6, 8), 20, limits).partition
+    ticked = leading.on_tick(again, ACTIVE, 30, limits)
+    assert bool(ticked.decisions) is joins
+    if joins:
+        assert proposal_in(ticked).members == (1, 2, 3)
 
 
 def test_one_isr_change_is_in_flight_at_a_time() -> None:

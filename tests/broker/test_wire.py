@@ -273,6 +273,18 @@ def test_garbage_from_a_server_ends_the_connection(garbage: bytes) -> None:
     run()
 
 
+@pytest.mark.parametrize("host", ["\0", "a" * 100 + ".b", "é..x"])
+def test_a_host_that_cannot_be_one_is_a_connection_that_failed(host: str) -> None:
+    """Hosts come from other nodes' registrations: a bad one may cost a connection, and not the node that tries it."""
+
+    async def run() -> None:
+        with pytest.raises(ConnectionLost) as lost:
+            await Connection.open(host, 9092, None, 5.0)
+        assert not lost.value.sent
+
+    asyncio.run(run())
+
+
 @asynchronous
 async def test_a_refused_connection_sent_nothing() -> None:
     async with broker(silence) as port:

@@ -205,3 +205,14 @@ def test_any_schedule_leaves_the_cluster_whole_and_records_every_fault(schedule:
 def test_a_target_that_names_nothing_is_refused(target: str) -> None:
     with pytest.raises(TargetError):
         check_target(target, ("b1", "b2", "b3"), ("c1",), 2)
+
+
+def test_a_fault_counts_from_when_it_holds() -> None:
+    class Slow(FakeCluster):
+        async def kill(self, node: str) -> dict[str, float]:
+            await asyncio.sleep(0.5)
+            return dict(await super().kill(node))
+
+    begun, _, ended = carry_out(Planned(5, 3, Kill(("b1", "b2"))), cluster=Slow())
+    assert begun.started_ns == 5_000_000_000
+    assert ended.started_ns == 6_000_000_000

@@ -70,9 +70,10 @@ def make_run(store: Path) -> RunDirectory:
             bit=bit,
             note=note,
         )
-    replica = run.nodes_path / "b1" / "data" / "append-0"
-    replica.mkdir(parents=True)
-    (replica / f"{0:020}.log").write_bytes(batch.build([b"0"], timestamp_ms=1, leader_epoch=0))
+    with run.collecting() as nodes:
+        replica = nodes / "b1" / "data" / "append-0"
+        replica.mkdir(parents=True)
+        (replica / f"{0:020}.log").write_bytes(batch.build([b"0"], timestamp_ms=1, leader_epoch=0))
     run.write_recovery(
         {"recovered": True, "seconds": 2.75, "limit_seconds": 30, "waiting_for": [], "final_reads": True}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,17 @@ def test_verdicts_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert json.loads((run.path / "verdict.json").read_text())["validity"] == "invalid"
 
 
+def test_replica_logs_count_only_once_all_of_them_were_collected(tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    shutil.rmtree(run.nodes_path)
+    with run.collecting() as part:
+        _replica(part)
+        assert run.load().replica_ends.num_rows == 0
+        assert "no replica logs were collected" in run.gaps()
+    assert run.load().replica_ends.num_rows == 1
+    assert run.gaps() == ("the run did not end: it was killed, or is still going on",)
+
+
 def test_digest_and_trail_come_back(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "append", 7)
     assert run.digest() is None
@@ -194,8 +206,13 @@ def _recorded(tmp_path: Path) -> RunDirectory:
     run.append_fault(
         0, fault="Kill", family="kill", nodes=["b1"], started_ns=5, ended_ns=9, evidence={"killed": 1}, bit=True
     )
-    replica = run.nodes_path / "b1" / "data" / "t-0"
-    replica.mkdir(parents=True)
-    (replica / f"{0:020}.log").write_bytes(batch.build([b"5"], timestamp_ms=1, leader_epoch=0))
+    with run.collecting() as nodes:
+        _replica(nodes)
     run.close()
     return run
+
+
+def _replica(nodes: Path) -> None:
+    replica = nodes / "b1" / "data" / "t-0"
+    replica.mkdir(parents=True)
+    (replica / f"{0:020}.log").write_bytes(batch.build([b"5"], timestamp_ms=1, leader_epoch=0))

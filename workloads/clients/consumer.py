@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic
@@ -33,8 +33,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record as read."""
 
     offset: int
@@ -45,8 +44,7 @@ class Record:
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """One answer, or failure to get one, about one partition."""
 
     topic: str
@@ -81,8 +79,7 @@ class _Assigned:
     fetching: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     assigned: _Assigned
     leader: Leader
     fetched: Fetched
@@ -311,8 +308,7 @@ class Consumer:
         assigned.backoff.reset()
         assigned.position = position
         self._ready.append(
-            replace(
-                fetched,
+            fetched._replace(
                 records=records,
                 leader_epoch=_confirmed(question.leader),
                 high_watermark=int(answer.high_watermark),
@@ -322,7 +318,7 @@ class Consumer:
     def _failed(self, question: _Asked, error: str) -> None:
         assigned = question.assigned
         assigned.not_before_s = asyncio.get_running_loop().time() + assigned.backoff.next_s()
-        self._ready.append(replace(question.fetched, error=error))
+        self._ready.append(question.fetched._replace(error=error))
         self.client.refresh_soon()
 
 

@@ -1,0 +1,192 @@
+"""A broker's life: it comes, it goes when told to, and when it cannot write any more it ends and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.broker.broker_node import CLEAN_SHUTDOWN, leave_clean_shutdown, take_clean_shutdown
+from images.broker.controller_channel import ControllerChannel
+from images.broker.files import RealFile
+from images.broker.replicas import HIGH_WATERMARKS
+from images.broker.serving import Serving
+from images.broker.trace import TraceEvent
+from images.broker.tracefile import TraceFile
+from images.broker.wire import ConnectionLost
+from tests.broker.small_cluster import FULL, Cluster
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await scenario()
+
+    asyncio.run(limited())
+
+
+async def failure_of(life: asyncio.Task[None]) -> BaseException:
+    """What the broker ends with, when all groups are taken off it."""
+    await asyncio.wait((life,))
+    error = life.exception()
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert error is not None
+    return error
+
+
+# --- leaving ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [-1, 17])
+def test_a_broker_that_is_not_registered_yet_can_be_stopped_and_its_last_end_counts(tmp_path: Path, epoch: int) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        if epoch >= 0:
+            leave_clean_shutdown(cluster.files, epoch)
+        async with cluster.broker() as (life, stopping):
+            await asyncio.sleep(0.05)
+            assert cluster.lines
+            assert not cluster.files.exists(CLEAN_SHUTDOWN), "a crash now must not pass for a clean end"
+            stopping.set()
+            async with asyncio.timeout(2):
+                await life
+        assert take_clean_shutdown(cluster.files) == epoch
+
+    run(scenario)
+
+
+def test_a_broker_told_to_stop_is_known_to_have_ended_cleanly(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            for _ in range(2):
+                async with cluster.broker() as (life, stopping):
+                    await cluster.create_topic()
+                    await cluster.produce(b"a")
+                    stopping.set()
+                    await life
+        assert [event.detail["clean"] for event in cluster.told("registered")] == [False, True]
+        assert cluster.told("log_recovered")[-1].log_end == 1
+
+    run(scenario)
+
+
+def test_a_broker_that_could_not_write_everything_down_does_not_claim_a_clean_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            async with cluster.broker() as (life, stopping):
+                await cluster.create_topic()
+                await cluster.produce(b"a")
+                cluster.files.unsyncable = ".log"
+                stopping.set()
+                assert isinstance(await failure_of(life), OSError)
+            assert not cluster.files.exists(CLEAN_SHUTDOWN)
+            cluster.files.unsyncable = "nothing"
+            async with cluster.broker():
+                await cluster.produce(b"b")
+        assert [event.detail["clean"] for event in cluster.told("registered")] == [False, False]
+
+    run(scenario)
+
+
+def test_a_broker_does_not_wait_for_a_silent_controller_longer_than_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ControllerChannel.call
+
+    async def silent(self: ControllerChannel, request: Any, extra_timeout_s: float = 0.0) -> Any:
+        if getattr(request, "want_shut_down", False):
+            await asyncio.sleep(30)
+        return await call(self, request, extra_timeout_s)
+
+    monkeypatch.setattr(ControllerChannel, "call", silent)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled(), cluster.broker() as (life, stopping):
+            await cluster.create_topic()
+            stopping.set()
+            async with asyncio.timeout(5):
+                await life
+        assert "leaving without having handed everything over" in cluster.lines[-2]
+        assert cluster.files.exists(CLEAN_SHUTDOWN)
+
+    run(scenario)
+
+
+# --- failing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["t-0", HIGH_WATERMARKS])
+def test_a_full_disk_ends_the_broker_with_one_error_and_loses_nothing_acknowledged(tmp_path: Path, where: str) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            async with cluster.broker() as (life, _):
+                await cluster.create_topic()
+                assert (await cluster.produce(b"a")).base_offset == 0
+                told = len(cluster.lines)
+                cluster.files.full_for = where
+                if where == "t-0":
+                    with pytest.raises(ConnectionLost):
+                        await cluster.produce(b"b")
+                assert await failure_of(life) is FULL
+                assert cluster.lines[told:] == []
+                assert not cluster.files.exists(CLEAN_SHUTDOWN)
+            cluster.files.full_for = "nothing"
+            async with cluster.broker():
+                assert (await cluster.produce(b"b")).base_offset == 1
+
+    run(scenario)
+
+
+def test_a_full_disk_at_recovery_ends_the_broker_and_costs_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            async with cluster.broker():
+                await cluster.create_topic()
+                for _ in range(3):
+                    await cluster.produce(bytes(1000))
+            cluster.files.full_for = ".snapshot"
+            async with cluster.broker() as (life, _):
+                assert await failure_of(life) is FULL
+            cluster.files.full_for = "nothing"
+            async with cluster.broker():
+                assert (await cluster.produce(b"b")).base_offset == 3
+
+    run(scenario)
+
+
+def test_a_bug_in_answering_ends_the_broker_rather_than_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: Serving, request: Any) -> Any:
+        raise LookupError("out of reason")
+
+    monkeypatch.setattr(Serving, "produce", broken)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled(), cluster.broker() as (life, _):
+            await cluster.create_topic()
+            with pytest.raises(ConnectionLost):
+                await cluster.produce(b"a")
+            assert isinstance(await failure_of(life), LookupError)
+
+    run(scenario)
+
+
+def test_what_fails_names_its_file() -> None:
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        RealFile(Path("/dev/full")).append(b"a")
+
+
+def test_a_trace_that_cannot_be_written_names_its_file() -> None:
+    with TraceFile(Path("/dev/full")) as trace, pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        trace.append(TraceEvent("node_started"))

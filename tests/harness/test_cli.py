@@ -1,0 +1,97 @@
+"""The command line: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from images.broker.rules import NAMES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "--brokers", "x"], "faultline run: argument --brokers: invalid int value: 'x'"),
+        (["run", "--set", "a"], "faultline run: --set: 'a' is not KEY=VALUE, such as min.insync.replicas=2"),
+        (["run", "--set", "a=1"], "faultline run: settings: unknown configuration 'a'"),
+        (["run", "--faults", "quake"], "faultline run: faults: 'quake' is not one of partition, kill"),
+        (["run", "--without", "gravity"], "faultline run: without: 'gravity' is not a rule"),
+        (["run", "--environment", "mars"], "faultline run: environment: 'mars' is not one of sim"),
+        (["run", "--time-limit", "soon"], "faultline run: time_limit: 'soon' is not a duration"),
+        (["run", "--bogus"], "faultline: unrecognized arguments: --bogus"),
+        (["run", "/does/not/exist.yaml"], "faultline run: /does/not/exist.yaml: cannot be read: No such file"),
+        (["check", "/does/not/exist"], "faultline: /does/not/exist: there is no such run directory"),
+        (["replay", "/does/not/exist"], "faultline: /does/not/exist: there is no such run directory"),
+        (["torture", "--mutant", "gravity"], "faultline torture: --mutant: 'gravity' is not a rule"),
+        ([], "faultline: the following arguments are required: COMMAND"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_64(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 64
+    told = capsys.readouterr()
+    assert told.err.startswith(line)
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+def test_every_rule_is_listed_with_its_seed_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in NAMES)
+    assert "RC 6.5.3" in told
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("faultline ")
+
+
+def test_a_run_ends_with_verdicts_evidence_report_and_the_way_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["run", "--time-limit", "6", "--seed", "2", "--faults", "pause", "--store", str(tmp_path)])
+    told = capsys.readouterr()
+    assert code == 0, told
+    assert "linearizability" in told.out
+    assert "pause" in told.out
+    assert "report.html" in told.out
+    assert "faultline replay " in told.out
+    assert "running" in told.err
+
+
+def test_json_is_the_only_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["run", "--time-limit", "5", "--seed", "2", "--faults", "none", "--json", "--store", str(tmp_path)])
+    told = capsys.readouterr()
+    summary = json.loads(told.out)
+    assert summary["exit_code"] == code == 0
+    assert told.err == ""
+
+
+def test_check_and_replay_follow_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "--time-limit", "5", "--seed", "2", "--json", "--store", str(tmp_path)])
+    directory = json.loads(capsys.readouterr().out)["run"]
+    assert main(["check", directory]) in (0, 2)
+    assert "linearizability" in capsys.readouterr().out
+    assert main(["replay", directory]) == 0
+    assert capsys.readouterr().out.startswith("identical: digest ")
+
+
+def test_a_mutant_ends_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--without", "idempotent_dedupe", "--seed", "0", "--store", str(tmp_path)]
+    assert main(["run", *options]) == 1
+    assert "✗ duplicate" in capsys.readouterr().out
+
+
+def test_help_does_not_wait_for_the_checkers() -> None:
+    code = "import sys; from harness.cli import main; main(['rules']); print('pyarrow' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.endswith("False\n")

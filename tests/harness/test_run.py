@@ -1,0 +1,193 @@
+"""Runs in the simulation, from a spec to a verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.outcome import Outcome, Progress
+from harness.replay import compare, replay
+from harness.run import run, run_in_simulation
+from harness.spec import Spec, parse
+from results.lines import StoreError
+from results.rundir import RunDirectory
+
+SHORT = Spec(name="short", time_limit_s=8.0, seed=3, families=("partition", "kill", "pause"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """One short run with everything it leaves."""
+    store = tmp_path_factory.mktemp("store")
+    return run(SHORT, RunDirectory.create(store, SHORT.name, SHORT.seed))
+
+
+def test_a_run_of_the_full_protocol_is_valid_and_leaves_everything(finished: Outcome) -> None:
+    assert finished.validity is Validity.VALID, finished.verdicts
+    assert finished.exit_code == 0
+    assert finished.directory is not None
+    names = {path.name for path in finished.directory.iterdir()}
+    assert names >= {
+        "spec.yaml",
+        "schedule.yaml",
+        "settings.json",
+        "status.json",
+        "history.parquet",
+        "trace.parquet",
+        "faults.parquet",
+        "replicas.parquet",
+        "recovery.json",
+        "digest.txt",
+        "trail.txt",
+        "verdict.json",
+        "report.html",
+        "nodes",
+    }
+    assert RunDirectory.open(finished.directory).gaps() == ()
+
+
+def test_the_outcome_is_one_json_object(finished: Outcome) -> None:
+    told = json.loads(json.dumps(finished.to_json()))
+    assert told["validity"] == "valid"
+    assert told["operations"]["append"]["ok"] > 100
+    assert told["replay"].startswith("faultline replay ")
+
+
+def test_the_same_spec_ends_in_the_same_digest(finished: Outcome) -> None:
+    assert finished.digest == run_in_simulation(SHORT).digest
+
+
+def test_another_seed_ends_in_another_digest(finished: Outcome) -> None:
+    assert finished.digest != run_in_simulation(parse({"time_limit": "8s", "seed": 4})).digest
+
+
+def test_the_drawn_schedule_run_as_a_script_is_the_same_run(finished: Outcome) -> None:
+    from harness.spec import load
+
+    assert finished.directory is not None
+    scripted = load(finished.directory / "schedule.yaml")
+    assert scripted.families == ()
+    assert len(scripted.script) > 0
+    assert run_in_simulation(scripted).digest == finished.digest
+
+
+def test_watching_a_run_does_not_change_it(finished: Outcome, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    outcome = run(SHORT, RunDirectory.create(tmp_path, "watched", 3), watcher=seen.append, report=False)
+    assert outcome.digest == finished.digest
+    stages = list(dict.fromkeys(progress.stage for progress in seen))
+    assert stages == [
+        "deploying",
+        "getting ready",
+        "running",
+        "recovering",
+        "final reads",
+        "collecting",
+        "checking",
+    ]
+
+
+def test_a_replay_is_identical(finished: Outcome) -> None:
+    assert finished.directory is not None
+    comparison = replay(finished.directory)
+    assert comparison.identical
+    assert comparison.lines == (f"identical: digest {finished.digest}",)
+
+
+def test_a_replay_that_differs_says_where(finished: Outcome, tmp_path: Path) -> None:
+    assert finished.directory is not None
+    other = run(parse({"time_limit": "8s", "seed": 4}), RunDirectory.create(tmp_path, "other", 4), report=False)
+    assert other.directory is not None
+    comparison = compare(RunDirectory.open(finished.directory), RunDirectory.open(other.directory), other)
+    assert not comparison.identical
+    assert comparison.lines[0].startswith("different: digest ")
+    assert comparison.lines[1].startswith("the runs part between step 0 (0.000000 s) and step ")
+    assert comparison.lines[2].startswith("history first differs in row ")
+    assert "replayed" in comparison.lines[2]
+    assert comparison.lines[3].startswith("trace first differs in row ")
+
+
+def test_every_digest_is_the_same_whatever_the_hash_seed() -> None:
+    code = (
+        "from harness.run import run_in_simulation; from harness.spec import Spec; "
+        "print(run_in_simulation(Spec(seed=11, time_limit_s=15.0)).digest)"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": "."},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("0", "4242")
+    }
+    assert len(digests) == 1
+    assert digests != {"None\n"}
+
+
+def test_a_mutant_is_found() -> None:
+    outcome = run_in_simulation(parse({"seed": 0, "without": ["idempotent_dedupe"]}))
+    assert outcome.validity is Validity.INVALID
+    assert outcome.exit_code == 1
+
+
+def test_a_cluster_that_cannot_become_ready_is_a_run_not_carried_out() -> None:
+    outcome = run_in_simulation(parse({"brokers": 2, "settings": {"broker.session.timeout.ms": "1"}, "seed": 1}))
+    assert outcome.exit_code == 3
+    assert "\n" not in outcome.failure
+    assert "not ready" in outcome.failure
+
+
+@pytest.mark.parametrize("brokers", [1, 5])
+def test_clusters_of_other_sizes_run(brokers: int) -> None:
+    outcome = run_in_simulation(parse({"brokers": brokers, "time_limit": "6s", "seed": 2, "faults": "pause,partition"}))
+    assert outcome.failure == ""
+    assert outcome.validity is not Validity.INVALID, outcome.verdicts
+
+
+def test_a_store_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError):
+        run_in_simulation(SHORT, tmp_path / "file")
+
+
+def test_a_killed_run_can_be_judged_as_far_as_it_goes(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness", "run", "--time-limit", "3000", "--seed", "5", "--store", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s and not _has_lines(tmp_path, 500):
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (directory,) = [path for path in tmp_path.iterdir() if not path.is_symlink()]
+    checked = subprocess.run(
+        [sys.executable, "-m", "harness", "check", str(directory), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 2, checked.stderr
+    told = json.loads(checked.stdout)
+    assert told["validity"] == "unknown"
+    assert any("killed" in gap for gap in told["gaps"])
+    by_checker = {check["checker"]: check["validity"] for check in told["checks"]}
+    assert by_checker["linearizability"] == "valid"
+    assert (directory / "report.html").exists()
+
+
+def _has_lines(store: Path, lines: int) -> bool:
+    return any(path.read_bytes().count(b"\n") > lines for path in store.glob("*/history.jsonl"))
