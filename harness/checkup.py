@@ -52,14 +52,11 @@ def container_lacks() -> dict[str, str] | None:
     """What a container of the base image lacks, feature → why; None when none can be started."""
     client = connect()
     try:
-        if any(
-            image.condition is images.Condition.MISSING
-            for image in images.states(client, ())
-            if image.name == images.BASE
-        ):
+        base = images.states(client, ())[-1]
+        if base.condition is not images.Condition.READY:
             return None
         said = client.containers.run(
-            images.BASE,
+            base.tag,
             ["faultline-node", "describe"],
             cap_drop=["ALL"],
             cap_add=["NET_ADMIN", "SYS_ADMIN"],

@@ -130,7 +130,9 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         help="where Debian comes from (the registry if the engine reaches one, else debootstrap)",
     )
     build.add_argument("--mirror", default="", metavar="ADDRESS", help="for debootstrap (that of this machine's apt)")
-    build.set_defaults(command=_build_images)
+    build.set_defaults(command=_images, prune=False)
+    prune = commands.add_parser("prune", help="remove the images of ours that are not of this source tree")
+    prune.set_defaults(command=_images, prune=True)
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
@@ -290,21 +292,28 @@ def _replay(options: argparse.Namespace) -> int:
     return VALID if comparison.identical else INVALID
 
 
-def _build_images(options: argparse.Namespace) -> int:
+def _images(options: argparse.Namespace) -> int:
     from harness.engine import connect
     from harness.environments.base import EnvironmentUnavailable
-    from harness.images import Origin, build
+    from harness.images import Origin, build, prune
     from harness.systems import SYSTEMS
 
     console = _console()
+
+    def tell(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
     try:
         client = connect(timeout_s=1800)
+        if options.prune:
+            prune(client, tuple(SYSTEMS), tell)
+            return VALID
         build(
             client,
             tuple(SYSTEMS),
             origin=Origin(options.base) if options.base else None,
             mirror=options.mirror,
-            tell=lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False),
+            tell=tell,
         )
     except EnvironmentUnavailable as error:
         print(f"faultline: {error}", file=sys.stderr)

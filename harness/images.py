@@ -8,9 +8,11 @@ The operating-system layer comes `FROM debian:bookworm-slim` where the engine re
 debootstrap with the mirror that this machine's own apt uses. Python packages come as wheels (`harness.wheels`)
 in the build context, in the versions installed here, and are installed there without an index.
 
-An image is rebuilt only when its inputs changed: it carries, as a label, the hash of everything that goes into it (the
-files of its folder, package lists, Dockerfile), and the id of the image it stands on. A run refuses an image that is
-missing or *stale*, built from other inputs than those of this source tree: what is judged is what was read.
+An image is rebuilt only when its inputs changed: its tag is made of the hash of everything that goes into it (the
+files of its folder, package lists, Dockerfile) and of the id of the image it stands on. So several source trees can use
+one engine side by side, and going back to an earlier tree builds nothing; `faultline images prune` removes those of
+other trees. A run refuses an image that is missing or *stale*, there only as built from other inputs than those of this
+source tree: what is judged is what was read.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from harness.environments.base import EnvironmentUnavailable
 from harness.wheels import Target, WheelsError, version, wheels
 
 INPUTS_LABEL: Final = "faultline.inputs"
-PARENT_LABEL: Final = "faultline.parent"
 ORIGIN_LABEL: Final = "faultline.origin"
 """On the operating-system layer: `registry` or `debootstrap`."""
 
@@ -69,8 +70,12 @@ class Image:
 
     name: str
     condition: Condition
+    tag: str
+    """What the engine knows it by: faultline/…:hash."""
     digest: str = ""
-    """The engine's id of it, sha256:…; empty when it is missing."""
+    """The engine's id of it, sha256:…; empty unless it is ready."""
+    origin: str = ""
+    """Of the operating-system layer: where it came from."""
 
 
 def image_of(system: str) -> str:
@@ -80,7 +85,10 @@ def image_of(system: str) -> str:
 
 def states(client: Any, systems: Sequence[str]) -> list[Image]:
     """The operating-system layer, the base and the image of each system, as they are now."""
-    return [_state(client, recipe) for recipe in _recipes(systems)]
+    found: dict[str, Image] = {}
+    for recipe in _recipes(systems):
+        found[recipe.name] = _state(client, recipe, found.get(recipe.parent))
+    return list(found.values())
 
 
 def ready(client: Any, system: str) -> Image:
@@ -107,19 +115,38 @@ def build(
 
     Raises ImageError.
     """
+    built: dict[str, Image] = {}
     for recipe in _recipes(systems):
-        now = _state(client, recipe)
-        other_origin = recipe.name == OS and origin is not None and _labels(client, OS).get(ORIGIN_LABEL) != origin
+        parent = built.get(recipe.parent)
+        now = _state(client, recipe, parent)
+        other_origin = origin is not None and now.origin not in ("", origin)
         if now.condition is Condition.READY and not other_origin:
             tell(f"{recipe.name}: up to date, {now.digest}")
-            continue
-        tell(f"{recipe.name}: building, since it is {'of another origin' if other_origin else now.condition}")
-        if recipe.name == OS:
-            _build_os(client, recipe, origin, mirror, tell)
         else:
-            _build_layer(client, recipe)
-        tell(f"{recipe.name}: built, {_state(client, recipe).digest}")
-    return states(client, systems)
+            tell(f"{recipe.name}: building, since it is {'of another origin' if other_origin else now.condition}")
+            if parent is None:
+                _build_os(client, recipe, now.tag, origin, mirror, tell)
+            else:
+                _build_layer(client, recipe, now.tag, parent)
+            now = _state(client, recipe, parent)
+            tell(f"{recipe.name}: built, {now.digest}")
+        built[recipe.name] = now
+    return list(built.values())
+
+
+def prune(client: Any, systems: Sequence[str], tell: Callable[[str], None] = lambda line: None) -> None:
+    """Remove the images of ours that this source tree does not run on, except those a container still uses."""
+    from docker.errors import APIError
+
+    kept = {image.tag for image in states(client, systems)}
+    for found in client.images.list(filters={"label": INPUTS_LABEL}):
+        for tag in found.tags:
+            if tag.startswith("faultline/") and tag not in kept:
+                try:
+                    client.images.remove(tag)
+                    tell(f"{tag}: removed")
+                except APIError as error:
+                    tell(f"{tag}: kept, {' '.join(str(error.explanation or error).split())}")
 
 
 # ---- recipes ---------------------------------------------------------------------------------------------------------
@@ -185,40 +212,32 @@ def packages() -> list[str]:
 # ---- what there is ---------------------------------------------------------------------------------------------------
 
 
-def _state(client: Any, recipe: _Recipe) -> Image:
-    found = _find(client, recipe.name)
-    if found is None:
-        return Image(recipe.name, Condition.MISSING)
-    parent = _find(client, recipe.parent) if recipe.parent else None
-    wanted = {INPUTS_LABEL: recipe.hash, PARENT_LABEL: parent.id if parent is not None else ""}
-    current = all(found.labels.get(label, "") == value for label, value in wanted.items())
-    return Image(recipe.name, Condition.READY if current else Condition.STALE, found.id)
-
-
-def _labels(client: Any, name: str) -> Mapping[str, str]:
-    found = _find(client, name)
-    return found.labels if found is not None else {}
-
-
-def _find(client: Any, name: str) -> Any:
+def _state(client: Any, recipe: _Recipe, parent: Image | None) -> Image:
+    """How `recipe`'s image stands, if it is to stand on `parent`."""
     from docker.errors import ImageNotFound
 
+    key = hashlib.sha256(f"{recipe.hash} {parent.digest if parent is not None else ''}".encode()).hexdigest()[:12]
+    tag = f"{recipe.name}:{key}"
     try:
-        return client.images.get(name)
+        found = client.images.get(tag)
     except ImageNotFound:
-        return None
+        others = client.images.list(recipe.name)
+        return Image(recipe.name, Condition.STALE if others else Condition.MISSING, tag)
+    return Image(recipe.name, Condition.READY, tag, found.id, found.labels.get(ORIGIN_LABEL, ""))
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def _build_os(client: Any, recipe: _Recipe, origin: Origin | None, mirror: str, tell: Callable[[str], None]) -> None:
-    labels = {INPUTS_LABEL: recipe.hash, PARENT_LABEL: ""}
+def _build_os(
+    client: Any, recipe: _Recipe, tag: str, origin: Origin | None, mirror: str, tell: Callable[[str], None]
+) -> None:
+    labels = {INPUTS_LABEL: recipe.hash}
     if origin is not Origin.DEBOOTSTRAP:
         try:
             arguments = {"PACKAGES": " ".join(packages())}
             _engine_build(
-                client, OS, recipe.inputs, "Dockerfile.os", arguments, {**labels, ORIGIN_LABEL: Origin.REGISTRY}
+                client, tag, recipe.inputs, "Dockerfile.os", arguments, {**labels, ORIGIN_LABEL: Origin.REGISTRY}
             )
             return
         except ImageError as error:
@@ -227,14 +246,13 @@ def _build_os(client: Any, recipe: _Recipe, origin: Origin | None, mirror: str, 
             tell(f"{OS}: no registry ({error}); trying debootstrap")
     with bootstrapped(RELEASE, packages(), mirror) as root:
         changes = [f"LABEL {label}={value}" for label, value in {**labels, ORIGIN_LABEL: Origin.DEBOOTSTRAP}.items()]
-        imported = client.api.import_image_from_data(root, repository=OS, changes=changes, tag="latest")
+        imported = client.api.import_image_from_data(root, repository=OS, changes=changes, tag=tag.partition(":")[2])
     if "error" in imported:
         raise ImageError(f"{OS}: cannot be imported: {' '.join(imported.split())}")
 
 
-def _build_layer(client: Any, recipe: _Recipe) -> None:
-    parent = _find(client, recipe.parent)
-    labels = {INPUTS_LABEL: recipe.hash, PARENT_LABEL: parent.id}
+def _build_layer(client: Any, recipe: _Recipe, tag: str, parent: Image) -> None:
+    labels = {INPUTS_LABEL: recipe.hash}
     machine = client.info().get("Architecture", "x86_64")
     target = Target(_PYTHON, {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine), _GLIBC_MINOR)
     names = [line.partition("==")[0] for line in recipe.inputs["requirements.txt"].decode().splitlines()]
@@ -244,12 +262,12 @@ def _build_layer(client: Any, recipe: _Recipe) -> None:
         raise ImageError(f"{recipe.name} cannot be built: {error}") from None
     inputs = {**recipe.inputs, **fetched}
     argument = "OS" if recipe.parent == OS else "BASE"
-    _engine_build(client, recipe.name, inputs, "Dockerfile", {argument: recipe.parent}, labels)
+    _engine_build(client, tag, inputs, "Dockerfile", {argument: parent.tag}, labels)
 
 
 def _engine_build(
     client: Any,
-    name: str,
+    tag: str,
     inputs: Mapping[str, bytes],
     dockerfile: str,
     arguments: Mapping[str, str],
@@ -269,16 +287,16 @@ def _engine_build(
             fileobj=context,
             custom_context=True,
             dockerfile=dockerfile,
-            tag=f"{name}:latest",
+            tag=tag,
             buildargs=dict(arguments),
             labels=dict(labels),
             rm=True,
             forcerm=True,
         )
     except BuildError as error:
-        raise ImageError(f"{name} cannot be built: {' '.join(str(error).split())}{_last_words(error)}") from None
+        raise ImageError(f"{tag} cannot be built: {' '.join(str(error).split())}{_last_words(error)}") from None
     except APIError as error:
-        raise ImageError(f"{name} cannot be built: {' '.join(str(error.explanation or error).split())}") from None
+        raise ImageError(f"{tag} cannot be built: {' '.join(str(error.explanation or error).split())}") from None
 
 
 def _last_words(error: Any) -> str:

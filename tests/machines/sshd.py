@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from harness.engine import connect, run_labels
 from harness.hosts import Host
-from harness.images import OS, Condition, build, states
+from harness.images import build
 from harness.leftovers import Fate, clean, in_docker
 
 _READY_LIMIT_S = 20.0
@@ -80,8 +80,7 @@ class Lab:
 def lab(directory: Path, names: Sequence[str]) -> Iterator[Lab]:
     """Hosts with these names for as long as the block lasts; their keys are known and ours opens them."""
     client = connect()
-    if any(image.condition is not Condition.READY for image in states(client, ()) if image.name == OS):
-        build(client, ())
+    image = build(client, ())[0].tag
     run = f"sshd-{secrets.token_hex(4)}"
     ours, theirs = KeyPair.make(directory / "client"), KeyPair.make(directory / "host")
     known = directory / "known_hosts"
@@ -90,7 +89,7 @@ def lab(directory: Path, names: Sequence[str]) -> Iterator[Lab]:
     try:
         for name in names:
             containers[name] = client.containers.run(
-                OS,
+                image,
                 ["sh", "-c", _BOOT],
                 entrypoint=[],
                 detach=True,

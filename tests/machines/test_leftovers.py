@@ -15,7 +15,7 @@ import pytest
 
 from harness.cli import NOT_CARRIED_OUT, VALID, main
 from harness.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
-from harness.images import OS, Condition, build, states
+from harness.images import build
 from harness.leftovers import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
 from harness.owner import still_runs, this_process
 
@@ -163,14 +163,13 @@ def test_what_a_killed_run_left_in_the_engine_goes_and_what_is_not_ours_stays(
     run = f"faultline-test-{secrets.token_hex(4)}"
     client = connect()
     labels = {RUN_LABEL: run, OWNER_LABEL: ended_process()}
-    if states(client, ())[0].condition is Condition.MISSING:
-        build(client, ())
+    image = build(client, ())[0].tag
     network = client.networks.create(run, internal=True, labels=labels)
     other = client.networks.create(f"{run}-other", internal=True)
     try:
         for name in ("running", "stopped"):
             container = client.containers.run(
-                OS, ["sleep", "60"], name=f"{run}-{name}", network=run, labels=labels, detach=True
+                image, ["sleep", "60"], name=f"{run}-{name}", network=run, labels=labels, detach=True
             )
             if name == "stopped":
                 container.kill()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.engine import connect, run_labels
-from harness.images import BASE, build
+from harness.images import build
 
 pytestmark = pytest.mark.docker
 
@@ -42,10 +42,10 @@ lossyfs unmount /data
 def _run(script: str, **rights: Any) -> tuple[int, list[str]]:
     """Exit status and lines of a script in a container of the base image."""
     client = connect()
-    build(client, ())
+    base = build(client, ())[-1]
     run = f"lossyfs-{secrets.token_hex(4)}"
     container = client.containers.run(
-        BASE, ["sh", "-c", script], name=run, labels=run_labels(run), network_mode="none", detach=True, **rights
+        base.tag, ["sh", "-c", script], name=run, labels=run_labels(run), network_mode="none", detach=True, **rights
     )
     try:
         status = container.wait()["StatusCode"]
