@@ -108,7 +108,7 @@ def judge(
         else:
             answers.append(Validity.UNKNOWN)
             excess = next(e for e, mask in zip(allowance.excesses, by_excess, strict=True) if mask[0])
-            shown.append((1, _excused(violations.explain(0), excess)))
+            shown.append((1, _excused(violations.explain(0), len(violations), excess)))
     findings = tuple(finding for _, finding in sorted(shown, key=lambda entry: entry[0]))
     return Verdict(checker, worst(answers), findings, {**(figures or {}), **counts})
 
@@ -121,10 +121,10 @@ def excuses(excess: Excess, violations: Violations) -> npt.NDArray[np.bool_]:
     return may
 
 
-def _excused(finding: Finding, excess: Excess) -> Finding:
+def _excused(finding: Finding, count: int, excess: Excess) -> Finding:
     return Finding(
         kind="fault-model-exceeded",
-        lines=(*excess.lines, f"which may be why ({finding.kind}): {finding.lines[0]}"),
+        lines=(*excess.lines, f"which may be why ({finding.kind}, {count} in all):", *finding.lines),
         topic=finding.topic,
         partition=finding.partition,
         operations=finding.operations,

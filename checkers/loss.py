@@ -15,6 +15,8 @@ are excused, which makes the verdict `unknown` (`checkers.fault_model`).
 The verdict is `unknown` too when neither look was possible for a promised record: it was not finally read, and is still
 on some disk, from where it may return or be cut.
 
+`lost_records` tells every one of them, by value and offset, with what the disks hold; the verdict words a few.
+
 What it cannot see: loss of a record whose acknowledgement never reached the client, and that nobody read; loss that is
 made good before the run ends (reads in between that went back in time are `checkers.linearizability`'s); whether a
 record is on enough replicas (`checkers.logs`). It trusts that one value is one record.
@@ -22,13 +24,17 @@ record is on enough replicas (`checkers.logs`). It trusts that one value is one 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
 from checkers.fault_model import allowances, usual
 from checkers.judging import Allowance, Violations, judge, together
+from checkers.tables import LOST
 from checkers.verdict import Finding, Validity, Verdict, worst
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
 
@@ -45,14 +51,57 @@ def check(evidence: RunEvidence) -> Verdict:
             topic=topic,
             partition=number,
             acks=evidence.settings.acks,
-            finally_read=bool(evidence.recovery.get("final_reads")),
-            every_log=of_partition(evidence.replica_ends, topic, number).num_rows
-            >= max(1, evidence.settings.replication_factor),
+            finally_read=_finally_read(evidence),
+            every_log=_every_log(evidence, topic, number),
             allowance=special.get((topic, number), rule),
         )
         for topic, number, rows in partitions(evidence.history)
     ]
     return together(NAME, verdicts, "no operation was recorded")
+
+
+def lost_records(evidence: RunEvidence) -> pa.Table:
+    """Every promised record that is lost, in the order of offsets, by the schema `checkers.tables.LOST`."""
+    found = []
+    for topic, number, history in partitions(evidence.history):
+        replicas = of_partition(evidence.replicas, topic, number)
+        promises = _promises(
+            history,
+            replicas,
+            evidence.settings.acks,
+            finally_read=_finally_read(evidence),
+            every_log=_every_log(evidence, topic, number),
+        )
+        if not len(promises.lost):
+            continue
+        columns = promises.columns
+        read_values, read_offsets, _ = _returned(columns, promises.final)
+        instead = dict(zip(read_offsets.tolist(), read_values.tolist(), strict=True))
+        for which in promises.lost[np.argsort(promises.offsets[promises.lost], kind="stable")]:
+            row, value, offset = (int(each[which]) for each in (promises.rows, promises.values, promises.offsets))
+            found.append(
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "offset": offset,
+                    "value": value,
+                    "operation": columns.index_of(row),
+                    "told_ns": int(columns.completed_ns[row]),
+                    "instead": instead.get(offset),
+                    "on_disk": " ".join(_holders(replicas, value)),
+                }
+            )
+    return pa.Table.from_pylist(found, LOST)
+
+
+def _finally_read(evidence: RunEvidence) -> bool:
+    return bool(evidence.recovery.get("final_reads"))
+
+
+def _every_log(evidence: RunEvidence, topic: str, number: int) -> bool:
+    """Whether the log of every replica was collected."""
+    logs = of_partition(evidence.replica_ends, topic, number).num_rows
+    return bool(logs >= max(1, evidence.settings.replication_factor))
 
 
 def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:
@@ -72,18 +121,9 @@ def check_partition(
     allowance: Allowance | None = None,
 ) -> Verdict:
     """One partition. `finally_read`: its final reads were completed; `every_log`: `replicas` holds all its replicas."""
-    columns = Columns.from_table(history)
-    final = np.asarray(pc.equal(history.column("phase"), "final").to_numpy(zero_copy_only=False), dtype=bool)
-    final_values, _, _ = _returned(columns, final)
-    stored = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
-    values, offsets, rows = _promised(columns, acks)
-    read, on_disk = np.isin(values, final_values), np.isin(values, stored)
-    missing = np.zeros(len(values), dtype=bool)
-    if finally_read:
-        missing |= ~read
-    if every_log:
-        missing |= ~on_disk
-    lost = np.flatnonzero(missing)
+    promises = _promises(history, replicas, acks, finally_read=finally_read, every_log=every_log)
+    columns, final = promises.columns, promises.final
+    values, offsets, rows, lost = promises.values, promises.offsets, promises.rows, promises.lost
 
     def explain(number: int) -> Finding:
         which = int(lost[number])
@@ -114,17 +154,17 @@ def check_partition(
     figures = {
         "promised": float(len(values)),
         "lost": float(len(lost)),
-        "acknowledged_lost_allowed": float(_unpromised_lost(columns, values, final_values, acks, finally_read)),
+        "acknowledged_lost_allowed": float(_unpromised_lost(promises, acks, finally_read)),
     }
     verdict = judge(NAME, found, allowance or Allowance(), figures)
-    undecided = np.flatnonzero(~missing) if not finally_read else np.empty(0, dtype=np.int64)
+    undecided = np.setdiff1d(np.arange(len(values)), lost) if not finally_read else np.empty(0, dtype=np.int64)
     if not len(undecided):
         return verdict
     reason = Finding(
         kind="not-finally-read",
         lines=(
             f"{len(undecided)} records promised to stay were not read back: the final reads were not completed",
-            f"{int(on_disk[undecided].sum())} of them are on at least one replica's disk",
+            f"{int(promises.on_disk[undecided].sum())} of them are on at least one replica's disk",
         ),
         topic=topic,
         partition=partition,
@@ -132,7 +172,37 @@ def check_partition(
     return Verdict(NAME, worst([verdict.validity, Validity.UNKNOWN]), (*verdict.findings, reason), verdict.figures)
 
 
-def _returned(columns: Columns, chosen: np.typing.NDArray[np.bool_]) -> tuple[Int64, Int64, Int64]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Promises:
+    """The promised records of one partition: an entry each in `values`, `offsets`, `rows` (witnesses) and `on_disk`."""
+
+    columns: Columns
+    final: npt.NDArray[np.bool_]
+    """Which operations are final reads."""
+    values: Int64
+    offsets: Int64
+    rows: Int64
+    on_disk: npt.NDArray[np.bool_]
+    lost: Int64
+    """Which of them are lost."""
+
+
+def _promises(history: pa.Table, replicas: pa.Table, acks: int, *, finally_read: bool, every_log: bool) -> _Promises:
+    columns = Columns.from_table(history)
+    final = np.asarray(pc.equal(history.column("phase"), "final").to_numpy(zero_copy_only=False), dtype=bool)
+    final_values, _, _ = _returned(columns, final)
+    stored = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
+    values, offsets, rows = _promised(columns, acks)
+    read, on_disk = np.isin(values, final_values), np.isin(values, stored)
+    missing = np.zeros(len(values), dtype=bool)
+    if finally_read:
+        missing |= ~read
+    if every_log:
+        missing |= ~on_disk
+    return _Promises(columns, final, values, offsets, rows, on_disk, np.flatnonzero(missing))
+
+
+def _returned(columns: Columns, chosen: npt.NDArray[np.bool_]) -> tuple[Int64, Int64, Int64]:
     """(values, offsets, poll rows) of all records that the chosen polls returned."""
     lengths = np.diff(columns.starts)
     mask = np.repeat(chosen, lengths)
@@ -163,15 +233,17 @@ def _appended_by(columns: Columns, values: Int64, otherwise: Int64) -> Int64:
     return np.where(columns.value[order][where] == values, order[where], otherwise)
 
 
-def _unpromised_lost(columns: Columns, promised: Int64, final_values: Int64, acks: int, finally_read: bool) -> int:
+def _unpromised_lost(promises: _Promises, acks: int, finally_read: bool) -> int:
     if acks == -1 or not finally_read:
         return 0
+    columns = promises.columns
     told = columns.value[(columns.kind == APPEND) & (columns.outcome == OK)]
-    return int((~np.isin(told, final_values) & ~np.isin(told, promised)).sum())
+    final_values, _, _ = _returned(columns, promises.final)
+    return int((~np.isin(told, final_values) & ~np.isin(told, promises.values)).sum())
 
 
 def _where(
-    columns: Columns, final: np.typing.NDArray[np.bool_], replicas: pa.Table, value: int, offset: int, read: bool
+    columns: Columns, final: npt.NDArray[np.bool_], replicas: pa.Table, value: int, offset: int, read: bool
 ) -> tuple[str, ...]:
     """What is there instead, as the final reads and the disks tell."""
     lines = []
@@ -183,8 +255,12 @@ def _where(
             f"the final reads did not return value {value}: "
             + (f"offset {offset} held value {instead[0]}" if len(instead) else f"they ended at {end}")
         )
-    holders = replicas.filter(pc.field("value") == value)
     if replicas.num_rows or not read:
-        found = [f"{row['node']} at offset {row['offset']}" for row in holders.to_pylist()]
+        found = _holders(replicas, value)
         lines.append(f"on disk at the end: {', '.join(found) if found else 'on no replica'}")
     return tuple(lines)
+
+
+def _holders(replicas: pa.Table, value: int) -> list[str]:
+    """Where the logs hold `value`: b1@17 is offset 17 of b1."""
+    return [f"{row['node']}@{row['offset']}" for row in replicas.filter(pc.field("value") == value).to_pylist()]

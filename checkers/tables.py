@@ -21,6 +21,11 @@ FAULTS: one row an injected fault. `nodes` are the nodes it was aimed at. `ended
 such as `{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the same numbers a node under
 the key `nodes`: `{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
 `bit` tells whether the evidence shows that the fault did something; `note` is a line for the reader.
+
+LOST: one row a lost record (`checkers.loss`), whether or not the verdict excuses it. `operation` is the index of the
+acknowledged append, or of the poll that returned it, and `told_ns` when that completed. `instead` is the value that the
+final reads found at the offset, null if none or if nothing was finally read; `on_disk` names the replicas whose logs
+hold the record at the end.
 """
 
 from __future__ import annotations
@@ -95,4 +100,18 @@ FAULTS = pa.schema(
         _required("note", pa.string()),
     ],
     metadata={"faultline.table": "faults", "faultline.version": "1"},
+)
+
+LOST = pa.schema(
+    [
+        _required("topic", pa.string()),
+        _required("partition", pa.int32()),
+        _required("offset", pa.int64()),
+        _required("value", pa.int64()),
+        _required("operation", pa.int64()),
+        _required("told_ns", pa.int64()),
+        pa.field("instead", pa.int64()),
+        _required("on_disk", pa.string()),
+    ],
+    metadata={"faultline.table": "lost", "faultline.version": "1"},
 )

@@ -244,15 +244,14 @@ def _spec(options: argparse.Namespace) -> Spec:
 
 def _check(options: argparse.Namespace) -> int:
     from harness.display import summary
-    from harness.judging import judge
+    from harness.judging import judge_and_keep
     from results.lines import StoreError
     from results.report import write_report
 
     directory = _open(options.directory)
     try:
         evidence, gaps = directory.load(), directory.gaps()
-        verdicts = judge(evidence)
-        directory.write_verdict(verdicts)
+        verdicts = judge_and_keep(evidence, directory)
         report = write_report(directory, evidence)
     except StoreError as error:
         print(f"faultline: {error}", file=sys.stderr)

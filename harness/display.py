@@ -89,6 +89,9 @@ def summary(console: Console, verdicts: Sequence[Verdict], *, outcome: Outcome |
             console.print(Text(f"{_MARKS[verdict.validity]} {finding.kind}{place}", style=_COLOURS[verdict.validity]))
             for line in finding.lines:
                 console.print(Text(f"    {line}"), soft_wrap=True)
+    lost = sum(verdict.figures.get("lost", 0) for verdict in verdicts)
+    if lost:
+        console.print(f"lost.csv in the run's directory tells all {lost:.0f} records lost, by value and offset")
     answer = worst(verdict.validity for verdict in verdicts)
     console.print(Text(str(answer), style=_COLOURS[answer]))
 

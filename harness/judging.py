@@ -11,6 +11,7 @@ from typing import Any
 
 from checkers.evidence import RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
+from results.rundir import RunDirectory
 
 
 def judge(evidence: RunEvidence) -> list[Verdict]:
@@ -19,6 +20,18 @@ def judge(evidence: RunEvidence) -> list[Verdict]:
     from checkers.suite import check
 
     return [*check(evidence), processes(evidence.recovery)]
+
+
+def judge_and_keep(evidence: RunEvidence, directory: RunDirectory) -> list[Verdict]:
+    """`judge`, and leave the verdicts and the records lost in the run's directory. Raises StoreError."""
+    from checkers.loss import NAME, lost_records
+    from checkers.tables import LOST
+
+    verdicts = judge(evidence)
+    lost = any(verdict.checker == NAME and verdict.figures.get("lost") for verdict in verdicts)
+    directory.write_lost(lost_records(evidence) if lost else LOST.empty_table())
+    directory.write_verdict(verdicts)
+    return verdicts
 
 
 def processes(recovery: Mapping[str, Any]) -> Verdict:

@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.environments.base import Deployment, EnvironmentUnavailable, Listener
-from harness.judging import judge
+from harness.judging import judge_and_keep
 from harness.outcome import Outcome, Progress, Watcher
 from harness.places import environment_named
 from harness.spec import ACKS, Spec
@@ -85,8 +85,7 @@ def run_in_simulation(spec: Spec, directory: Path | None = None) -> Outcome:
 def _conclude(outcome: Outcome, directory: RunDirectory, performance: _Performance, report: bool) -> Outcome:
     performance.enter("checking")
     evidence = directory.seal()
-    verdicts = judge(evidence)
-    directory.write_verdict(verdicts)
+    verdicts = judge_and_keep(evidence, directory)
     directory.write_status("finished", message="", cpu_seconds=round(outcome.cpu_seconds, 3), time_s=outcome.time_s)
     path = None
     if report:

@@ -15,6 +15,7 @@ replica_ends.parquet              one row a replica                             
 digest.txt, trail.txt             digest of the run; where it stood at every so many steps    when the run ends
 error.txt                         the traceback of what stopped the run                       when it fails
 verdict.json                      the verdicts                                                when checked
+lost.csv                          the promised records that are lost, if any, one a row       when checked
 report.html                       all of it, for people                                       when reported
 
 While the run goes on its tables are JSON lines, appended as things happen; the end of the run seals them as Parquet
@@ -41,6 +42,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
@@ -185,6 +187,14 @@ class RunDirectory:
     def write_verdict(self, verdicts: Sequence[Verdict]) -> None:
         """Keep the verdicts, and what they come to."""
         self._replace_json("verdict.json", verdicts_to_json(verdicts))
+
+    def write_lost(self, lost: pa.Table) -> None:
+        """The records lost (`checkers.tables.LOST`); without any there is no such file."""
+        target = self.path / "lost.csv"
+        if lost.num_rows:
+            self._replace_with(target, partial(csv.write_csv, lost))
+        else:
+            target.unlink(missing_ok=True)
 
     def verdicts(self) -> list[Verdict]:
         """The verdicts; empty when the run was never checked."""

@@ -1,7 +1,9 @@
 """One node on its machine, as the deployment handles it: the node agent's commands, one at a time, and freezing.
 
-A machine that is frozen from outside runs no command. When one is needed all the same, because another fault falls on a
-node that is paused, the machine is thawed and its process stopped at once instead: it may run for an instant between.
+What was begun on a machine is ended: a fault that is called off in the middle of a command would not know what holds
+there. A machine that is frozen from outside runs no command. When one is needed all the same, because another fault
+falls on a node that is paused, the machine is thawed and its process stopped at once instead: it may run for an instant
+between.
 """
 
 from __future__ import annotations
@@ -9,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from harness.environments.base import Node
 from harness.environments.machines import Freezer, Machine, MachineError
 from images.broker.system import Service
+
+T = TypeVar("T")
 
 AGENT = "faultline-node"
 _LIMIT_S = 30.0
@@ -47,14 +52,19 @@ class Station:
     """When (monotonic) the pause began, if it began as a freeze."""
     missed: int = 0
     """Packets that came while it was frozen."""
-    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def name(self) -> str:
         """The node's."""
         return self.node.name
 
-    # ---- commands; every caller holds `one_at_a_time`, but for waiting -----------------------------------------------
+    async def alone(self, deed: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
+        """Do it while nothing else is done here, and to its end: who is cancelled meanwhile is cancelled after it."""
+        async with self._one_at_a_time:
+            return await _to_its_end(deed(self))
+
+    # ---- commands; every caller is `alone`, but for waiting ----------------------------------------------------------
 
     async def ask(self, *arguments: str, request: object = None, timeout_s: float = _LIMIT_S) -> dict[str, Any]:
         """What the agent answers. Raises MachineError."""
@@ -118,17 +128,25 @@ class Station:
                 return ended
 
 
-async def on_all(stations: list[Station], deed: Callable[[Station], Awaitable[Any]]) -> dict[str, Any]:
+async def _to_its_end(deed: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(deed)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # looked at: the cancellation is what the caller is told
+        raise
+
+
+async def on_all(stations: list[Station], deed: Callable[[Station], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
     """Do it on all at once, each being held meanwhile; what came of it, by name.
 
     All are waited for; then the first failure is raised.
     """
-
-    async def on_one(station: Station) -> Any:
-        async with station.one_at_a_time:
-            return await deed(station)
-
-    results = await asyncio.gather(*(on_one(station) for station in stations), return_exceptions=True)
+    results = await asyncio.gather(*(station.alone(deed) for station in stations), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result

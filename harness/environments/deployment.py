@@ -226,14 +226,11 @@ class MachineDeployment:
         """Freeze the process."""
         station = self._station(node)
         from_outside = self._pauses.random() < 0.5
-        async with station.one_at_a_time:
-            await station.pause(from_outside=from_outside)
+        await station.alone(lambda it: it.pause(from_outside=from_outside))
 
     async def resume(self, node: str) -> Evidence:
         """Thaw it; zeros when it was not paused, or was killed meanwhile."""
-        station = self._station(node)
-        async with station.one_at_a_time:
-            return await station.resume()
+        return await self._station(node).alone(Station.resume)
 
     async def kill(self, node: str) -> Evidence:
         """SIGKILL."""
@@ -241,9 +238,7 @@ class MachineDeployment:
 
     async def start(self, node: str) -> None:
         """Start a node that is down, on the disk it left."""
-        station = self._station(node)
-        async with station.one_at_a_time:
-            await self._start(station)
+        await self._station(node).alone(self._start)
 
     async def power_off(self, node: str, keep: Keep) -> Evidence:
         """SIGKILL, and the file system drops what was not synced."""
@@ -251,12 +246,14 @@ class MachineDeployment:
 
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
         """Have the file system acknowledge syncs without keeping anything. Evidence when it ends: `lies`."""
-        station = self._station(node)
-        async with station.one_at_a_time:
+
+        async def lie(station: Station) -> Evidence:
             told = await self._disk(station, command="lie", on=lying)
             before, lies = station.lies_before, int(told["lies"])
             station.lies_before = (lies if before is None else before) if lying else None
             return {} if lying or before is None else {"lies": lies - before}
+
+        return await self._station(node).alone(lie)
 
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
         """Bend a clock, as the process sees it. Evidence: `offset_ms`, read back under the same library."""
@@ -324,11 +321,12 @@ class MachineDeployment:
             self._crashes.append(Crash(station.name, ended["time_ns"] - station.began_ns, error))
 
     async def _end(self, node: str, *command: str) -> Evidence:
-        station = self._station(node)
-        async with station.one_at_a_time:
+        async def end(station: Station) -> dict[str, Any]:
             station.alive = station.paused = False
             await station.thaw()
-            told = await station.ask(*command)
+            return await station.ask(*command)
+
+        told = await self._station(node).alone(end)
         names = ("killed", "unsynced_bytes", "lost_bytes", "lost_files", "lost_names")
         return {name: told[name] for name in names if name in told}
 
@@ -342,9 +340,7 @@ class MachineDeployment:
         return await station.ask("disk", "tell", json.dumps(request))
 
     async def _clock(self, node: str, *command: str) -> Evidence:
-        station = self._station(node)
-        async with station.one_at_a_time:
-            told = await station.ask("clock", *command)
+        told = await self._station(node).alone(lambda station: station.ask("clock", *command))
         return {"offset_ms": told["offset_ms"]}
 
 

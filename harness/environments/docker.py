@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from harness import images
 from harness.engine import RUN_LABEL, connect, run_labels
@@ -175,7 +175,12 @@ class Containers:
 
 
 class Container:
-    """One container; `harness.environments.machines.Machine` and `Freezer`."""
+    """One container; `harness.environments.machines.Machine` and `Freezer`.
+
+    Commands start one at a time, and none starts while the container is being frozen or thawed: an engine that freezes
+    the process it is just bringing into the container never finishes either, and answers nothing about that container
+    any more. A command counts as started once it has printed something, or ended.
+    """
 
     def __init__(self, name: str, address: str, client: Any, container_id: str, threads: ThreadPoolExecutor) -> None:
         self._name = name
@@ -184,6 +189,7 @@ class Container:
         self._id = container_id
         self._threads = threads
         self._packets_before = 0
+        self._starting = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -221,12 +227,16 @@ class Container:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _freeze(self) -> None:
-        with _told(self._name):
+        with _told(self._name), self._starting:
             self._client.api.pause(self._id)
-            self._packets_before = self._packets()
+            try:
+                self._packets_before = self._packets()
+            except Exception:
+                self._client.api.unpause(self._id)
+                raise
 
     def _thaw(self) -> int:
-        with _told(self._name):
+        with _told(self._name), self._starting:
             packets = self._packets() - self._packets_before
             self._client.api.unpause(self._id)
         return packets
@@ -237,11 +247,11 @@ class Container:
 
     def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
         api = self._client.api
-        with _told(self._name):
+        with _told(self._name), _Starting(self._starting) as starting:
             command = api.exec_create(self._id, list(argv), stdin=True)["Id"]
             stream = api.exec_start(command, socket=True)
             try:
-                out, err = _talk(getattr(stream, "_sock", stream), stdin, timeout_s)
+                out, err = _talk(getattr(stream, "_sock", stream), stdin, timeout_s, starting.over)
             except TimeoutError:
                 raise MachineError(f"{self._name}: {argv[0]} has not ended after {timeout_s:g} s") from None
             finally:
@@ -285,8 +295,34 @@ def _removal(name: str, api: Any, container_id: str) -> tuple[str, Callable[[], 
     return name, partial(api.remove_container, container_id, force=True, v=True)
 
 
-def _talk(connection: socket.socket, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes]:
-    """Give a command all it reads, and take all it prints: stdout, stderr. Raises TimeoutError."""
+class _Starting:
+    """Holds a lock until told that it is over, or until the block ends."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._held = False
+
+    def __enter__(self) -> Self:
+        self._held = self._lock.acquire()
+        return self
+
+    def over(self) -> None:
+        """Release the lock; nothing the second time."""
+        if self._held:
+            self._held = False
+            self._lock.release()
+
+    def __exit__(self, *_: object) -> None:
+        self.over()
+
+
+def _talk(
+    connection: socket.socket, stdin: bytes, timeout_s: float, answered: Callable[[], None]
+) -> tuple[bytes, bytes]:
+    """Give a command all it reads, and take all it prints: stdout, stderr. `answered` is called at its first word.
+
+    Raises TimeoutError.
+    """
     from docker.utils.socket import STDERR, frames_iter
 
     connection.settimeout(timeout_s)
@@ -297,6 +333,7 @@ def _talk(connection: socket.socket, stdin: bytes, timeout_s: float) -> tuple[by
         connection.sendall(stdin)
         connection.shutdown(socket.SHUT_WR)
         for stream, part in frames_iter(connection, tty=False):
+            answered()
             (err if stream == STDERR else out).extend(part)
     finally:
         late = not timer.is_alive()

@@ -175,8 +175,10 @@ def status() -> dict[str, Any]:
 def wait(incarnation: int, limit_s: float) -> dict[str, Any]:
     """The end of this incarnation, as soon as it has ended; `ended` is None when it has not after `limit_s`.
 
-    None at once when nobody knows of it any more: what the agent kept was removed meanwhile.
+    None at once when nobody knows of it any more: what the agent kept was removed meanwhile. An empty line comes
+    first, as a sign that waiting has begun.
     """
+    print(flush=True)
     try:
         _until(lambda: bool(_ending(incarnation)) or current() is None, "", limit_s, 0.1)
     except AgentError:
