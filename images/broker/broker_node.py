@@ -27,9 +27,12 @@ from images.broker import batch as batches
 from images.broker import metadata
 from images.broker.config import NodeConfig
 from images.broker.controller_channel import ControllerChannel
+from images.broker.coordinator_finding import CoordinatorFinding
+from images.broker.coordinator_serving import GroupCoordinator
 from images.broker.describing import Describing
 from images.broker.doors import Doors, Files
 from images.broker.failure import Failure
+from images.broker.fetcher import Spawn
 from images.broker.files import read_whole, write_durably
 from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
@@ -105,16 +108,18 @@ class BrokerNode:
                 isr_changes.propose,
                 spawn,
             )
-            server = self._server = self._make_server(replicas)
+            groups = GroupCoordinator(self._config, self._doors, replicas, lambda: self._applied, loop.time, spawn)
+            server = self._server = self._make_server(replicas, groups, spawn)
             await server.start(self._config.listener.host, self._config.listener.port)
             spawn(self._failure.wait())
             registering, told = spawn(self._register(previous_epoch)), spawn(_until(stopping))
             await asyncio.wait((registering, told), return_when=asyncio.FIRST_COMPLETED)
             registered = registering.done()
             if registered:
-                spawn(self._follow_metadata(replicas))
+                spawn(self._follow_metadata(replicas, groups))
                 session = spawn(self._keep_session())
                 spawn(self._tick(replicas))
+                spawn(groups.run())
                 spawn(self._checkpoint(replicas))
                 await told
                 session.cancel()
@@ -139,7 +144,7 @@ class BrokerNode:
             leave_clean_shutdown(self._doors.files, previous_epoch)
         self._doors.log("stopped before the controller had registered this broker")
 
-    def _make_server(self, replicas: Replicas) -> Server:
+    def _make_server(self, replicas: Replicas, groups: GroupCoordinator, spawn: Spawn) -> Server:
         serving = Serving(
             replicas,
             lambda: self._applied,
@@ -147,6 +152,7 @@ class BrokerNode:
             latest_timeout_s=self._config.seconds("replica.fetch.wait.max.ms"),
         )
         describing = Describing(self._config, lambda: self._applied, self._forwards, lambda: self._epoch)
+        finding = CoordinatorFinding(self._config, lambda: self._applied, self._forwards, spawn, self._doors.log)
         handlers: dict[Api, Handler] = {
             Api.PRODUCE: serving.produce,
             Api.FETCH: serving.fetch,
@@ -158,6 +164,8 @@ class BrokerNode:
             Api.CREATE_TOPICS: describing.create_topics,
             Api.DELETE_TOPICS: describing.delete_topics,
             Api.INIT_PRODUCER_ID: describing.init_producer_id,
+            Api.FIND_COORDINATOR: finding.find_coordinator,
+            **groups.handlers(),
         }
         return Server(
             {api: self._failure.guarded(handler) for api, handler in handlers.items()},
@@ -247,7 +255,7 @@ class BrokerNode:
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
-    async def _follow_metadata(self, replicas: Replicas) -> None:
+    async def _follow_metadata(self, replicas: Replicas, groups: GroupCoordinator) -> None:
         while True:
             try:
                 response = await self._metadata.call(self._metadata_fetch(), _METADATA_WAIT_S)
@@ -264,6 +272,7 @@ class BrokerNode:
                 if self._image.offset > self._epoch:
                     self._applied = self._image
                     replicas.apply(self._image)
+                    groups.apply()
 
     def _metadata_fetch(self) -> FetchRequest:
         partition = FetchPartition(

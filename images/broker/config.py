@@ -105,6 +105,13 @@ NODE_KEYS: Mapping[str, Key] = {
     "broker.heartbeat.interval.ms": Key(int, 2_000, "Time between two heartbeats to the controller.", minimum=1),
     "broker.session.timeout.ms": Key(int, 9_000, "Silence after which the controller fences a broker.", minimum=1),
     "controlled.shutdown.timeout.ms": Key(int, 30_000, "Time a stopping broker hands leadership over.", minimum=0),
+    "offsets.topic.num.partitions": Key(int, 50, "Partitions of __consumer_offsets when it is created.", minimum=1),
+    "offsets.topic.replication.factor": Key(int, 3, "Replicas of __consumer_offsets when it is created.", minimum=1),
+    "offsets.commit.timeout.ms": Key(int, 5_000, "Time a committed offset may take to be replicated.", minimum=1),
+    "offset.metadata.max.bytes": Key(int, 4_096, "Largest metadata of a committed offset.", minimum=0),
+    "group.min.session.timeout.ms": Key(int, 6_000, "Least session timeout a group's member may ask for.", minimum=1),
+    "group.max.session.timeout.ms": Key(int, 1_800_000, "Largest session timeout a member may ask for.", minimum=1),
+    "group.initial.rebalance.delay.ms": Key(int, 3_000, "Time an empty group waits for more members.", minimum=0),
 }
 """Keys of a node that are single values, by Kafka's broker name."""
 

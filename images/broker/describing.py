@@ -32,6 +32,7 @@ from kio.schema.metadata.v12.response import (
 
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, Key, NodeConfig
 from images.broker.controller_channel import ControllerChannel
+from images.broker.group_records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
 from images.broker.server import Request
 from images.broker.wire import ConnectionLost
@@ -237,6 +238,7 @@ def _describe_topic(image: ClusterImage, topic: TopicImage) -> MetadataResponseT
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
+        is_internal=topic.name == OFFSETS_TOPIC,
         partitions=tuple(_describe_partition(image, partition) for partition in topic.partitions),
     )
 

@@ -27,12 +27,22 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    DELETE_GROUPS = 42
     ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
@@ -50,12 +60,22 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.FETCH: _versions(4, 16),
         Api.LIST_OFFSETS: _versions(1, 7),
         Api.METADATA: _versions(0, 12),
+        Api.OFFSET_COMMIT: _versions(2, 9),
+        Api.OFFSET_FETCH: _versions(1, 9),
+        Api.FIND_COORDINATOR: _versions(0, 4),
+        Api.JOIN_GROUP: _versions(0, 9),
+        Api.HEARTBEAT: _versions(0, 4),
+        Api.LEAVE_GROUP: _versions(0, 5),
+        Api.SYNC_GROUP: _versions(0, 5),
+        Api.DESCRIBE_GROUPS: _versions(0, 6),
+        Api.LIST_GROUPS: _versions(0, 5),
         Api.API_VERSIONS: _versions(0, 3),
         Api.CREATE_TOPICS: _versions(2, 7),
         Api.DELETE_TOPICS: _versions(1, 6),
         Api.INIT_PRODUCER_ID: _versions(0, 4),
         Api.OFFSET_FOR_LEADER_EPOCH: _versions(2, 4),
         Api.DESCRIBE_CONFIGS: _versions(1, 4),
+        Api.DELETE_GROUPS: _versions(0, 2),
         Api.ALTER_PARTITION: _versions(3, 3),
         Api.DESCRIBE_CLUSTER: _versions(0, 1),
         Api.BROKER_REGISTRATION: _versions(3, 3),

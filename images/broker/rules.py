@@ -95,6 +95,21 @@ class Rules:
     elect_from_isr_or_elr: bool = _rule(
         "Only a member of the ISR or the ELR is elected, unless the topic allows unclean election.", "RC 6.5"
     )
+    offset_commit_after_high_watermark: bool = _rule(
+        "A committed offset is acknowledged, and told to others, only when the high watermark has passed its record.",
+        "KIP-320 OffsetCommit; RC 6.1",
+    )
+    offset_fetch_confirmed_by_isr: bool = _rule(
+        "Committed offsets are told only after every in-sync follower has been heard from since the question came, so "
+        "a deposed coordinator cannot tell old ones.",
+        "KIP-320 OffsetFetch; RC 6.1",
+    )
+    coordinator_waits_for_high_watermark: bool = _rule(
+        "A new coordinator serves its groups only when all it has loaded is below the high watermark.", "RC 6.4.2"
+    )
+    generation_fences_commits: bool = _rule(
+        "Only a member of a group's current generation may commit offsets for it.", "KIP-320 Consumer Handling"
+    )
 
     def without(self, names: Iterable[str]) -> Rules:
         """These rules with `names` switched off. Raises ValueError naming a rule that does not exist."""

@@ -28,6 +28,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.schema.produce.v11.response import LeaderIdAndEpoch as ProduceLeader
 from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
+from images.broker.group_records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata import ClusterImage
 from images.broker.partition import ReplicaFetch
 from images.broker.replica import ACKS_ALL, Appended, Replica, Slice
@@ -97,6 +98,8 @@ class Serving:
     def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, Appended]:
         if acks not in (0, 1, ACKS_ALL):
             return part.index, None, Appended(ErrorCode.invalid_required_acks)
+        if topic == OFFSETS_TOPIC:  # written by the coordinator of groups alone
+            return part.index, None, Appended(ErrorCode.invalid_topic_exception)
         replica, error = self._find(topic, part.index)
         if replica is None:
             return part.index, None, Appended(error)

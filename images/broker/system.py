@@ -31,6 +31,10 @@ TORTURE_DEFAULTS: Mapping[str, str] = {
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "controlled.shutdown.timeout.ms": "5000",
     "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "offsets.commit.timeout.ms": "1500",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "500",
 }
 """Settings of a torture run where they differ from Kafka's defaults: a minute must see several elections."""
 

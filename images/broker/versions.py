@@ -10,6 +10,10 @@ Fetch          to 12     topics by name, later by id                            
 Fetch          to 14     the replica is one field, later a struct               replica epoch unknown (-1)
 Metadata       0         an empty list means every topic, later null does       empty becomes null
 DeleteTopics   to 5      a list of names, later a list of structs               one struct for each name
+FindCoord.     to 3      one key, later a list of them                          a list of one
+LeaveGroup     to 2      one member, later a list of them                       a list of one; its error is the
+                                                                                answer's when that has none
+OffsetFetch    to 7      one group, later a list of them                        a list of one
 
 and where an error code did not exist yet:
 
@@ -34,6 +38,7 @@ from uuid import UUID, uuid5
 
 from kio.schema.errors import ErrorCode
 
+from images.broker.group_versions import LAST_OF_ONE, made_many, made_one
 from images.broker.messages import CANONICAL, SUPPORTED, Api, request_class, response_class
 from images.broker.schema import Entity, convert, shapes
 
@@ -96,6 +101,8 @@ def to_canonical(api: Api, version: int, body: Entity, topics: TopicNames) -> tu
     elif api is Api.DELETE_TOPICS and version <= 5:
         topic_class = next(shape.element for shape in shapes(type(canonical)) if shape.name == "topics")
         canonical = replace(canonical, topics=tuple(topic_class(name=name, topic_id=None) for name in body.topic_names))
+    elif version <= LAST_OF_ONE.get(api, -1):
+        canonical = made_many(api, body, canonical)
     return canonical, names
 
 
@@ -106,6 +113,8 @@ def from_canonical(api: Api, version: int, answer: Entity, topics: TopicNames, n
     older = errors_before(api, version)
     if older:
         answer = _with_errors(answer, older)
+    if version <= LAST_OF_ONE.get(api, -1):
+        return made_one(api, answer, response_class(api, version))
     asked = convert(answer, response_class(api, version))
     if api is Api.FETCH and version <= 12:
         asked = replace(

@@ -12,6 +12,7 @@ from kio.schema.delete_topics.v5.request import DeleteTopicsRequest as DeleteTop
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12.request import FetchRequest as FetchByName
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
+from kio.schema.leave_group.v5.response import LeaveGroupResponse
 from kio.schema.list_offsets.v7.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -20,11 +21,13 @@ from kio.schema.list_offsets.v7.response import (
 from kio.schema.metadata.v0.request import MetadataRequest as MetadataV0
 from kio.schema.metadata.v1.request import MetadataRequest as MetadataV1
 
+from images.broker.group_versions import LAST_OF_ONE
 from images.broker.messages import CANONICAL, Api, request_class, response_class
-from images.broker.schema import convert
+from images.broker.schema import convert, shapes
 from images.broker.versions import (
     NoTopics,
     api_versions,
+    errors_before,
     from_canonical,
     to_canonical,
     unknown_topic_id,
@@ -50,7 +53,18 @@ def shared(one: Any, other: Any) -> dict[tuple[object, ...], tuple[Any, Any]]:
     return {path: (left[path], right[path]) for path in left if path in right}
 
 
-EVERY = pytest.mark.parametrize(("api", "version"), EVERY_VERSION, ids=lambda part: getattr(part, "name", part))
+def every(versions: list[tuple[Api, int]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("api", "version"), versions, ids=lambda part: getattr(part, "name", part))
+
+
+def for_one_thing(api: Api, version: int) -> bool:
+    return version <= LAST_OF_ONE.get(api, -1)
+
+
+EVERY = every([(api, version) for api, version in EVERY_VERSION if not for_one_thing(api, version)])
+FOR_ONE_THING = every([(api, version) for api, version in EVERY_VERSION if for_one_thing(api, version)])
+DROPPED = ((Api.METADATA, "include_cluster_authorized_operations"), (Api.OFFSET_COMMIT, "retention_time"))
+"""Fields of older versions that the newest does not have."""
 
 
 @EVERY
@@ -59,7 +73,7 @@ def test_a_request_of_every_version_reaches_the_handler_with_every_field(api: Ap
     canonical, names = to_canonical(api, version, asked, NoTopics())
     assert type(canonical) is request_class(api)
     common = shared(asked, canonical)
-    assert common or api is Api.API_VERSIONS
+    assert common or api in (Api.API_VERSIONS, Api.LIST_GROUPS)
     assert all(left == right for left, right in common.values())
     seen = dict(leaves(canonical))
     for path, value in leaves(asked):
@@ -72,8 +86,7 @@ def test_a_request_of_every_version_reaches_the_handler_with_every_field(api: Ap
         elif api is Api.DELETE_TOPICS and path == ("topic_names",):
             assert tuple(topic.name for topic in canonical.topics) == value
         else:
-            assert api is Api.METADATA
-            assert path == ("include_cluster_authorized_operations",), "only dropped where the newest has no such field"
+            assert (api, path[-1]) in DROPPED
 
 
 @EVERY
@@ -81,7 +94,7 @@ def test_an_answer_reaches_a_client_of_every_version_with_every_field_it_knows(a
     answer = filled(response_class(api))
     if api is Api.FETCH:  # answered by id, to be told by name to older clients
         answer = replace(answer, responses=tuple(replace(topic, topic_id=ORDERS) for topic in answer.responses))
-    if errors := _newer_errors(answer):
+    if errors := [found for found in _errors(answer) if found in errors_before(api, version)]:
         pytest.fail(f"the filled answer has errors that older versions lack: {errors}")
     told = from_canonical(api, version, answer, Topics(), {})
     assert type(told) is response_class(api, version)
@@ -93,15 +106,36 @@ def test_an_answer_reaches_a_client_of_every_version_with_every_field_it_knows(a
             )
 
 
-def _newer_errors(answer: Any) -> list[ErrorCode]:
-    newer = {
-        ErrorCode.unknown_topic_id,
-        ErrorCode.inconsistent_topic_id,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.offset_not_available,
-        ErrorCode.producer_fenced,
-    }
-    return [value for path, value in leaves(answer) if path[-1] == "error_code" and value in newer]
+def _errors(answer: Any) -> list[ErrorCode]:
+    return [value for path, value in leaves(answer) if path[-1] == "error_code"]
+
+
+@FOR_ONE_THING
+def test_a_request_for_one_thing_reaches_the_handler_as_a_list_of_one(api: Api, version: int) -> None:
+    asked = filled(request_class(api, version))
+    canonical, names = to_canonical(api, version, asked, NoTopics())
+    assert type(canonical) is request_class(api)
+    seen = [value for _, value in leaves(canonical)]
+    assert names == {}
+    assert all(value in seen or (value,) in seen for _, value in leaves(asked))
+
+
+@FOR_ONE_THING
+def test_the_answer_about_one_thing_reaches_its_client(api: Api, version: int) -> None:
+    answer = filled(response_class(api))
+    listed = next(shape.name for shape in shapes(type(answer)) if shape.struct)
+    answer = replace(answer, **{listed: getattr(answer, listed)[:1]})
+    told = from_canonical(api, version, answer, NoTopics(), {})
+    assert type(told) is response_class(api, version)
+    known = [value for _, value in leaves(answer)]
+    assert all(value in known for _, value in leaves(told))
+
+
+def test_a_client_that_leaves_alone_is_told_its_own_error() -> None:
+    member = replace(filled(LeaveGroupResponse).members[0], error_code=ErrorCode.unknown_member_id)
+    answer = LeaveGroupResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, members=(member,))
+    told = from_canonical(Api.LEAVE_GROUP, 2, answer, NoTopics(), {})
+    assert told.error_code is ErrorCode.unknown_member_id
 
 
 @EVERY
