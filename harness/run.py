@@ -169,8 +169,8 @@ class _Performance:
         collected = False
         try:
             self.enter("deploying")
-            await deployment.deploy()
             self._directory.write_status("running", stage=self.stage, **deployment.facts)
+            await deployment.deploy()
             nemesis = self._nemesis = self._make_nemesis(deployment)
             self.enter("getting ready")
             await self._get_ready(deployment, workload.set_up, watch)

@@ -71,7 +71,7 @@ class Docker:
         run = f"faultline-{secrets.token_hex(4)}"
         try:
             image = images.ready(client, layout.system)
-            facts = _facts(client, image)
+            facts = {"containers": run, **_facts(client, image)}
             containers = Containers(client, run, image, self.subnet)
 
             async def carried_out() -> T:

@@ -1,0 +1,330 @@
+"""Whole runs in Docker, as a user starts them: judged, cleaned up after, and clear in a line when they cannot be."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.cli import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
+from harness.engine import RUN_LABEL, connect
+from harness.images import build
+from tests.machines.between import between
+
+pytestmark = pytest.mark.docker
+
+ROOT = Path(__file__).parents[2]
+NODES = ("b1", "b2", "b3", "c1")
+EVERYTHING = """
+environment: docker
+time_limit: 21s
+rate: 30
+faults:
+  - {at: 1s, for: 3s, fault: partition, shape: isolate, nodes: [b1]}
+  - {at: 5s, for: 1s, fault: pause, nodes: [b2]}
+  - {at: 7s, for: 1s, fault: pause, nodes: [b1]}
+  - {at: 9s, for: 2s, fault: power-loss, nodes: [b3], keep: nothing}
+  - {at: 12s, for: 2s, fault: clock, nodes: [b1], jump_ms: 700}
+  - {at: 15s, for: 3s, fault: packets, nodes: [b2], loss: 0.3}
+  - {at: 19s, for: 1s, fault: kill, nodes: [b3]}
+"""
+FAMILIES = {"partition", "pause", "power-loss", "clock", "packets", "kill"}
+TOO_SOON = """
+environment: docker
+time_limit: 16s
+without: [ack_after_high_watermark]
+faults:
+  - {at: 4, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]}
+  - {at: 5.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}
+"""
+ALL_OFF = """
+environment: docker
+time_limit: 8s
+recovery_limit: 5s
+settings: {min.insync.replicas: 1}
+faults:
+  - {at: 4, for: 3, fault: power-loss-all, keep: nothing}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _images() -> None:
+    client = connect(timeout_s=1800)
+    try:
+        build(client, ["broker"])
+    finally:
+        client.close()
+
+
+class Attempt:
+    """One `faultline run --environment docker`, from its end."""
+
+    def __init__(self, store: Path, returncode: int, stdout: str, stderr: str) -> None:
+        self.returncode, self.stdout, self.stderr = returncode, stdout, stderr
+        (self.directory,) = (path for path in store.iterdir() if not path.is_symlink())
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.stdout)
+        return found
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.directory / "status.json").read_text())
+        return found
+
+    @property
+    def complaint(self) -> str:
+        """The one line that says why it was not carried out."""
+        complaints = [line for line in self.stderr.splitlines() if line.startswith("faultline: ")]
+        assert len(complaints) == 1, self.stderr
+        assert "Traceback" not in self.stderr
+        return complaints[0].removeprefix("faultline: ")
+
+
+def attempt(spec: str, directory: Path, *options: str, engine: str = "") -> Attempt:
+    (directory / "spec.yaml").write_text(spec)
+    store = directory / "runs"
+    store.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "harness", "run", str(directory / "spec.yaml"), "--store", str(store)]
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, cwd=ROOT, env=_environment(engine), check=False
+    )
+    return Attempt(store, done.returncode, done.stdout, done.stderr)
+
+
+def _environment(engine: str) -> dict[str, str]:
+    return {**os.environ, **({"DOCKER_HOST": engine} if engine else {})}
+
+
+def left_of(run: str) -> list[str]:
+    """What the engine still has of a run."""
+    client = connect()
+    try:
+        marked = {"label": f"{RUN_LABEL}={run}"}
+        containers = client.containers.list(all=True, filters=marked, ignore_removed=True)
+        return [item.name for item in (*containers, *client.networks.list(filters=marked))]
+    finally:
+        client.close()
+
+
+def processes_of_nodes() -> list[str]:
+    """Command lines of file systems and brokers of ours on this machine."""
+    said = subprocess.run(["ps", "-e", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    return [line for line in said.splitlines() if "/var/lib/faultline/" in line]
+
+
+def _stored(directory: Path) -> dict[tuple[int, int], set[int]]:
+    """(partition, offset) → values that the replicas' collected logs hold there."""
+    stored: dict[tuple[int, int], set[int]] = {}
+    for row in pq.read_table(directory / "replicas.parquet").to_pylist():
+        stored.setdefault((row["partition"], row["offset"]), set()).add(row["value"])
+    return stored
+
+
+def _lost(directory: Path) -> list[dict[str, str]]:
+    with (directory / "lost.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_with_every_kind_of_fault_is_valid_shows_that_each_bit_and_leaves_nothing(tmp_path: Path) -> None:
+    done = attempt(EVERYTHING, tmp_path, "--json")
+    assert done.returncode == VALID, done.stdout + done.stderr
+    assert {family for family, counts in done.summary["faults"].items() if counts["bit"]} == FAMILIES
+    facts = done.status["facts"]
+    assert left_of(facts["containers"]) == []
+    assert facts["image_digest"].startswith("sha256:")
+    for node in NODES:
+        assert (done.directory / "nodes" / node / "node.log").stat().st_size
+        assert any((done.directory / "nodes" / node / "data").rglob("*.log"))
+    assert "plotly" in (done.directory / "report.html").read_text()
+
+
+def test_records_acknowledged_too_soon_are_told_lost_by_value_and_offset(tmp_path: Path) -> None:
+    done = attempt(TOO_SOON, tmp_path)
+    assert done.returncode == INVALID, done.stdout + done.stderr
+    lost, stored = _lost(done.directory), _stored(done.directory)
+    assert lost
+    for record in lost:
+        where = (int(record["partition"]), int(record["offset"]))
+        assert int(record["value"]) not in stored.get(where, set()), f"{record} is in a replica's log"
+    history = pq.read_table(done.directory / "history.parquet").to_pylist()
+    acknowledged = {
+        (row["partition"], row["offset"], row["value"])
+        for row in history
+        if row["kind"] == "append" and row["outcome"] == "ok"
+    }
+    assert {tuple(int(record[name]) for name in ("partition", "offset", "value")) for record in lost} <= acknowledged
+
+
+def test_with_one_replica_in_sync_enough_a_power_loss_of_all_is_told_as_what_was_lost(tmp_path: Path) -> None:
+    done = attempt(ALL_OFF, tmp_path, "--json")
+    assert done.returncode == UNKNOWN, done.stdout + done.stderr
+    loss = next(check for check in done.summary["checks"] if check["checker"] == "loss")
+    assert {finding["kind"] for finding in loss["findings"]} >= {"fault-model-exceeded"}
+    lost, stored = _lost(done.directory), _stored(done.directory)
+    assert len(lost) == loss["figures"]["lost"] > 0
+    assert not any(int(r["value"]) in stored.get((int(r["partition"]), int(r["offset"])), set()) for r in lost)
+
+
+STARTING = '"faultline-node", "start"'
+"""In the request that has a container start its node."""
+
+
+def container_of(directory: Path, node: str) -> Any:
+    """The container of a node, of the one run whose directory is here."""
+    (status,) = (directory / "runs").glob("2*/status.json")
+    return connect().containers.get(f"{json.loads(status.read_text())['facts']['containers']}-{node}")
+
+
+@contextmanager
+def going(directory: Path, engine: str = "", time_limit_s: int = 120) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A long run, from when clients and faults began; killed if it still goes on after the block."""
+    store = directory / "runs"
+    command = [sys.executable, "-m", "harness", "run", "--environment", "docker", "--faults", "kill,pause"]
+    process = subprocess.Popen(
+        [*command, "--store", str(store), "--time-limit", str(time_limit_s)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(engine),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not any(json.loads(path.read_text())["stage"] == "running" for path in store.glob("*/status.json")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield process, next(path.parent for path in store.glob("*/status.json") if not path.parent.is_symlink())
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def containers_of(directory: Path) -> str:
+    run: str = json.loads((directory / "status.json").read_text())["facts"]["containers"]
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing_in_the_engine(tmp_path: Path, number: signal.Signals) -> None:
+    with going(tmp_path) as (process, directory):
+        run = containers_of(directory)
+        assert len(left_of(run)) == len(NODES) + 1
+        process.send_signal(number)
+        assert process.wait(60) == INTERRUPTED
+    assert left_of(run) == []
+    for node in NODES:
+        assert (directory / "nodes" / node / "node.log").exists()
+
+
+def test_what_a_killed_run_left_is_judged_as_far_as_it_goes_and_cleaned(tmp_path: Path) -> None:
+    def faultline(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "harness", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+    with going(tmp_path) as (process, directory):
+        run = containers_of(directory)
+        spared = faultline("clean", "--run", run)
+        assert spared.stdout.count("the run is still going") == len(NODES) + 1, spared.stdout
+        process.kill()
+        process.wait(60)
+    assert len(left_of(run)) == len(NODES) + 1
+    judged = faultline("check", directory)
+    assert judged.returncode == UNKNOWN, judged.stdout + judged.stderr
+    assert "the run did not end" in judged.stdout
+    cleaned = faultline("clean", "--run", run)
+    assert cleaned.returncode == VALID, cleaned.stdout
+    assert left_of(run) == []
+    assert not any(run in line for line in processes_of_nodes())
+
+
+def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=f"unix://{tmp_path}/none.sock")
+    assert done.returncode == NOT_CARRIED_OUT
+    assert done.complaint.startswith("no Docker engine answers: start it")
+
+
+def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    words = {"faultline/broker": "faultline/absent", "faultline%2Fbroker": "faultline%2Fabsent"}
+    with between(tmp_path, words=words) as engine:
+        done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
+    assert done.returncode == NOT_CARRIED_OUT
+    assert done.complaint == "there is no image faultline/broker; build it: faultline images build"
+
+
+def test_an_engine_without_fuse_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    with between(tmp_path, words={"/dev/fuse": "/dev/none"}) as engine:
+        done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
+    assert done.returncode == NOT_CARRIED_OUT
+    assert "the engine's machine has no /dev/fuse" in done.complaint
+    assert left_of(containers_of(done.directory)) == []
+
+
+def test_a_port_in_use_is_one_line_and_what_the_node_said_is_there(tmp_path: Path) -> None:
+    def take_the_port() -> None:
+        listen = "import socket, time; s = socket.create_server(('0.0.0.0', 9092)); print(flush=True); time.sleep(600)"
+        _, output = container_of(tmp_path, "b1").exec_run(["python3", "-c", listen], stream=True)
+        next(output)  # it listens
+
+    with between(tmp_path, before={STARTING: take_the_port}) as engine:
+        done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
+    assert done.returncode == NOT_CARRIED_OUT
+    assert "b1" in done.complaint
+    assert "address already in use" in (done.directory / "nodes" / "b1" / "node.log").read_text()
+    assert left_of(containers_of(done.directory)) == []
+
+
+def test_a_node_that_never_becomes_ready_is_one_line_and_what_it_said_is_there(tmp_path: Path) -> None:
+    def shut_out() -> None:
+        rules = "table inet shut { chain in { type filter hook input priority 0; policy drop; }; }"
+        status, said = container_of(tmp_path, "b1").exec_run(["nft", rules])
+        assert status == 0, said
+
+    with between(tmp_path, before={STARTING: shut_out}) as engine:
+        done = attempt("environment: docker\ntime_limit: 5s\n", tmp_path, engine=engine.address)
+    assert done.returncode == NOT_CARRIED_OUT
+    assert "not ready" in done.complaint
+    assert "b1" in done.complaint
+    assert (done.directory / "nodes" / "b1" / "node.log").stat().st_size
+    assert left_of(containers_of(done.directory)) == []
+
+
+def test_an_engine_that_goes_away_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    with between(tmp_path) as engine, going(tmp_path, engine.address, 15) as (process, directory):
+        run = containers_of(directory)
+        engine.cut_off()
+        _, stderr = process.communicate(timeout=240)
+    try:
+        assert process.returncode == NOT_CARRIED_OUT
+        assert "faultline clean" in stderr
+        assert len([line for line in stderr.splitlines() if line.startswith("faultline: ")]) == 1, stderr
+        assert "Traceback" not in stderr
+    finally:
+        subprocess.run([sys.executable, "-m", "harness", "clean", "--run", run], cwd=ROOT, check=True)
+    assert left_of(run) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", tmp_path / "runs"], check=True)
+    try:
+        done = attempt("environment: docker\ntime_limit: 10s\nrate: 100\nfaults: none\n", tmp_path)
+        assert done.returncode == NOT_CARRIED_OUT
+        assert "No space left on device" in done.complaint
+        assert left_of(containers_of(done.directory)) == []
+    finally:
+        subprocess.run(["umount", tmp_path / "runs"], check=True)
