@@ -1,0 +1,111 @@
+"""One table of specs, in the simulation and in Docker: both agree on the verdict and on which kinds of fault bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.cli import INVALID, VALID
+from harness.engine import connect
+from harness.images import build
+
+pytestmark = pytest.mark.docker
+
+ROOT = Path(__file__).parents[2]
+RETURNS = {Validity.VALID: VALID, Validity.INVALID: INVALID}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a spec comes to, wherever it runs."""
+
+    spec: str
+    verdict: Validity
+    bit: frozenset[str]
+
+
+def row(spec: str, *bit: str, verdict: Validity = Validity.VALID) -> Row:
+    return Row(spec, verdict, frozenset(bit))
+
+
+TABLE = {
+    "nothing": row("faults: none"),
+    "partition of a leader": row(
+        "faults: [{at: 2, for: 4, fault: partition, shape: isolate, nodes: [leader/0]}]", "partition"
+    ),
+    "one-way partition, connections reset": row(
+        "faults: [{at: 2, for: 4, fault: partition, shape: one-way, nodes: [b1], against: [b2], flavour: reset}]",
+        "partition",
+    ),
+    "ring": row("faults: [{at: 2, for: 4, fault: partition, shape: ring}]", "partition"),
+    "kills": row(
+        "faults: [{at: 2, for: 2, fault: kill, nodes: [leader/0]}, {at: 6, for: 1, fault: kill, nodes: [c1]}]", "kill"
+    ),
+    "pauses": row(
+        "faults: [{at: 2, for: 3, fault: pause, nodes: [leader/0]}, {at: 6, for: 3, fault: pause, nodes: [leader/1]}]",
+        "pause",
+    ),
+    "power loss of a leader": row(
+        "faults: [{at: 3, for: 3, fault: power-loss, nodes: [leader/0], keep: nothing}]", "power-loss"
+    ),
+    "torn writes": row("faults: [{at: 3, for: 3, fault: power-loss, nodes: [b2], keep: torn}]", "power-loss"),
+    "clocks": row(
+        "faults: [{at: 2, for: 3, fault: clock, nodes: [b1], jump_ms: 900},"
+        " {at: 6, for: 3, fault: clock, nodes: [c1], rate: 0.5}]",
+        "clock",
+    ),
+    "lossy links": row("faults: [{at: 2, for: 6, fault: packets, nodes: [b1], loss: 0.2}]", "packets"),
+    "the return of a replica that forgot": row(
+        "faults: [{at: 2, for: 10, fault: unclean-return, victim: b3, keep: nothing, patience_ms: 2000}]",
+        "choreography",
+    ),
+    "a broker that acknowledges too soon": row(
+        "without: [ack_after_high_watermark]\nfaults:"
+        " [{at: 2, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]},"
+        " {at: 3.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}]",
+        "partition",
+        "power-loss",
+        verdict=Validity.INVALID,
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _images() -> None:
+    client = connect(timeout_s=1800)
+    try:
+        build(client, ["broker"])
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("environment", ["sim", "docker"])
+@pytest.mark.parametrize("name", TABLE)
+def test_a_spec_comes_to_the_same_everywhere(name: str, environment: str, tmp_path: Path) -> None:
+    expected = TABLE[name]
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"seed: 1\nrate: 40\n{expected.spec}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        str(path),
+        "--environment",
+        environment,
+        "--json",
+        "--time-limit",
+        "12",
+    ]
+    done = subprocess.run(
+        [*command, "--store", str(tmp_path / "runs")], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == RETURNS[expected.verdict], done.stdout + done.stderr
+    summary = json.loads(done.stdout)
+    assert {family for family, counts in summary["faults"].items() if counts["bit"]} == expected.bit
