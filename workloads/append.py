@@ -8,8 +8,9 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
   When there is none it waits for a place; what fell due meanwhile is not made up for.
 - *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
-  proves nothing by default and is recorded only with `record_empty_polls`. On OFFSET_OUT_OF_RANGE a consumer moves to
-  the nearest offset that the log has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
+  proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
+  was read, a consumer goes back to where they part; on OFFSET_OUT_OF_RANGE it moves to the nearest offset that the log
+  has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
   busy log is read in handfuls.
 - *End-offset readers* ask each partition for its end about once per `end_offset_interval_s`, sooner after an error.
   One question is one operation.
@@ -184,6 +185,7 @@ class Append:
                 fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
                 fetch_bytes_max=settings.fetch_bytes_max,
                 on_fetch=invoke,
+                reset="earliest",
             )
         )
         consumer.assign([(settings.topic, partition) for partition in self._partitions])

@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import FetchableTopicResponse, PartitionData
 from kio.schema.list_offsets.v7.response import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
+from kio.schema.offset_for_leader_epoch.v4.response import EpochEndOffset, OffsetForLeaderTopicResult
 from kio.schema.produce.v11.response import LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse
 
 from images.broker import batch as batches
@@ -96,6 +97,23 @@ class Log:
         self.ends.append(self.end)
         return 0, base
 
+    def cut(self, to: int) -> None:
+        """Truncate the end, as an unclean election does; `to` is where a batch ends."""
+        keep = bisect_right(self.ends, to)
+        del self.batches[keep:], self.ends[keep:]
+        self.end = to
+
+    def epoch_end(self, asked: int) -> tuple[int, int]:
+        """Where a leader epoch ends (LD 3.2)."""
+        starts = {}
+        for data in self.batches:
+            header = batches.parse(data)
+            starts.setdefault(header.leader_epoch, header.base_offset)
+        if asked == -1 or not starts or asked > max(starts):
+            return -1, -1
+        end = min((start for epoch, start in starts.items() if epoch > asked), default=self.end)
+        return max((epoch for epoch in starts if epoch <= asked), default=asked), end
+
     def values(self) -> list[int]:
         return [int(record.value) for data in self.batches for record in batches.records(data)]
 
@@ -117,6 +135,9 @@ class ScriptedCluster:
         self.create_script: deque[Step] = deque()
         self.fetch_errors: deque[int] = deque()
         self.list_errors: deque[int] = deque()
+        self.epoch_errors: deque[int] = deque()
+        self.epochs_asked: list[int] = []
+        """The leader epoch of every OffsetForLeaderEpoch."""
         self.fetched: list[tuple[int, int]] = []
         """(partition, leader epoch) of every fetch."""
         self.next_producer_id = 7
@@ -140,6 +161,7 @@ class ScriptedCluster:
             Api.PRODUCE: lambda request: self._produce(broker, request),
             Api.FETCH: lambda request: self._fetch(broker, request),
             Api.LIST_OFFSETS: lambda request: self._list_offsets(broker, request),
+            Api.OFFSET_FOR_LEADER_EPOCH: lambda request: self._offset_for_leader_epoch(broker, request),
             Api.INIT_PRODUCER_ID: self._init_producer_id,
             Api.CREATE_TOPICS: self._create_topics,
             Api.DESCRIBE_CLUSTER: self._describe_cluster,
@@ -251,9 +273,24 @@ class ScriptedCluster:
             partition_index=asked.partition_index,
             error_code=ErrorCode(error),
             offset=-1 if error else log.end if asked.timestamp == -1 else log.start,
+            leader_epoch=-1 if error else self.leaders[asked.partition_index][1],
         )
         return response_class(Api.LIST_OFFSETS)(
             throttle_time=NO_TIME, topics=(ListOffsetsTopicResponse(name=TOPIC, partitions=(answered,)),)
+        )
+
+    async def _offset_for_leader_epoch(self, broker: int, request: Request) -> Any:
+        asked = request.body.topics[0].partitions[0]
+        self.epochs_asked.append(asked.leader_epoch)
+        error = self._epoch_error(broker, asked.partition, asked.current_leader_epoch)
+        if not error and self.epoch_errors:
+            error = self.epoch_errors.popleft()
+        epoch, end = (-1, -1) if error else self.logs[asked.partition].epoch_end(asked.leader_epoch)
+        answered = EpochEndOffset(
+            error_code=ErrorCode(error), partition=asked.partition, leader_epoch=epoch, end_offset=end
+        )
+        return response_class(Api.OFFSET_FOR_LEADER_EPOCH)(
+            throttle_time=NO_TIME, topics=(OffsetForLeaderTopicResult(topic=TOPIC, partitions=(answered,)),)
         )
 
     def _epoch_error(self, broker: int, partition: int, epoch: int) -> int:

@@ -1,5 +1,16 @@
 """A consumer that is told what to read, and tells everything it was answered.
 
+It behaves as KIP-320 asks. It keeps the leader epoch of what it read; before it fetches from a leader that is new to
+it, it asks whether its position still stands in that leader's log (see `positions.py`), and waits for newer metadata
+when its position is of a later epoch than the leader it knows. If the log was truncated:
+
+- `reset` earliest or latest: the position goes back to where the logs part, as precisely as that can be found, and
+  `on_truncation` is told; where it cannot be found, to the earliest or latest offset.
+- `reset` none: `poll` raises `LogTruncationError`, again and again until a `seek`.
+
+An OFFSET_OUT_OF_RANGE is always told as a `Fetched`; with a reset policy the position is then reset, without one it is
+the caller's to move. With `validates` off none of this happens: the semantics before KIP-320.
+
 `poll` gives one `Fetched` for every answer about every partition, whether it holds records, an error or nothing, so
 that a workload can record each honestly. Every fetch carries the leader epoch known from metadata, so a broker that
 leads in another epoch refuses it (KIP-320); a `Fetched` without error therefore comes from the leader of exactly
@@ -15,68 +26,39 @@ comes back, without records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic
-from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 from images.broker import batch as batches
 from images.broker.wire import ConnectionLost
 from workloads.clients.connections import Backoff, Client, error_name, loss_name
-from workloads.clients.view import UNKNOWN_EPOCH, Leader
+from workloads.clients.fetched import Fetched, LogTruncationError, TopicPartition, epochs, read
+from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer, confirmed, list_offset, validate
+from workloads.clients.positions import UNKNOWN_EPOCH, OffsetAndEpoch, Position, Truncation, need
+from workloads.clients.view import Leader
 
-EARLIEST: Final = -2
-LATEST: Final = -1
+Reset = Literal["none", "earliest", "latest"]
 
-
-class Record(NamedTuple):
-    """One record as read."""
-
-    offset: int
-    leader_epoch: int
-    """Of the leader that appended it."""
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-
-
-class Fetched(NamedTuple):
-    """One answer, or failure to get one, about one partition."""
-
-    topic: str
-    partition: int
-    position: int
-    """The offset that was asked for."""
-    records: tuple[Record, ...] = ()
-    leader_epoch: int | None = None
-    """The epoch that the answering leader confirmed by not refusing it; None with an error."""
-    high_watermark: int | None = None
-    error: str | None = None
-    token: int = -1
-    """What `on_fetch` returned when this was sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAnswer:
-    """The answer to a question for an offset; `offset` is None when there is an error."""
-
-    offset: int | None = None
-    leader_epoch: int | None = None
-    error: str | None = None
+_RESET_TO: Final = {"earliest": EARLIEST, "latest": LATEST}
+_OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.name.upper()
 
 
 @dataclass(slots=True, eq=False)
 class _Assigned:
     topic: str
     partition: int
-    position: int
+    position: Position
     backoff: Backoff
     not_before_s: float = 0.0
-    fetching: bool = False
+    busy: bool = False
+    """A question about it is on its way: a fetch, a validation or a reset."""
+    lost: bool = False
+    """Its position is to be reset by the policy."""
 
 
 class _Asked(NamedTuple):
@@ -96,14 +78,23 @@ class Consumer:
         fetch_wait_s_max: float = 0.5,
         fetch_bytes_max: int = 1 << 20,
         on_fetch: Callable[[str, int, int], int] = lambda _topic, _partition, _position: -1,
+        reset: Reset = "none",
+        validates: bool = True,
+        on_truncation: Callable[[str, int, Truncation], None] = lambda _topic, _partition, _truncation: None,
     ) -> None:
         self.client = client
         self._fetch_wait_s_max = fetch_wait_s_max
         self._fetch_bytes_max = fetch_bytes_max
         self._on_fetch = on_fetch
+        self._reset = reset
+        self._validates = validates
+        self._on_truncation = on_truncation
+        self._truncated: dict[TopicPartition, Truncation] = {}
         self._assigned: list[_Assigned] = []
         self._fetches: dict[int, asyncio.Task[None]] = {}
         """The fetch under way at each broker."""
+        self._questions: dict[_Assigned, asyncio.Task[None]] = {}
+        """Validations and resets under way."""
         self._ready: list[Fetched] = []
         self._wake = asyncio.Event()
         self._bug: BaseException | None = None
@@ -114,21 +105,51 @@ class Consumer:
         self._assigned = []
         for topic, partition in partitions:
             self.client.follow(topic)
-            fresh = _Assigned(topic, partition, 0, Backoff(self.client.patience, self.client.random))
+            fresh = _Assigned(topic, partition, Position(0), Backoff(self.client.patience, self.client.random))
             self._assigned.append(known.get((topic, partition), fresh))
+        kept = {(assigned.topic, assigned.partition) for assigned in self._assigned}
+        self._truncated = {key: found for key, found in self._truncated.items() if key in kept}
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read on from `offset`. Raises KeyError for a partition that is not assigned."""
-        self._find(topic, partition).position = offset
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """What is assigned, in the order given."""
+        return [(assigned.topic, assigned.partition) for assigned in self._assigned]
+
+    def seek(self, topic: str, partition: int, offset: int, leader_epoch: int | None = None) -> None:
+        """Read on from `offset`; with the leader epoch of the record before it, it is validated first.
+
+        Raises KeyError for a partition that is not assigned."""
+        epoch = UNKNOWN_EPOCH if leader_epoch is None else leader_epoch
+        self._move(self._find(topic, partition), Position.sought(offset, epoch))
 
     def position(self, topic: str, partition: int) -> int:
         """The next offset to be asked for. Raises KeyError for a partition that is not assigned."""
-        return self._find(topic, partition).position
+        return self._find(topic, partition).position.offset
+
+    def next_offsets(self) -> dict[TopicPartition, OffsetAndEpoch]:
+        """Every partition's position as it can be committed or sought: with the leader epoch of the record before."""
+        return {
+            (assigned.topic, assigned.partition): OffsetAndEpoch(assigned.position.offset, assigned.position.epoch)
+            for assigned in self._assigned
+        }
+
+    def reset_position(self, topic: str, partition: int) -> None:
+        """Move to the earliest or latest offset, whichever the policy says, before the next fetch.
+
+        Raises KeyError for a partition that is not assigned, ValueError without a policy."""
+        if self._reset == "none":
+            raise ValueError("reset: 'none' does not say where to")
+        self._find(topic, partition).lost = True
 
     async def poll(self, timeout_s: float) -> list[Fetched]:
-        """What was answered, as soon as anything was; nothing after `timeout_s` seconds."""
+        """What was answered, as soon as anything was; nothing after `timeout_s` seconds.
+
+        Raises LogTruncationError when there is nothing else to tell, see the module's docstring.
+        """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
+        if self._truncated and not self._ready:
+            raise LogTruncationError(dict(self._truncated))
         while not self._ready:
             self._wake.clear()
             next_s = min(deadline_s, self._fetch_what_is_due())
@@ -139,6 +160,8 @@ class Consumer:
                 timer.cancel()
             if self._bug is not None:
                 raise self._bug
+            if self._truncated and not self._ready:
+                raise LogTruncationError(dict(self._truncated))
             if loop.time() >= deadline_s:
                 break
         ready, self._ready = self._ready, []
@@ -153,35 +176,19 @@ class Consumer:
         return await self.list_offset(topic, partition, EARLIEST)
 
     async def list_offset(self, topic: str, partition: int, timestamp: int) -> OffsetAnswer:
-        """Ask the leader once for the first offset at or after `timestamp` (ms), or EARLIEST or LATEST.
+        """Ask the leader once for the first offset at or after `timestamp` (ms), or EARLIEST or LATEST."""
+        return await list_offset(self.client, topic, partition, timestamp)
 
-        An error makes the client look for the leader anew; the caller pauses and asks again.
+    async def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+        """For each partition the first offset not older than a time (ms), asked once.
+
+        Each comes with its epoch, so that seeking to it tells when it has been truncated meanwhile; the offset is -1
+        when no record is that young.
         """
-        client = self.client
-        client.follow(topic)
-        client.refresh_if_old()
-        if client.view.leader(topic, partition) is None:
-            await client.refresh()
-        leader = client.view.leader(topic, partition)
-        if leader is None:
-            return OffsetAnswer(error="no leader")
-        asked = ListOffsetsPartition(partition_index=partition, current_leader_epoch=leader.epoch, timestamp=timestamp)
-        request = ListOffsetsRequest(
-            replica_id=-1, isolation_level=0, topics=(ListOffsetsTopic(name=topic, partitions=(asked,)),)
-        )
-        try:
-            connection = await client.connection(leader.broker)
-            response: Any = await connection.call(request, client.patience.request_timeout_s)
-        except ConnectionLost as lost:
-            client.refresh_soon()
-            return OffsetAnswer(error=loss_name(lost))
-        answers = [answer for told in response.topics for answer in told.partitions]
-        if len(answers) != 1 or answers[0].partition_index != partition:
-            return OffsetAnswer(error="an answer about something else")
-        if answers[0].error_code != 0:
-            client.refresh_soon()
-            return OffsetAnswer(error=error_name(answers[0].error_code))
-        return OffsetAnswer(int(answers[0].offset), _confirmed(leader))
+        return {
+            (topic, partition): await list_offset(self.client, topic, partition, timestamp)
+            for (topic, partition), timestamp in timestamps.items()
+        }
 
     async def return_to_log(self, topic: str, partition: int) -> bool:
         """After OFFSET_OUT_OF_RANGE: move the position to the nearest offset that the log has.
@@ -193,20 +200,26 @@ class Consumer:
         if earliest.offset is None or latest.offset is None:
             return False
         assigned = self._find(topic, partition)
-        assigned.position = max(earliest.offset, min(assigned.position, latest.offset))
+        self._move(assigned, Position(max(earliest.offset, min(assigned.position.offset, latest.offset))))
         return True
 
     async def close(self) -> None:
         """Give up every fetch. May be called twice."""
-        for fetch in self._fetches.values():
-            fetch.cancel()
-        await asyncio.gather(*list(self._fetches.values()), return_exceptions=True)
+        tasks = [*self._fetches.values(), *self._questions.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _find(self, topic: str, partition: int) -> _Assigned:
         for assigned in self._assigned:
             if assigned.topic == topic and assigned.partition == partition:
                 return assigned
         raise KeyError(f"{topic}-{partition} is not assigned")
+
+    def _move(self, assigned: _Assigned, position: Position) -> None:
+        assigned.position = position
+        assigned.lost = False
+        self._truncated.pop((assigned.topic, assigned.partition), None)
 
     def _fetch_what_is_due(self) -> float:
         """Begin a fetch at every broker where one is due and none is under way. Returns when to look again."""
@@ -216,7 +229,7 @@ class Consumer:
         due: dict[tuple[int, str], list[tuple[_Assigned, Leader]]] = {}
         client.refresh_if_old()
         for assigned in self._assigned:
-            if assigned.fetching:
+            if assigned.busy or (assigned.topic, assigned.partition) in self._truncated:
                 continue
             if assigned.not_before_s > now_s:
                 next_s = min(next_s, assigned.not_before_s)
@@ -226,6 +239,14 @@ class Consumer:
                 client.refresh_soon()
                 assigned.not_before_s = now_s + assigned.backoff.next_s()
                 next_s = min(next_s, assigned.not_before_s)
+            elif assigned.lost:
+                self._ask(assigned, self._reset_by_policy(assigned))
+            elif self._validates and need(assigned.position, leader.epoch) == "wait":
+                client.refresh_soon()
+                assigned.not_before_s = now_s + assigned.backoff.next_s()
+                next_s = min(next_s, assigned.not_before_s)
+            elif self._validates and need(assigned.position, leader.epoch) == "validate":
+                self._ask(assigned, self._validate(assigned, leader))
             elif leader.broker not in self._fetches:
                 due.setdefault((leader.broker, assigned.topic), []).append((assigned, leader))
         for (broker, topic), wanted in due.items():
@@ -236,9 +257,9 @@ class Consumer:
     def _begin(self, broker: int, topic: str, wanted: list[tuple[_Assigned, Leader]]) -> None:
         asked = []
         for assigned, leader in wanted:
-            assigned.fetching = True
-            token = self._on_fetch(topic, assigned.partition, assigned.position)
-            question = Fetched(topic, assigned.partition, assigned.position, token=token)
+            assigned.busy = True
+            token = self._on_fetch(topic, assigned.partition, assigned.position.offset)
+            question = Fetched(topic, assigned.partition, assigned.position.offset, token=token)
             asked.append(_Asked(assigned, leader, question))
         task = self._fetches[broker] = asyncio.create_task(self._fetch(broker, topic, asked))
         task.add_done_callback(lambda task: self._ended(broker, asked, task))
@@ -246,10 +267,65 @@ class Consumer:
     def _ended(self, broker: int, asked: list[_Asked], task: asyncio.Task[None]) -> None:
         del self._fetches[broker]
         for question in asked:
-            question.assigned.fetching = False
+            question.assigned.busy = False
         if not task.cancelled():
             self._bug = self._bug or task.exception()
         self._wake.set()
+
+    # --- validating and resetting -------------------------------------------------------------------------------------
+
+    def _ask(self, assigned: _Assigned, question: Coroutine[Any, Any, None]) -> None:
+        assigned.busy = True
+        task = self._questions[assigned] = asyncio.create_task(question)
+        task.add_done_callback(lambda task: self._asked(assigned, task))
+
+    def _asked(self, assigned: _Assigned, task: asyncio.Task[None]) -> None:
+        del self._questions[assigned]
+        assigned.busy = False
+        if not task.cancelled():
+            self._bug = self._bug or task.exception()
+        self._wake.set()
+
+    async def _validate(self, assigned: _Assigned, leader: Leader) -> None:
+        """Find out whether the position stands in the log of a leader that is new to it."""
+        position = assigned.position
+        found = await validate(self.client, assigned.topic, assigned.partition, leader, position)
+        if assigned.position != position:
+            return  # sought elsewhere meanwhile
+        if found.error is not None:
+            self._back_off(assigned)
+        elif found.position is not None:
+            assigned.backoff.reset()
+            assigned.position = found.position
+        elif found.truncation is not None:
+            self._was_truncated(assigned, found.truncation, leader)
+
+    def _was_truncated(self, assigned: _Assigned, truncation: Truncation, leader: Leader) -> None:
+        self._on_truncation(assigned.topic, assigned.partition, truncation)
+        divergence = truncation.divergence
+        if self._reset == "none":
+            self._truncated[assigned.topic, assigned.partition] = truncation
+        elif divergence is None:
+            assigned.lost = True
+        else:
+            assigned.position = assigned.position.cut(divergence.offset, divergence.epoch, leader.epoch)
+
+    async def _reset_by_policy(self, assigned: _Assigned) -> None:
+        position = assigned.position
+        answer = await list_offset(self.client, assigned.topic, assigned.partition, _RESET_TO[self._reset])
+        if assigned.position != position or not assigned.lost:
+            return
+        if answer.offset is None:
+            self._back_off(assigned)
+            return
+        assigned.backoff.reset()
+        self._move(assigned, Position(answer.offset))
+
+    def _back_off(self, assigned: _Assigned) -> None:
+        assigned.not_before_s = asyncio.get_running_loop().time() + assigned.backoff.next_s()
+        self.client.refresh_soon()
+
+    # --- fetching -----------------------------------------------------------------------------------------------------
 
     async def _fetch(self, broker: int, topic: str, asked: list[_Asked]) -> None:
         patience = self.client.patience
@@ -292,53 +368,31 @@ class Consumer:
 
     def _answered(self, question: _Asked, answer: Any) -> None:
         assigned, fetched = question.assigned, question.fetched
-        if assigned.position != fetched.position or assigned not in self._assigned:
+        if assigned.position.offset != fetched.position or assigned not in self._assigned:
             self._ready.append(fetched)
             return
         if answer.error_code != 0:
             hint = Leader(int(answer.current_leader.leader_id), int(answer.current_leader.leader_epoch))
             self.client.view.hint(fetched.topic, fetched.partition, hint)
-            self._failed(question, error_name(answer.error_code))
+            error = error_name(answer.error_code)
+            assigned.lost = error == _OUT_OF_RANGE and self._reset != "none"
+            self._failed(question, error)
             return
         try:
-            records, position = _read(answer.records or b"", fetched.position)
+            records, position = read(answer.records or b"", fetched.position)
         except batches.CorruptBatch:
             self._failed(question, error_name(ErrorCode.corrupt_message))
             return
         assigned.backoff.reset()
-        assigned.position = position
+        assigned.position = assigned.position.read(epochs(records), position, question.leader.epoch)
         self._ready.append(
             fetched._replace(
                 records=records,
-                leader_epoch=_confirmed(question.leader),
+                leader_epoch=confirmed(question.leader),
                 high_watermark=int(answer.high_watermark),
             )
         )
 
     def _failed(self, question: _Asked, error: str) -> None:
-        assigned = question.assigned
-        assigned.not_before_s = asyncio.get_running_loop().time() + assigned.backoff.next_s()
+        self._back_off(question.assigned)
         self._ready.append(question.fetched._replace(error=error))
-        self.client.refresh_soon()
-
-
-def _confirmed(leader: Leader) -> int | None:
-    """The epoch that a leader confirms by answering a question that carried it."""
-    return leader.epoch if leader.epoch != UNKNOWN_EPOCH else None
-
-
-def _read(data: bytes, position: int) -> tuple[tuple[Record, ...], int]:
-    """The records at and after `position`, and where to read on. Raises CorruptBatch.
-
-    A broker answers with whole batches, so the first may begin before `position`.
-    """
-    records = []
-    next_position = position
-    for header, batch in batches.iterate(data):
-        next_position = max(next_position, header.next_offset)
-        if header.is_control:
-            continue
-        for record in batches.records(batch):
-            if record.offset >= position:
-                records.append(Record(record.offset, header.leader_epoch, record.timestamp, record.key, record.value))
-    return tuple(records), next_position

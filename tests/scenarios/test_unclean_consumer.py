@@ -1,0 +1,141 @@
+"""KIP-320's case for consumers, played exactly: an unclean election truncates what was read, and the log grows past it.
+
+Ten records are appended and read, the last five while the leader is the only replica in sync. The leader dies, a
+replica that holds the first five is elected, and ten other records are appended, past the consumer's position. Then the
+consumer goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from harness.environments.base import Deployment, Listener
+from harness.environments.sim import Simulation
+from harness.systems import SYSTEMS, configured
+from nemesis.ports import Link
+from workloads.clients.native import (
+    Admin,
+    Client,
+    Consumer,
+    LogTruncationError,
+    OffsetAndEpoch,
+    Producer,
+    Truncation,
+)
+
+TOPIC = "t"
+P0 = (TOPIC, 0)
+SETTINGS = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1", "replica.lag.time.max.ms": "1000"}
+
+
+@dataclass
+class Story:
+    """What the consumer was told before and after, and what became of it."""
+
+    before: list[int] = field(default_factory=list)
+    after: list[tuple[int, int]] = field(default_factory=list)
+    """(offset, value)"""
+    truncations: list[Truncation] = field(default_factory=list)
+    raised: LogTruncationError | None = None
+
+
+async def append(producer: Producer, first: int, count: int) -> None:
+    for value in range(first, first + count):
+        delivery = await producer.append(0, [b"%d" % value])
+        assert delivery.outcome == "ok", delivery
+
+
+async def read_until(consumer: Consumer, offset: int) -> list[tuple[int, int]]:
+    got: list[tuple[int, int]] = []
+    async with asyncio.timeout(60):
+        while consumer.position(*P0) < offset:
+            for fetched in await consumer.poll(1.0):
+                got += [(record.offset, int(record.value or b"")) for record in fetched.records]
+    return got
+
+
+def play(**options: Any) -> Story:
+    story = Story()
+
+    async def scenario(deployment: Deployment) -> None:
+        await deployment.deploy()
+        clients: list[Client] = []
+
+        def client(name: str) -> Client:
+            clients.append(Client(deployment.bootstrap(), name, deployment.stream(name)))
+            return clients[-1]
+
+        admin = Admin(client("admin"))
+        await admin.create_topic(TOPIC, 1, 3, {}, 30)
+        await admin.wait_for_leaders(TOPIC, 1, 30)
+        producer = Producer(client("producer"), TOPIC, delivery_timeout_s=30)
+        consumer = Consumer(
+            client("consumer"), on_truncation=lambda _t, _p, found: story.truncations.append(found), **options
+        )
+        consumer.assign([P0])
+        await append(producer, 0, 5)
+        story.before = [value for _, value in await read_until(consumer, 5)]
+
+        leader = (await deployment.leaders())[P0]
+        others = [name for name in deployment.brokers if name != leader]
+        links = [link for other in others for link in (Link(leader, other), Link(other, leader))]
+        await deployment.cut(links, reset=True)
+        await append(producer, 5, 5)  # each is acknowledged once the followers have left the ISR
+        story.before += [value for _, value in await read_until(consumer, 10)]
+
+        await deployment.kill(leader)
+        await deployment.mend(links)
+        # Another producer: the log has forgotten the last sequence numbers of the first.
+        second = Producer(client("second"), TOPIC, delivery_timeout_s=30)
+        await append(second, 100, 10)
+
+        try:
+            story.after = await read_until(consumer, 15)
+        except LogTruncationError as raised:
+            story.raised = raised
+            found = raised.truncation_offsets[P0]
+            assert found is not None
+            consumer.seek(*P0, found.offset, found.epoch)
+            story.after = await read_until(consumer, 15)
+        await producer.close()
+        await second.close()
+        await consumer.close()
+        for each in clients:
+            await each.close()
+        await deployment.close()
+
+    simulation = Simulation()
+    layout = configured(SYSTEMS["broker"], simulation.layout(3), SETTINGS, ())
+    simulation.execute(layout, scenario, seed=1, listener=Listener(lambda *_: None, lambda *_: None))
+    assert story.before == list(range(10))
+    return story
+
+
+NEW = [(offset, 95 + offset) for offset in range(5, 15)]
+"""What stands in the log in the end where records 5 to 9 stood."""
+
+
+def test_under_old_semantics_the_consumer_misses_what_was_written_below_its_position() -> None:
+    story = play(validates=False)
+    assert story.after == NEW[5:]
+    assert story.raised is None
+    assert story.truncations == []
+
+
+def test_without_a_policy_the_consumer_raises_where_the_logs_part_and_misses_nothing_after_the_seek() -> None:
+    story = play()
+    assert story.raised is not None
+    assert story.raised.truncation_offsets == {P0: OffsetAndEpoch(5, 0)}
+    assert story.after == NEW
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_with_a_policy_the_consumer_goes_back_to_the_very_offset_and_misses_nothing(reset: str) -> None:
+    story = play(reset=reset)
+    assert story.raised is None
+    assert story.truncations == [Truncation(OffsetAndEpoch(10, 0), OffsetAndEpoch(5, 0))]
+    assert story.after == NEW

@@ -1,0 +1,146 @@
+"""A consumer finds out that the log it read is not there any more, and exactly from where on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from images.broker.epochs import EpochCache
+from workloads.clients.positions import (
+    OffsetAndEpoch,
+    Position,
+    Question,
+    Truncation,
+    first_question,
+    judge,
+    need,
+)
+
+Log = tuple[int, ...]
+"""The epoch of the record at each offset."""
+
+
+def cache(log: Log, leader_epoch: int) -> EpochCache:
+    """A leader's epoch cache: its own epoch begins where its log ended when it was elected."""
+    entries = EpochCache()
+    for offset, epoch in enumerate(log):
+        entries = entries.assign(epoch, offset)
+    return entries.assign(leader_epoch, len(log))
+
+
+def read(log: Log, first: int = 0) -> Position:
+    """A consumer that read `log` from `first` to its end."""
+    epochs = tuple(
+        OffsetAndEpoch(log.index(epoch), epoch) if log.index(epoch) >= first else OffsetAndEpoch(first, epoch)
+        for epoch in sorted(set(log[first:]))
+    )
+    return Position(first).read(epochs, len(log), log[-1] if log else 0)
+
+
+def validated(position: Position, leader: Log, leader_epoch: int) -> Position | Truncation:
+    """Ask a leader until it is decided."""
+    entries, asked = cache(leader, leader_epoch), first_question(position)
+    for _ in range(20):
+        found = judge(position, asked, *entries.end_offset_for(asked.epoch, len(leader)))
+        if not isinstance(found, Question):
+            return found
+        assert found.epoch < asked.epoch
+        asked = found
+    raise AssertionError("it goes on asking for ever")
+
+
+def test_a_position_that_stands_is_left_alone() -> None:
+    position = read((1, 1, 2))
+    assert validated(position, (1, 1, 2, 2), 3) is position
+
+
+def test_a_log_that_was_cut_and_grew_past_the_position_is_found_out() -> None:
+    found = validated(read((1, 1, 1, 1)), (1, 1, 2, 2, 2, 2), 2)
+    assert found == Truncation(OffsetAndEpoch(4, 1), OffsetAndEpoch(2, 1))
+
+
+def test_an_end_after_the_position_proves_nothing_when_it_is_of_another_epoch() -> None:
+    # Epoch 2 was read at offset 3, the leader has epoch 1 there: it answers (1, 5), and 5 is after the position 4.
+    found = validated(read((1, 1, 1, 2)), (1, 1, 1, 1, 1, 3), 3)
+    assert found == Truncation(OffsetAndEpoch(4, 2), OffsetAndEpoch(3, 1))
+
+
+def test_several_unclean_elections_are_unravelled_epoch_by_epoch() -> None:
+    # Of epochs 2 and 4 the leader knows nothing, of 3 the consumer; they agree on the first two records.
+    found = validated(read((1, 1, 2, 2, 4, 4)), (1, 1, 3, 3, 3, 3, 5), 5)
+    assert found == Truncation(OffsetAndEpoch(6, 4), OffsetAndEpoch(2, 1))
+
+
+def test_a_leader_that_knows_no_epoch_leaves_the_divergence_unknown() -> None:
+    position = Position.sought(7, 3)
+    assert judge(position, first_question(position), -1, -1) == Truncation(OffsetAndEpoch(7, 3), None)
+
+
+@pytest.mark.parametrize(
+    ("position", "leader_epoch", "what"),
+    [
+        (Position(4), 9, "fetch"),
+        (Position.sought(4, 2), -1, "fetch"),
+        (Position.sought(4, 2), 2, "validate"),
+        (Position.sought(4, 2), 3, "validate"),
+        (Position.sought(4, 5), 3, "wait"),
+        (Position(4, 2, validated_in=3), 3, "fetch"),
+        (Position(4, 2, validated_in=3), 4, "validate"),
+    ],
+)
+def test_what_must_come_before_a_fetch(position: Position, leader_epoch: int, what: str) -> None:
+    assert need(position, leader_epoch) == what
+
+
+LOGS = st.lists(st.integers(0, 5), max_size=10).map(lambda epochs: tuple(sorted(epochs)))
+
+
+def common(left: Log, right: Log) -> int:
+    """How far two logs agree. Two logs that hold the same epoch at an offset agree up to there (Log Matching)."""
+    agree = [offset + 1 for offset, (one, other) in enumerate(zip(left, right, strict=False)) if one == other]
+    return max(agree, default=0)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[Log, Log]:
+    """What was read, and a leader's log, as elections leave them: where both have an epoch it begins at one offset."""
+    base = draw(LOGS)
+    cut = draw(st.integers(0, len(base)))
+    low = base[cut - 1] + 1 if cut else 0
+    new = tuple(epoch + low for epoch in draw(LOGS))
+    taken = set(base[cut:])
+    return base, base[:cut] + tuple(epoch for epoch in new if epoch not in taken)
+
+
+@settings(max_examples=500, deadline=None)
+@given(histories())
+def test_who_read_from_the_start_finds_the_very_offset_where_the_logs_part(logs: tuple[Log, Log]) -> None:
+    mine, theirs = logs
+    if not mine:
+        return
+    leader_epoch = max((*mine, *theirs)) + 1
+    found = validated(read(mine), theirs, leader_epoch)
+    agree = common(mine, theirs)
+    if agree == len(mine):
+        assert isinstance(found, Position)
+    else:
+        assert isinstance(found, Truncation)
+        assert found.divergence is not None
+        assert found.divergence.offset == agree
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.integers(0, 9))
+def test_who_read_only_a_part_never_goes_on_in_another_log(logs: tuple[Log, Log], first: int) -> None:
+    mine, theirs = logs
+    if first >= len(mine):
+        return
+    found = validated(read(mine, first), theirs, max((*mine, *theirs)) + 1)
+    agree = common(mine, theirs)
+    if agree == len(mine):
+        assert isinstance(found, Position)
+    else:
+        assert isinstance(found, Truncation)
+        assert found.divergence is not None
+        assert found.divergence.offset <= max(agree, first)

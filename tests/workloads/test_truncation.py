@@ -1,0 +1,151 @@
+"""A consumer notices that the log was cut behind its back, and says so or goes back to where logs part (KIP-320)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.workloads.scripted_cluster import TOPIC, ScriptedCluster
+from tests.workloads.test_consumer import PATIENCE, fill, read, values
+from tests.workloads.virtual_time import run
+from workloads.clients.native import (
+    Client,
+    Consumer,
+    LogTruncationError,
+    OffsetAndEpoch,
+    OffsetOutOfRangeError,
+    Truncation,
+)
+
+P0 = (TOPIC, 0)
+
+
+def with_consumer(test: Callable[[ScriptedCluster, Consumer], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with ScriptedCluster(brokers=2) as cluster:
+            client = Client(cluster.addresses, "test", Random(5), PATIENCE)
+            consumer = Consumer(client, **options)
+            consumer.assign([P0])
+            try:
+                await test(cluster, consumer)
+            finally:
+                await consumer.close()
+                await client.close()
+
+    run(main())
+
+
+async def cut_and_grow(cluster: ScriptedCluster, consumer: Consumer) -> None:
+    """The consumer reads four records; then the log is cut to two, in an unclean election, and grows to six."""
+    fill(cluster, 0, 1, 2, 3, 4)
+    assert values(await read(consumer, 1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    cluster.logs[0].cut(2)
+    cluster.leaders[0] = (2, 1)
+    fill(cluster, 0, 30, 40, 50, 60, epoch=1)
+
+
+def test_without_a_policy_the_truncation_is_raised_until_the_position_is_moved() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        await cut_and_grow(cluster, consumer)
+        with pytest.raises(LogTruncationError) as raised:
+            await read(consumer)
+        assert raised.value.truncation_offsets == {P0: OffsetAndEpoch(2, 0)}
+        assert isinstance(raised.value, OffsetOutOfRangeError)
+        with pytest.raises(LogTruncationError):
+            await consumer.poll(1.0)
+        consumer.seek(*P0, *raised.value.truncation_offsets[P0] or ())
+        assert values(await read(consumer, 3)) == [(2, 30), (3, 40), (4, 50), (5, 60)]
+
+    with_consumer(test)
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_with_a_policy_the_position_goes_back_to_where_the_logs_part(reset: str) -> None:
+    found: list[Truncation] = []
+
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        await cut_and_grow(cluster, consumer)
+        assert values(await read(consumer, 5)) == [(2, 30), (3, 40), (4, 50), (5, 60)]
+        assert found == [Truncation(OffsetAndEpoch(4, 0), OffsetAndEpoch(2, 0))]
+        assert consumer.next_offsets() == {P0: OffsetAndEpoch(6, 1)}
+
+    with_consumer(test, reset=reset, on_truncation=lambda topic, partition, truncation: found.append(truncation))
+
+
+def test_a_consumer_of_old_misses_what_was_written_below_its_position() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        await cut_and_grow(cluster, consumer)
+        assert values(await read(consumer, 5)) == [(4, 50), (5, 60)]
+        assert cluster.epochs_asked == []
+
+    with_consumer(test, validates=False)
+
+
+def test_a_position_is_validated_once_for_each_leader_and_never_without_an_epoch() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2, 3)
+        consumer.seek(*P0, 1)
+        assert values(await read(consumer, 3)) == [(1, 2), (2, 3)]
+        assert cluster.epochs_asked == []
+        cluster.leaders[0] = (2, 1)
+        await read(consumer, 6)
+        fill(cluster, 0, 4, epoch=1)
+        assert values(await read(consumer, 3)) == [(3, 4)]
+        assert cluster.epochs_asked == [0]
+
+    with_consumer(test)
+
+
+def test_a_leader_that_cannot_answer_yet_is_asked_again_before_anything_is_fetched() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2)
+        cluster.epoch_errors.extend((5, 6))
+        consumer.seek(*P0, 1, 0)
+        assert values(await read(consumer, 2)) == [(1, 2)]
+        assert cluster.epochs_asked == [0, 0, 0]
+
+    with_consumer(test)
+
+
+def test_a_position_of_an_epoch_ahead_of_metadata_waits_for_newer_metadata() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2, epoch=0)
+        fill(cluster, 0, 3, epoch=3)
+        consumer.seek(*P0, 3, 3)
+        assert await read(consumer, 3) == []
+        assert (cluster.fetched, cluster.epochs_asked) == ([], [])
+        cluster.leaders[0] = (1, 3)
+        fill(cluster, 0, 4, epoch=3)
+        assert values(await read(consumer, 3)) == [(3, 4)]
+
+    with_consumer(test)
+
+
+def test_out_of_range_is_told_and_then_reset_by_the_policy() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2)
+        consumer.seek(*P0, 9)
+        fetched = await read(consumer, 3)
+        assert [one.error for one in fetched if one.error] == ["OFFSET_OUT_OF_RANGE"]
+        assert values(fetched) == [(0, 1), (1, 2)]
+
+    with_consumer(test, reset="earliest")
+
+
+def test_an_offset_found_by_time_is_sought_with_its_epoch() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2)
+        found = (await consumer.offsets_for_times({P0: 0}))[P0]
+        assert (found.offset, found.epoch) == (0, 0)
+        consumer.seek(*P0, 2, found.epoch)
+        cluster.logs[0].cut(1)
+        cluster.leaders[0] = (2, 1)
+        with pytest.raises(LogTruncationError):
+            await read(consumer)
+        await asyncio.sleep(0)
+
+    with_consumer(test)

@@ -1,0 +1,83 @@
+"""What a consumer is told: records, answers about partitions, and that the log is not the one it read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from images.broker import batch as batches
+from workloads.clients.positions import OffsetAndEpoch, Truncation
+
+TopicPartition = tuple[str, int]
+
+
+class OffsetOutOfRangeError(Exception):
+    """A position cannot be read from, and there is no policy to reset it by."""
+
+
+class LogTruncationError(OffsetOutOfRangeError):
+    """What was read is not in the log any more (Kafka's LogTruncationException); go on with `seek`."""
+
+    def __init__(self, truncations: Mapping[TopicPartition, Truncation]) -> None:
+        told = ", ".join(
+            f"{topic}-{partition} at {found.position.offset} of epoch {found.position.epoch}"
+            for (topic, partition), found in truncations.items()
+        )
+        super().__init__(f"the log was truncated below the position: {told}")
+        self.truncation_offsets: Mapping[TopicPartition, OffsetAndEpoch | None] = {
+            key: found.divergence for key, found in truncations.items()
+        }
+        """The first offset known to diverge from what was read; None where the leader knew no epoch to compare by."""
+
+
+class Record(NamedTuple):
+    """One record as read."""
+
+    offset: int
+    leader_epoch: int
+    """Of the leader that appended it."""
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Fetched(NamedTuple):
+    """One answer, or failure to get one, about one partition."""
+
+    topic: str
+    partition: int
+    position: int
+    """The offset that was asked for."""
+    records: tuple[Record, ...] = ()
+    leader_epoch: int | None = None
+    """The epoch that the answering leader confirmed by not refusing it; None with an error."""
+    high_watermark: int | None = None
+    error: str | None = None
+    token: int = -1
+    """What `on_fetch` returned when this was sent."""
+
+
+def epochs(records: Sequence[Record]) -> tuple[OffsetAndEpoch, ...]:
+    """The first offset of each epoch among `records`."""
+    found: list[OffsetAndEpoch] = []
+    for record in records:
+        if not found or record.leader_epoch > found[-1].epoch:
+            found.append(OffsetAndEpoch(record.offset, record.leader_epoch))
+    return tuple(found)
+
+
+def read(data: bytes, position: int) -> tuple[tuple[Record, ...], int]:
+    """The records at and after `position`, and where to read on. Raises CorruptBatch.
+
+    A broker answers with whole batches, so the first may begin before `position`.
+    """
+    records = []
+    next_position = position
+    for header, batch in batches.iterate(data):
+        next_position = max(next_position, header.next_offset)
+        if header.is_control:
+            continue
+        for record in batches.records(batch):
+            if record.offset >= position:
+                records.append(Record(record.offset, header.leader_epoch, record.timestamp, record.key, record.value))
+    return tuple(records), next_position
