@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from checkers.evidence import RunEvidence
 from checkers.judging import undecided
 from checkers.verdict import Validity, Verdict
-from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Columns, Int64
+from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Columns, Int64, of_records
 
 NAME = "availability"
 
@@ -32,7 +32,7 @@ _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 def check(evidence: RunEvidence) -> Verdict:
     """The whole run."""
-    history = evidence.history.filter(pc.field("phase") == "main")
+    history = of_records(evidence.history.filter(pc.field("phase") == "main"))
     if not history.num_rows:
         return undecided(NAME, "no operation was recorded")
     columns = Columns.from_table(history)

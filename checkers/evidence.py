@@ -35,6 +35,8 @@ class CheckSettings:
     trace_has_one_clock: bool = True
     """Whether the trace's times and `seq` order events of different nodes; so in simulation only."""
     brokers: int = 3
+    groups: bool = False
+    """Whether the workload's consumers form a group, so that `checkers.groups` has something to judge."""
 
     def __post_init__(self) -> None:
         if self.recency not in ("default", "strict"):

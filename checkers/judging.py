@@ -43,6 +43,8 @@ INEXCUSABLE = frozenset(
         "high-watermark-fell",
         "latest-below-start",
         "acknowledged-uncommitted",
+        "commit-beyond-read",
+        "records-skipped",
     }
 )
 

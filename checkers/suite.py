@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 
-from checkers import availability, faults, linearizability, liveness, logs, loss, protocol, reads
+from checkers import availability, faults, groups, linearizability, liveness, logs, loss, protocol, reads
 from checkers.evidence import RunEvidence
 from checkers.judging import undecided
 from checkers.verdict import Verdict
@@ -22,6 +22,7 @@ CHECKERS: Mapping[str, Checker] = {
     reads.NAME: reads.check,
     logs.NAME: logs.check,
     protocol.NAME: protocol.check,
+    groups.NAME: groups.check,
     liveness.NAME: liveness.check,
     faults.NAME: faults.check,
     availability.NAME: availability.check,
@@ -30,13 +31,14 @@ CHECKERS: Mapping[str, Checker] = {
 
 
 def check(evidence: RunEvidence, checkers: Mapping[str, Checker] = CHECKERS) -> list[Verdict]:
-    """One verdict a checker, in order. `protocol` is left out where the system offers no trace with one clock: what is
-    not offered is not looked at, and should not keep every run of that system from being valid."""
-    offered = {
-        name: checker
-        for name, checker in checkers.items()
-        if name != protocol.NAME or evidence.settings.trace_has_one_clock
+    """One verdict a checker, in order. `protocol` is left out where the system offers no trace with one clock, and
+    `groups` where no consumers form one: what is not offered is not looked at, and should not keep every run of that
+    system or workload from being valid."""
+    looked_at = {
+        protocol.NAME: evidence.settings.trace_has_one_clock,
+        groups.NAME: evidence.settings.groups,
     }
+    offered = {name: checker for name, checker in checkers.items() if looked_at.get(name, True)}
     return [guarded(name, checker, evidence) for name, checker in offered.items()]
 
 

@@ -156,8 +156,9 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="seeds of the full protocol (500)")
     parser.add_argument("--mutant-seeds", type=int, default=300, metavar="N", help="seeds a mutant has at most (300)")
     parser.add_argument(
-        "--mutant", action="append", metavar="NAME", help="only this mutant, or none; may be repeated (all ten)"
+        "--mutant", action="append", metavar="NAME", help="only this mutant, or none; may be repeated (all)"
     )
+    parser.add_argument("--workload", default="append", metavar="NAME", help="of the full protocol's seeds (append)")
     parser.add_argument("--repeats", type=int, default=50, metavar="N", help="seeds run twice and compared (50)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="where the seeds begin (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
@@ -361,7 +362,10 @@ def _torture(options: argparse.Namespace) -> int:
 
     mutants = MUTANTS if options.mutant is None else tuple(name for name in options.mutant if name != "none")
     from images.broker.rules import NAMES
+    from workloads.workload import registry
 
+    if options.workload not in registry():
+        raise Usage(f"faultline torture: --workload: {options.workload!r} is not one of {', '.join(registry())}")
     for name in mutants:
         if name not in NAMES:
             raise Usage(f"faultline torture: --mutant: {name!r} is not a rule; `faultline rules` lists them")
@@ -373,6 +377,7 @@ def _torture(options: argparse.Namespace) -> int:
         jobs=options.jobs,
         repeats=options.repeats,
         out=options.out,
+        workload=options.workload,
     )
 
 

@@ -5,7 +5,7 @@ A spec is YAML, every field optional:
     name: two-victims
     environment: sim            # where the cluster lives: sim, docker or ssh
     system: broker              # what is deployed
-    workload: append
+    workload: append            # or groups: consumers form a group that comes and goes
     seed: 7                     # drawn and told when it is left out
     time_limit: 60s             # how long clients and faults run
     recovery_limit: 30s         # within which the healed cluster must be whole again
@@ -14,7 +14,7 @@ A spec is YAML, every field optional:
     partitions: 2
     replication_factor: 3       # 3, or the number of brokers when that is less
     producers: 3
-    consumers: 2
+    consumers: 2                # with groups: members of the group at a time
     end_offset_readers: 1
     rate: 20                    # appends per second, all producers together
     acks: all                   # all, 1 or 0
@@ -194,6 +194,7 @@ class Spec:
             faults_asked=self.faults_asked,
             trace_has_one_clock=self.environment in ONE_CLOCK,
             brokers=self.brokers,
+            groups=self.workload == "groups",
         )
 
     def to_yaml(self) -> str:

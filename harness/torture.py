@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NO_CAUSE: Final = "without a stated cause"
+DEFAULT_WORKLOAD: Final = "append"
 FULL: Final = ""
 """The target that switches nothing off."""
 
@@ -46,8 +47,16 @@ MUTANTS: tuple[str, ...] = (
     "min_isr_gates_high_watermark",
     "idempotent_dedupe",
     "consumer_reads_below_high_watermark",
+    "offset_commit_after_high_watermark",
+    "generation_fences_commits",
 )
 """The rules whose absence random faults must find."""
+
+WORKLOADS: Mapping[str, str] = {
+    "offset_commit_after_high_watermark": "groups",
+    "generation_fences_commits": "groups",
+}
+"""The workload that finds a mutant, where it is not the default one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class Job:
 
     mutant: str
     seed: int
+    workload: str = DEFAULT_WORKLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +140,7 @@ def make(job: Job) -> Result:
     from harness.spec import Spec
 
     began = time.perf_counter()
-    outcome = run_in_simulation(Spec(seed=job.seed, without=(job.mutant,) if job.mutant else ()))
+    outcome = run_in_simulation(Spec(seed=job.seed, workload=job.workload, without=(job.mutant,) if job.mutant else ()))
     causes = [
         f"{verdict.checker}: {finding.kind}"
         for verdict in outcome.verdicts
@@ -157,10 +167,12 @@ def torture(
     jobs: int,
     repeats: int = 0,
     out: Path | None = None,
+    workload: str = DEFAULT_WORKLOAD,
 ) -> int:
     """Run everything, print the table, and return 0 when every target passed, else 1.
 
-    `repeats` is how many of the full protocol's seeds are run twice and compared.
+    `repeats` is how many of the full protocol's seeds are run twice and compared; `workload` is what the full
+    protocol's clients do, while each mutant has the one that finds it.
     """
     tallies = {target: Tally(target) for target in ((FULL,) if len(seeds) else ())} | {
         mutant: Tally(mutant) for mutant in mutants
@@ -169,7 +181,8 @@ def torture(
     digests: dict[int, str] = {}
     with _pool(jobs, hash_seed=1) as pool, console.status("") as status:
         for target, tally in tallies.items():
-            for result in _results(pool, target, seeds if target == FULL else mutant_seeds, jobs):
+            does = workload if target == FULL else WORKLOADS.get(target, DEFAULT_WORKLOAD)
+            for result in _results(pool, target, does, seeds if target == FULL else mutant_seeds, jobs):
                 tally.add(result)
                 if target == FULL:
                     digests[result.seed] = result.digest
@@ -181,7 +194,7 @@ def torture(
     repeated: list[Result] = []
     if again:
         with _pool(jobs, hash_seed=2) as pool:
-            repeated = pool.map(make, [Job(FULL, seed) for seed in again], chunksize=1)
+            repeated = pool.map(make, [Job(FULL, seed, workload) for seed in again], chunksize=1)
     different = [result.seed for result in repeated if result.digest != digests[result.seed]]
     console.print(table(tallies.values()))
     if again:
@@ -211,11 +224,13 @@ def _name(target: str) -> str:
     return f"without {target}" if target else "full protocol"
 
 
-def _results(pool: multiprocessing.pool.Pool, target: str, seeds: Sequence[int], jobs: int) -> Iterator[Result]:
+def _results(
+    pool: multiprocessing.pool.Pool, target: str, workload: str, seeds: Sequence[int], jobs: int
+) -> Iterator[Result]:
     """Results in the order of the seeds. A mutant's are dealt in small lots, so that little is run past the first."""
     lot = len(seeds) if target == FULL else jobs * 2
     for start in range(0, len(seeds), max(1, lot)):
-        yield from pool.imap(make, [Job(target, seed) for seed in seeds[start : start + lot]])
+        yield from pool.imap(make, [Job(target, seed, workload) for seed in seeds[start : start + lot]])
 
 
 def _tell(console: Console, tally: Tally, result: Result) -> None:

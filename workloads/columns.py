@@ -169,8 +169,14 @@ class Columns:
         return pa.table(columns, schema=SCHEMA)
 
 
+def of_records(history: pa.Table) -> pa.Table:
+    """The rows about records: appends, polls, ends told. What groups do is `checkers.groups`'s."""
+    return history.filter(pc.is_in(history.column("kind"), value_set=pa.array(KINDS)))
+
+
 def partitions(history: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
-    """(topic, partition, its rows in the order they came), by topic and partition."""
+    """(topic, partition, its rows about records in the order they came), by topic and partition."""
+    history = of_records(history)
     if history.num_rows == 0:
         return
     keys = history.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])

@@ -7,25 +7,28 @@ column        type           meaning
 ------------  -------------  -----------------------------------------------------------------------------------
 index         int64          order of invocation, unique in the run; reads that came back empty leave gaps
 process       int32          the client thread that asked; one operation at a time unless pipelined
-kind          string         append · poll · end_offset
+kind          string         append · poll · end_offset · assign · commit
 phase         string         main · final (the reads after healing)
 topic         string
 partition     int32
 invoked_ns    int64          true time since the run began
 completed_ns  int64          null when it never completed
 outcome       string         ok · fail · info
-value         int64          append: the unique value written; else null
+value         int64          append: the unique value written; assign, commit: the group's generation; else null
 offset        int64          append: offset assigned (null unless ok); poll: position asked;
-                             end_offset: the end answered (null unless ok)
-leader_epoch  int32          epoch of the answering leader where the answer tells; else null
+                             end_offset: the end answered (null unless ok); assign: where the member starts, as its
+                             group had committed (0 when nothing had been); commit: the offset committed
+leader_epoch  int32          epoch of the answering leader where the answer tells; assign: the epoch committed with
+                             the offset; else null
 offsets       list<int64>    poll: offsets returned, in the order delivered
 values        list<int64>    poll: values returned, same order; a null among them for a record that no workload wrote
 error         string         Kafka's error name, `timeout`, `connection` …; null when ok
 
 While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds the
-columns above by name, null ones left out. An append is two lines: its invocation (no `completed_ns`) before anything
-is sent, and its completion (`index`, `completed_ns`, `outcome` and what was learnt). A read changes nothing, so it
-is one line, written when it completes: a read cut short by the death of the run leaves no trace and proves nothing.
+columns above by name, null ones left out. What changes something, an append or a commit, is two lines: its invocation
+(no `completed_ns`) before anything is sent, and its completion (`index`, `completed_ns`, `outcome` and what was
+learnt). A read changes nothing, so it is one line, written when it completes: a read cut short by the death of the run
+leaves no trace and proves nothing.
 Each line is handed to the operating system in one write before the recorder returns, so that `kill -9` loses at most
 the line being written, whose torn rest the reader leaves out.
 """
@@ -41,9 +44,12 @@ import pyarrow as pa
 
 from workloads.compact import compact
 
-Kind = Literal["append", "poll", "end_offset"]
+Kind = Literal["append", "poll", "end_offset", "assign", "commit"]
 Phase = Literal["main", "final"]
 Outcome = Literal["ok", "fail", "info"]
+
+CHANGES: Final = ("append", "commit")
+"""The kinds of operations that change something, and so are never forgotten."""
 
 SCHEMA = pa.schema(
     [
@@ -113,7 +119,7 @@ class Recorder:
         if offset is not None:
             row["offset"] = offset
         self._open[index] = row
-        if kind == "append":
+        if kind in CHANGES:
             self._write(row)
         return index
 
@@ -131,7 +137,7 @@ class Recorder:
         """The operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""
         invocation = self._open.pop(index)
         kind: Kind = invocation["kind"]
-        row: dict[str, Any] = {"index": index} if kind == "append" else invocation
+        row: dict[str, Any] = {"index": index} if kind in CHANGES else invocation
         row["completed_ns"] = self._now_ns()
         row["outcome"] = outcome
         if offset is not None:
@@ -148,9 +154,10 @@ class Recorder:
         self._counts[kind, outcome] = self._counts.get((kind, outcome), 0) + 1
 
     def discard(self, index: int) -> None:
-        """Forget a read that told nothing. Raises ValueError for an append: an append is never forgotten."""
-        if self._open[index]["kind"] == "append":
-            raise ValueError(f"operation {index} is an append; it can only be completed")
+        """Forget a read that told nothing. Raises ValueError for an append or a commit: those are never forgotten."""
+        kind = self._open[index]["kind"]
+        if kind in CHANGES:
+            raise ValueError(f"operation {index} is of kind {kind}; it can only be completed")
         del self._open[index]
 
     def count(self, kind: Kind, outcome: Outcome) -> int:

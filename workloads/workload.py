@@ -115,5 +115,6 @@ def registry() -> Mapping[str, Factory]:
     """Every workload by the name a spec gives it."""
     # Imported here since each workload's module needs this one.
     from workloads.append import Append
+    from workloads.groups import Groups
 
-    return {"append": Append}
+    return {"append": Append, "groups": Groups}

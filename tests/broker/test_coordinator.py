@@ -171,15 +171,23 @@ async def test_a_new_coordinator_serves_once_all_it_read_is_committed(rule_on: b
     assert second.loaded
 
 
+@pytest.mark.parametrize("rule_on", [True, False])
 @in_virtual_time
-async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets() -> None:
-    cluster = coordinators()
-    shard = cluster.lead(1, 1)
+async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on: bool) -> None:
+    cluster = coordinators() if rule_on else coordinators("offset_fetch_confirmed_by_isr")
+    first = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    loop = asyncio.get_running_loop()
-    error, found = await shard.committed_offsets("g", loop.time() + 0.05)
-    assert (error, found) == (ErrorCode.coordinator_load_in_progress, {})
+    committing = asyncio.ensure_future(first.commit("g", [(P0, Offset(7))]))
+    await turns()
+    cluster.replicate(1)
+    assert await committing is ErrorCode.none
+    cluster.nodes[2].lead(2)  # and the first one does not hear of it, nor from its follower again
+    error, found = await first.committed_offsets("g", asyncio.get_running_loop().time() + 0.05)
+    if rule_on:
+        assert (error, found) == (ErrorCode.coordinator_load_in_progress, {})
+    else:
+        assert (error, found) == (ErrorCode.none, {P0: Offset(7)})
 
 
 @in_virtual_time

@@ -16,7 +16,7 @@ from checkers.verdict import Validity
 from harness.outcome import Outcome
 from harness.run import run_in_simulation
 from harness.spec import parse
-from harness.torture import MUTANTS
+from harness.torture import MUTANTS, WORKLOADS
 
 TRIED = 12
 
@@ -28,6 +28,8 @@ FOUND_AT = {
     "min_isr_gates_high_watermark": 0,
     "idempotent_dedupe": 0,
     "consumer_reads_below_high_watermark": 0,
+    "offset_commit_after_high_watermark": 0,
+    "generation_fences_commits": 0,
 }
 """Mutant → the first seed of the default run that finds it."""
 
@@ -61,8 +63,9 @@ def test_every_mutant_of_the_torture_has_its_regression() -> None:
 @pytest.mark.parametrize("mutant", FOUND_AT)
 def test_a_mutant_is_found_where_the_full_protocol_stands(mutant: str) -> None:
     for seed in range(FOUND_AT[mutant], FOUND_AT[mutant] + TRIED):
-        if run_in_simulation(parse({"seed": seed, "without": [mutant]})).validity is Validity.INVALID:
-            assert run_in_simulation(parse({"seed": seed})).validity is Validity.VALID
+        spec = {"seed": seed, "workload": WORKLOADS.get(mutant, "append")}
+        if run_in_simulation(parse({**spec, "without": [mutant]})).validity is Validity.INVALID:
+            assert run_in_simulation(parse(spec)).validity is Validity.VALID
             return
     pytest.fail(f"not found within {TRIED} seeds; look with: faultline torture --seeds 0 --mutant {mutant}")
 

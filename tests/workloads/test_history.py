@@ -75,7 +75,7 @@ def test_an_append_is_on_disk_before_it_is_sent_and_a_read_only_once_it_told_som
     append = recorder.invoke(0, "append", "t", 0, value=1)
     assert read_jsonl(path).column("outcome").to_pylist() == ["info"]
     recorder.discard(poll)
-    with pytest.raises(ValueError, match="is an append"):
+    with pytest.raises(ValueError, match="is of kind append"):
         recorder.discard(append)
     assert recorder.open_appends == 1
 

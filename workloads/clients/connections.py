@@ -127,6 +127,10 @@ class Client:
             raise ConnectionLost(f"the address of broker {broker} is not known", sent=False)
         return await self._connection("leader", *address)
 
+    async def connection_to(self, purpose: str, host: str, port: int) -> Connection:
+        """An open connection to an address, kept for `purpose` alone. Raises ConnectionLost, nothing sent."""
+        return await self._connection(purpose, host, port)
+
     async def ask_next(self, request: Any) -> Any:
         """The answer of the next broker in turn, whichever that is. Raises ConnectionLost."""
         addresses = self._addresses()

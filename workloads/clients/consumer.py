@@ -54,6 +54,8 @@ class _Assigned:
     partition: int
     position: Position
     backoff: Backoff
+    delivered: OffsetAndEpoch
+    """Where the records end that `poll` has returned; what was fetched ahead is beyond."""
     not_before_s: float = 0.0
     busy: bool = False
     """A question about it is on its way: a fetch, a validation or a reset."""
@@ -105,7 +107,8 @@ class Consumer:
         self._assigned = []
         for topic, partition in partitions:
             self.client.follow(topic)
-            fresh = _Assigned(topic, partition, Position(0), Backoff(self.client.patience, self.client.random))
+            backoff = Backoff(self.client.patience, self.client.random)
+            fresh = _Assigned(topic, partition, Position(0), backoff, OffsetAndEpoch(0))
             self._assigned.append(known.get((topic, partition), fresh))
         kept = {(assigned.topic, assigned.partition) for assigned in self._assigned}
         self._truncated = {key: found for key, found in self._truncated.items() if key in kept}
@@ -127,11 +130,9 @@ class Consumer:
         return self._find(topic, partition).position.offset
 
     def next_offsets(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Every partition's position as it can be committed or sought: with the leader epoch of the record before."""
-        return {
-            (assigned.topic, assigned.partition): OffsetAndEpoch(assigned.position.offset, assigned.position.epoch)
-            for assigned in self._assigned
-        }
+        """For every partition where the records end that `poll` has returned, with the leader epoch of the last one: to
+        be committed, or sought later."""
+        return {(assigned.topic, assigned.partition): assigned.delivered for assigned in self._assigned}
 
     def reset_position(self, topic: str, partition: int) -> None:
         """Move to the earliest or latest offset, whichever the policy says, before the next fetch.
@@ -165,6 +166,11 @@ class Consumer:
             if loop.time() >= deadline_s:
                 break
         ready, self._ready = self._ready, []
+        for fetched in ready:
+            if fetched.next is not None:
+                for assigned in self._assigned:
+                    if (assigned.topic, assigned.partition) == (fetched.topic, fetched.partition):
+                        assigned.delivered = fetched.next
         return ready
 
     async def end_offset(self, topic: str, partition: int) -> OffsetAnswer:
@@ -218,6 +224,7 @@ class Consumer:
 
     def _move(self, assigned: _Assigned, position: Position) -> None:
         assigned.position = position
+        assigned.delivered = OffsetAndEpoch(position.offset, position.epoch)
         assigned.lost = False
         self._truncated.pop((assigned.topic, assigned.partition), None)
 
@@ -308,7 +315,7 @@ class Consumer:
         elif divergence is None:
             assigned.lost = True
         else:
-            assigned.position = assigned.position.cut(divergence.offset, divergence.epoch, leader.epoch)
+            self._move(assigned, assigned.position.cut(divergence.offset, divergence.epoch, leader.epoch))
 
     async def _reset_by_policy(self, assigned: _Assigned) -> None:
         position = assigned.position
@@ -390,6 +397,7 @@ class Consumer:
                 records=records,
                 leader_epoch=confirmed(question.leader),
                 high_watermark=int(answer.high_watermark),
+                next=OffsetAndEpoch(position, assigned.position.epoch) if records else None,
             )
         )
 

@@ -53,6 +53,8 @@ class Fetched(NamedTuple):
     """The epoch that the answering leader confirmed by not refusing it; None with an error."""
     high_watermark: int | None = None
     error: str | None = None
+    next: OffsetAndEpoch | None = None
+    """With records: where they end, to be committed or sought."""
     token: int = -1
     """What `on_fetch` returned when this was sent."""
 

@@ -1,0 +1,293 @@
+"""Consumer groups: who owned what, what was committed, and that nothing was passed over.
+
+The history of a group is made of `assign` operations (a member, which is a process of the history, owns a partition
+from now on in a generation, and starts where the group had committed), the polls of those members, and their `commit`s.
+One partition at a time:
+
+owned-twice             two members own it in the same generation
+commit-beyond-read      a commit of more than its member had been given by then
+records-skipped         a member was asked from beyond where it stood: what lies between no member of its generation got
+stale-commit            a commit of one generation is acknowledged although a later generation had begun before it was
+                        asked for
+commit-went-back        a member's commits in one generation, each acknowledged before the next was asked for, go back
+committed-offset-lost   a member starts at an offset that was committed once, but later ones had been acknowledged since
+uncommitted-start       a member starts at an offset that nobody ever committed
+not-delivered           at the end some acknowledged record was given to no member at all
+
+*The committed offset is a register.* Commits write it, starts read it. A start may tell the value of any commit asked
+for before the start was told, unless that one was overwritten for certain: another commit was acknowledged before the
+start was asked for, and either it was asked for after the first was acknowledged, or it is of a later generation, since
+a generation's commits end when the next one begins. For example: `commit 5` ends unknown, `commit 8` of the same
+generation is ok, and the next member starts at 5. That is no violation: the first commit may still have been on its way
+and have arrived last. With `commit 8` of a later generation it is one: a commit that comes so late must be refused.
+
+From starts that were committed, commits that were read, and reads without gaps it follows that no record below a start
+was passed over; `not-delivered` looks at the outcome alone, whatever the way.
+
+Lost offsets are excused, which makes the verdict `unknown`, when more replicas of `__consumer_offsets` lost data than
+the protocol survives; with unclean elections they are counted only. `not-delivered` promises nothing for acks=1 or 0.
+
+What it cannot see: records delivered more than once, which a group may do; a member that was given partitions and died
+before it was told where to start; what members do that commit nothing and die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.fault_model import allowances, usual
+from checkers.judging import Allowance, Violations, judge, together, undecided
+from checkers.verdict import Finding, Verdict
+from workloads.columns import NEVER
+
+NAME = "groups"
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation of the history, as far as groups go."""
+
+    index: int
+    process: int
+    kind: str
+    invoked_ns: int
+    completed_ns: int
+    """NEVER when it never completed."""
+    outcome: str
+    generation: int
+    offset: int
+    end: int
+    """Poll: where the records returned end; -1 without any."""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    def __str__(self) -> str:
+        until = f"{self.completed_ns / 1e9:.6f} s" if self.completed_ns != NEVER else "never"
+        return (
+            f"#{self.index} {self.kind} {self.offset} by process {self.process} in generation {self.generation} "
+            f"({self.invoked_ns / 1e9:.6f} to {until}) → {self.outcome}"
+        )
+
+
+Found = tuple[str, int, int, tuple[Row, ...], str]
+"""Kind, offset, when it was seen, the operations involved, the reason."""
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """Every partition of a run."""
+    history = evidence.history
+    owned = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
+    if not owned.num_rows:
+        return undecided(NAME, "no member was ever assigned a partition")
+    special, rule = allowances(evidence), usual(evidence)
+    of_offsets = _of_offsets_topic([special[key] for key in sorted(special) if key[0] == OFFSETS_TOPIC], rule)
+    begun = _generations_begun(owned)
+    names = owned.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
+    verdicts = []
+    for key in names.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
+        topic, partition = key["topic"], key["partition"]
+        rows = history.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))
+        of_records = special.get((topic, partition), rule)
+        verdicts += _check_partition(evidence, rows, topic, partition, begun, of_records, of_offsets)
+    return together(NAME, verdicts, "no member was ever assigned a partition")
+
+
+def _check_partition(
+    evidence: RunEvidence,
+    rows: pa.Table,
+    topic: str,
+    partition: int,
+    begun: Sequence[tuple[int, int]],
+    of_records: Allowance,
+    of_offsets: Allowance,
+) -> list[Verdict]:
+    operations = _rows(rows)
+    starts = [row for row in operations if row.kind == "assign" and row.ok]
+    commits = [row for row in operations if row.kind == "commit"]
+    members = {row.process for row in starts}
+    polls = [row for row in operations if row.kind == "poll" and row.ok and row.process in members]
+    figures = {
+        "starts": float(len(starts)),
+        "commits_acknowledged": float(sum(row.ok for row in commits)),
+        "generations": float(len({row.generation for row in starts})),
+    }
+    group = [
+        *_owned_twice(starts),
+        *_reading(starts, polls, commits),
+        *_stale(commits, begun),
+        *_went_back(commits),
+        *_register(starts, commits),
+    ]
+    verdicts = [judge(NAME, _violations(group, topic, partition), of_offsets, figures)]
+    if evidence.settings.acks == -1:
+        missing, undelivered = _undelivered(rows, members)
+        if missing and not evidence.recovery.get("final_reads"):
+            verdicts.append(undecided(NAME, f"{topic}-{partition}: the group was not drained to the end"))
+        else:
+            found = _violations(undelivered, topic, partition)
+            verdicts.append(judge(NAME, found, of_records, {"undelivered": float(missing)}))
+    return verdicts
+
+
+def _of_offsets_topic(special: Sequence[Allowance], rule: Allowance) -> Allowance:
+    """What may happen to committed offsets. The offsets judged are those of the records, not of the log that keeps the
+    commits, so that an excess there excuses any of them."""
+    excesses = [replace(excess, offset=0) for allowance in special for excess in allowance.excesses]
+    return Allowance(rule.unclean, tuple(excesses))
+
+
+def _generations_begun(owned: pa.Table) -> list[tuple[int, int]]:
+    """(generation, when some member was first told where to start in it), by generation."""
+    first: dict[int, int] = {}
+    for row in _rows(owned):
+        if row.kind == "assign" and row.ok:
+            first[row.generation] = min(row.completed_ns, first.get(row.generation, NEVER))
+    return sorted(first.items())
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    def row(values: dict[str, Any]) -> Row:
+        def number(name: str, missing: int) -> int:
+            value = values[name]
+            return missing if value is None else int(value)
+
+        offsets = values["offsets"]
+        return Row(
+            index=values["index"],
+            process=values["process"],
+            kind=values["kind"],
+            invoked_ns=values["invoked_ns"],
+            completed_ns=number("completed_ns", NEVER),
+            outcome=values["outcome"],
+            generation=number("value", -1),
+            offset=number("offset", -1),
+            end=offsets[-1] + 1 if offsets else -1,
+        )
+
+    return [row(values) for values in table.to_pylist()]
+
+
+def _owned_twice(starts: Sequence[Row]) -> Iterable[Found]:
+    owners: dict[int, Row] = {}
+    for start in starts:
+        other = owners.setdefault(start.generation, start)
+        if other.process != start.process:
+            yield "owned-twice", start.offset, start.completed_ns, (other, start), "both own it in one generation"
+
+
+def _reading(starts: Sequence[Row], polls: Sequence[Row], commits: Sequence[Row]) -> Iterable[Found]:
+    """Each member's reading, from its start on: without gaps, and ahead of its commits."""
+    for start in starts:
+        later = [other for other in starts if other.process == start.process and other.index > start.index]
+        until_ns = min((other.invoked_ns for other in later), default=NEVER)
+        own = [poll for poll in polls if poll.process == start.process and start.index < poll.index]
+        own = sorted((poll for poll in own if poll.invoked_ns < until_ns), key=lambda poll: poll.index)
+        position = start.offset
+        given = [(start.completed_ns, start.offset)]
+        for poll in own:
+            if poll.offset > position:
+                reason = f"it stood at {position} and was asked from {poll.offset} on"
+                yield "records-skipped", position, poll.completed_ns, (start, poll), reason
+            position = poll.end if poll.end >= 0 else poll.offset
+            given.append((poll.completed_ns, position))
+        for commit in commits:
+            if commit.process == start.process and start.index < commit.index and commit.invoked_ns < until_ns:
+                most = max((end for time_ns, end in given if time_ns <= commit.invoked_ns), default=start.offset)
+                if commit.offset > most:
+                    reason = f"it had been given the records below {most}"
+                    yield "commit-beyond-read", most, commit.invoked_ns, (start, commit), reason
+
+
+def _stale(commits: Sequence[Row], begun: Sequence[tuple[int, int]]) -> Iterable[Found]:
+    for commit in commits:
+        later = [item for item in begun if item[0] > commit.generation and item[1] < commit.invoked_ns]
+        if commit.ok and later:
+            reason = f"generation {later[0][0]} had begun at {later[0][1] / 1e9:.6f} s"
+            yield "stale-commit", commit.offset, commit.completed_ns, (commit,), reason
+
+
+def _went_back(commits: Sequence[Row]) -> Iterable[Found]:
+    last: dict[tuple[int, int], Row] = {}
+    for commit in sorted((row for row in commits if row.ok), key=lambda row: row.index):
+        key = (commit.process, commit.generation)
+        before = last.get(key)
+        if before is not None and commit.offset < before.offset and before.completed_ns < commit.invoked_ns:
+            yield "commit-went-back", commit.offset, commit.completed_ns, (before, commit), "its commits go back"
+        last[key] = commit
+
+
+def _register(starts: Sequence[Row], commits: Sequence[Row]) -> Iterable[Found]:
+    """Starts read what commits wrote; see the module's docstring."""
+    possible = [commit for commit in commits if commit.outcome != "fail"]
+    for start in starts:
+        before = [commit for commit in possible if commit.ok and commit.completed_ns < start.invoked_ns]
+        same = [
+            commit for commit in possible if commit.offset == start.offset and commit.invoked_ns < start.completed_ns
+        ]
+        if start.offset == 0 and not before:
+            continue
+        if not same and start.offset != 0:
+            reason = "nobody had committed that offset"
+            yield "uncommitted-start", start.offset, start.completed_ns, (start,), reason
+        elif not any(_may_stand(commit, before) for commit in same):
+            last = max(before, key=lambda commit: commit.completed_ns)
+            reason = f"since then offset {last.offset} had been acknowledged"
+            yield "committed-offset-lost", start.offset, start.completed_ns, (last, start), reason
+
+
+def _may_stand(commit: Row, before: Sequence[Row]) -> bool:
+    """Whether `commit` may be the last one written, given those that were acknowledged before."""
+    return not any(
+        other.generation > commit.generation or (commit.ok and other.invoked_ns > commit.completed_ns)
+        for other in before
+        if other is not commit
+    )
+
+
+def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[Found]]:
+    """How many acknowledged records no member was given, and each of them."""
+    appends = rows.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
+    polls = rows.filter(pc.is_in(rows.column("process"), value_set=pa.array(sorted(members), pa.int32())))
+    given = set(pc.list_flatten(polls.filter(pc.field("kind") == "poll").column("offsets")).to_pylist())
+    missing = [row for row in _rows(appends) if row.offset not in given]
+    reason = "no member of the group was ever given it"
+    found: list[Found] = [("not-delivered", row.offset, NEVER, (row,), reason) for row in missing]
+    return len(missing), found
+
+
+def _violations(found: Sequence[Found], topic: str, partition: int) -> list[Violations]:
+    kinds: dict[str, list[Found]] = {}
+    for item in found:
+        kinds.setdefault(item[0], []).append(item)
+
+    def worded(items: list[Found]) -> Violations:
+        def explain(number: int) -> Finding:
+            kind, offset, time_ns, rows, reason = items[number]
+            return Finding(
+                kind=kind,
+                lines=(*map(str, rows), reason),
+                topic=topic,
+                partition=partition,
+                operations=tuple(row.index for row in rows),
+                offsets=(offset,),
+                time_ns=time_ns if time_ns != NEVER else -1,
+            )
+
+        return Violations(
+            items[0][0],
+            np.array([item[1] for item in items], dtype=np.int64),
+            np.array([item[2] for item in items], dtype=np.int64),
+            explain,
+        )
+
+    return [worded(items) for items in kinds.values()]

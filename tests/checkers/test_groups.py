@@ -1,0 +1,159 @@
+"""What the groups checker calls wrong, and what it must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.groups import check
+from checkers.verdict import Validity, Verdict
+from workloads.history import SCHEMA
+
+S = 1_000_000_000
+
+
+class Story:
+    """A history of one partition, told line by line; every operation takes one second unless said otherwise."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(
+        self, at_s: float, process: int, kind: str, outcome: str = "ok", until_s: float | None = None, **values: Any
+    ) -> None:
+        completed = (
+            None if outcome == "info" and until_s is None else (until_s if until_s is not None else at_s + 1) * S
+        )
+        row = dict.fromkeys(SCHEMA.names) | {
+            "index": len(self.rows),
+            "process": process,
+            "kind": kind,
+            "phase": "main",
+            "topic": "t",
+            "partition": 0,
+            "invoked_ns": int(at_s * S),
+            "completed_ns": completed and int(completed),
+            "outcome": outcome,
+        }
+        self.rows.append(row | values)
+
+    def append(self, at_s: float, *offsets: int) -> Story:
+        for offset in offsets:
+            self.add(at_s, 0, "append", value=100 + offset, offset=offset)
+        return self
+
+    def start(self, at_s: float, member: int, generation: int, offset: int) -> Story:
+        self.add(at_s, member, "assign", value=generation, offset=offset)
+        return self
+
+    def poll(self, at_s: float, member: int, first: int, end: int) -> Story:
+        offsets = list(range(first, end))
+        self.add(at_s, member, "poll", offset=first, offsets=offsets, values=[100 + offset for offset in offsets])
+        return self
+
+    def commit(self, at_s: float, member: int, generation: int, offset: int, outcome: str = "ok") -> Story:
+        self.add(at_s, member, "commit", outcome, value=generation, offset=offset)
+        return self
+
+    def verdict(self, **settings: Any) -> Verdict:
+        history = pa.Table.from_pylist(self.rows, SCHEMA)
+        recovery = {"final_reads": settings.pop("final_reads", True)}
+        return check(RunEvidence(history, settings=CheckSettings(groups=True, **settings), recovery=recovery))
+
+
+def kinds(verdict: Verdict) -> list[str]:
+    return [finding.kind for finding in verdict.findings]
+
+
+def begun() -> Story:
+    """Member 7 owns the partition in generation 1, was given records 0 to 4 and committed 5."""
+    return Story().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 5).commit(6, 7, 1, 5)
+
+
+def test_a_group_that_hands_over_at_its_commit_is_valid() -> None:
+    verdict = begun().start(8, 8, 2, 5).poll(10, 8, 5, 8).commit(12, 8, 2, 8).verdict()
+    assert verdict.validity is Validity.VALID, verdict
+    assert verdict.figures["commits_acknowledged"] == 2
+
+
+def test_two_owners_in_one_generation() -> None:
+    assert kinds(begun().start(8, 8, 1, 5).poll(10, 8, 5, 8).verdict()) == ["owned-twice"]
+
+
+def test_a_commit_beyond_what_was_given() -> None:
+    story = begun().commit(8, 7, 1, 6).poll(10, 7, 5, 8)
+    assert kinds(story.verdict()) == ["commit-beyond-read"]
+
+
+def test_a_member_that_is_asked_from_beyond_where_it_stood() -> None:
+    assert kinds(begun().poll(8, 7, 6, 8).append(10, 5).poll(12, 7, 5, 6).verdict()) == ["records-skipped"]
+
+
+def test_a_member_may_go_back_to_where_logs_part() -> None:
+    assert begun().poll(8, 7, 3, 8).verdict().validity is Validity.VALID
+
+
+def test_a_commit_of_a_generation_that_is_over() -> None:
+    story = begun().start(8, 8, 2, 5).poll(9, 8, 5, 8).commit(11, 7, 1, 5)
+    assert kinds(story.verdict()) == ["stale-commit"]
+
+
+def test_a_commit_that_was_on_its_way_when_the_next_generation_began_is_not_stale() -> None:
+    story = Story().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2)
+    story.add(4, 7, "commit", until_s=9, value=1, offset=2)
+    assert story.start(5, 8, 2, 2).verdict().validity is Validity.VALID
+
+
+def test_commits_of_one_member_that_go_back() -> None:
+    story = begun().commit(8, 7, 1, 3).poll(10, 7, 5, 8)
+    assert kinds(story.verdict()) == ["commit-went-back"]
+
+
+def test_an_acknowledged_offset_that_the_next_member_is_not_told() -> None:
+    story = begun().poll(8, 7, 5, 8).commit(10, 7, 1, 8).start(12, 8, 2, 5)
+    assert kinds(story.verdict()) == ["committed-offset-lost"]
+
+
+def test_a_start_from_the_beginning_after_a_commit() -> None:
+    assert kinds(begun().poll(7, 7, 5, 8).start(8, 8, 2, 0).verdict()) == ["committed-offset-lost"]
+
+
+def test_an_offset_that_nobody_committed() -> None:
+    assert kinds(begun().poll(7, 7, 5, 8).start(9, 8, 2, 4).verdict()) == ["uncommitted-start"]
+
+
+def test_a_commit_of_unknown_outcome_may_arrive_after_a_later_one_of_its_generation() -> None:
+    story = Story().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 8)
+    story = story.commit(6, 7, 1, 5, "info").commit(8, 7, 1, 8).start(10, 8, 2, 5)
+    assert story.verdict().validity is Validity.VALID
+
+
+def test_a_commit_of_unknown_outcome_cannot_arrive_after_one_of_a_later_generation() -> None:
+    story = Story().append(0, *range(8)).start(1, 7, 1, 0).poll(2, 7, 0, 5).commit(4, 7, 1, 5, "info")
+    story = story.start(6, 8, 2, 0).poll(8, 8, 0, 8).commit(10, 8, 2, 8).start(12, 9, 3, 5)
+    assert kinds(story.verdict()) == ["committed-offset-lost"]
+
+
+def test_a_failed_commit_was_not_made() -> None:
+    story = Story().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2).commit(4, 7, 1, 2, "fail").start(6, 8, 2, 2)
+    assert kinds(story.verdict()) == ["uncommitted-start"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "validity"),
+    [
+        ({}, Validity.INVALID),
+        ({"final_reads": False}, Validity.UNKNOWN),
+        ({"acks": 1}, Validity.VALID),
+        ({"unclean_election": True}, Validity.VALID),
+    ],
+)
+def test_an_acknowledged_record_that_no_member_was_given(settings: dict[str, Any], validity: Validity) -> None:
+    assert begun().verdict(**settings).validity is validity
+
+
+def test_a_group_of_which_nothing_is_known_is_not_valid() -> None:
+    assert Story().append(0, 1).verdict().validity is Validity.UNKNOWN

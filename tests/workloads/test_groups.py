@@ -1,0 +1,97 @@
+"""The native member of a group speaks Kafka's formats, and the workload `groups` does what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from checkers.verdict import Validity
+from harness.outcome import Outcome
+from harness.run import run_in_simulation
+from harness.spec import parse
+from workloads.clients.assignments import (
+    UnreadableAssignment,
+    by_range,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+
+SPEC = {"workload": "groups", "seed": 3, "time_limit": "30s", "consumers": 3, "partitions": 3}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_in_simulation(parse(SPEC), tmp_path_factory.mktemp("store"))
+
+
+def test_a_subscription_is_written_as_kafka_writes_it() -> None:
+    assert encode_subscription(("t", "u")).hex() == "0000" + "00000002" + "000174" + "000175" + "ffffffff"
+    assert decode_subscription(encode_subscription(("t", "u"))) == ("t", "u")
+
+
+def test_an_assignment_is_written_as_kafka_writes_it() -> None:
+    owned = (("t", 0), ("t", 2))
+    assert (
+        encode_assignment(owned).hex() == "0000" + "00000001" + "000174" + "00000002" + "0000000000000002" + "ffffffff"
+    )
+    assert decode_assignment(encode_assignment(owned)) == owned
+    assert decode_assignment(b"") == ()
+
+
+def test_of_later_versions_only_what_is_known_is_read() -> None:
+    content = bytes.fromhex("0003" + "00000001" + "000174" + "ffffffff" + "00000000" + "00000007")
+    assert decode_subscription(content) == ("t",)
+
+
+@pytest.mark.parametrize("content", [b"\x00", b"\x00\x00\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x01\x00\x09ab"])
+def test_what_is_neither_is_refused(content: bytes) -> None:
+    with pytest.raises(UnreadableAssignment):
+        decode_subscription(content)
+    with pytest.raises(UnreadableAssignment):
+        decode_assignment(content)
+
+
+def test_partitions_are_dealt_in_stretches_to_those_who_want_them() -> None:
+    wanted = {"b": ("t",), "a": ("t", "u"), "c": ()}
+    assert by_range(wanted, {"t": 3, "u": 1}) == {
+        "a": (("t", 0), ("t", 1), ("u", 0)),
+        "b": (("t", 2),),
+        "c": (),
+    }
+
+
+def test_a_run_of_groups_is_valid_under_all_faults_and_the_group_did_something(finished: Outcome) -> None:
+    assert finished.validity is Validity.VALID, finished.verdicts
+    (verdict,) = [verdict for verdict in finished.verdicts if verdict.checker == "groups"]
+    assert verdict.figures["generations"] > 3
+    assert verdict.figures["commits_acknowledged"] > 20
+
+
+def test_members_come_and_go_and_are_drained_in_the_end(finished: Outcome) -> None:
+    assert finished.directory is not None
+    history = pq.read_table(Path(finished.directory) / "history.parquet")
+    starts = history.filter(pc.field("kind") == "assign")
+    assert len(set(starts.column("process").to_pylist())) > 3
+    assert pc.max(starts.column("leader_epoch")).as_py() >= 0, "no offset was committed with its leader epoch"
+    told = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
+    final = told.filter((pc.field("phase") == "final") & (pc.field("outcome") == "ok"))
+    ends = {row["partition"]: row["offset"] for row in final.to_pylist()}
+    appended = history.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
+    for partition in range(3):
+        of_partition = appended.filter(pc.field("partition") == partition)
+        assert ends[partition] > max(of_partition.column("offset").to_pylist())
+
+
+def test_the_same_seed_of_groups_ends_in_the_same_digest(finished: Outcome) -> None:
+    assert run_in_simulation(parse(SPEC)).digest == finished.digest
+
+
+def test_a_run_of_appends_has_no_groups_to_judge() -> None:
+    outcome = run_in_simulation(parse({"time_limit": "3s", "seed": 1, "faults": "none"}))
+    assert "groups" not in [verdict.checker for verdict in outcome.verdicts]

@@ -1,0 +1,305 @@
+"""A member of a consumer group: joining, staying in, committing (KIP-320: offsets with leader epochs).
+
+`join` returns once the group has given this member its partitions; from then on heartbeats go out until `rebalancing`
+says that another `join` is due. Whoever uses a member decides what to read in between, and commits.
+
+What became of a commit is told honestly: `ok` (it is in the coordinator's log for good), `fail` (it certainly is not),
+or `info` (it may be, or may yet come to be: a commit that is still on its way can overtake a later one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+from kio.schema.join_group.v9.request import JoinGroupRequest, JoinGroupRequestProtocol
+from kio.schema.leave_group.v5.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.offset_commit.v9.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
+
+from images.broker.wire import ConnectionLost
+from workloads.clients.assignments import (
+    RANGE,
+    by_range,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from workloads.clients.connections import Backoff, Client, error_name, loss_name
+from workloads.clients.fetched import TopicPartition
+from workloads.clients.positions import OffsetAndEpoch
+
+_CONSUMER: Final = "consumer"
+_COORDINATOR, _HEARTBEAT = "coordinator", "heartbeat"
+_FIND_AGAIN: Final = frozenset((ErrorCode.not_coordinator, ErrorCode.coordinator_not_available))
+_NOT_COMMITTED: Final = frozenset(
+    (
+        ErrorCode.illegal_generation,
+        ErrorCode.unknown_member_id,
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.unknown_topic_or_partition,
+    )
+)
+"""Errors of a commit that certainly was not written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """How a member behaves; Kafka's names and defaults, in seconds."""
+
+    session_timeout_s: float = 45.0
+    rebalance_timeout_s: float = 300.0
+    heartbeat_interval_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member owns in one generation of its group."""
+
+    generation: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What became of a commit."""
+
+    outcome: Literal["ok", "fail", "info"]
+    error: str | None = None
+
+
+class Member:
+    """One member of `group`, which wants to read `topics`."""
+
+    def __init__(
+        self, client: Client, group: str, topics: tuple[str, ...], settings: GroupSettings = GroupSettings()
+    ) -> None:
+        self.client = client
+        self.rebalancing = asyncio.Event()
+        """Set when the group wants this member to join again, or does not know it any more."""
+        self.silent = False
+        """Sends no heartbeats while this is set: as a process that is stalled."""
+        self._group = group
+        self._topics = topics
+        self._settings = settings
+        self._id = ""
+        self._generation = -1
+        self._coordinator: tuple[str, int] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._backoff = Backoff(client.patience, client.random)
+        for topic in topics:
+            client.follow(topic)
+
+    async def join(self) -> Assignment:
+        """Join, or join again, trying until the group has assigned partitions to this member."""
+        await self._stop_beating()
+        self.rebalancing.clear()
+        while True:
+            assignment = await self._try_to_join()
+            if assignment is not None:
+                self._backoff.reset()
+                self._beating = asyncio.create_task(self._beat())
+                return assignment
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def committed(self, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, OffsetAndEpoch | None]:
+        """What the group has committed, None where nothing; trying until it is told. Best given up on
+        `rebalancing`."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            by_topic.setdefault(topic, []).append(partition)
+        topics = tuple(
+            OffsetFetchRequestTopics(name=name, partition_indexes=tuple(numbers)) for name, numbers in by_topic.items()
+        )
+        group = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
+        while True:
+            response = await self._ask(_COORDINATOR, OffsetFetchRequest(groups=(group,), require_stable=True))
+            if response is not None and self._accepted(response.groups[0].error_code):
+                told = {
+                    (topic.name, part.partition_index): part
+                    for topic in response.groups[0].topics
+                    for part in topic.partitions
+                }
+                return {key: _committed(told.get(key)) for key in partitions}
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> Commit:
+        """Commit positions, asked once."""
+        by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), position in offsets.items():
+            by_topic.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.epoch,
+                    committed_metadata="",
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=self._generation,
+            member_id=self._id,
+            group_instance_id=None,
+            topics=tuple(
+                OffsetCommitRequestTopic(name=name, partitions=tuple(parts)) for name, parts in by_topic.items()
+            ),
+        )
+        try:
+            response = await self._call(_COORDINATOR, request, self.client.patience.request_timeout_s)
+        except ConnectionLost as lost:
+            self._coordinator = None
+            return Commit("info" if lost.sent else "fail", loss_name(lost))
+        errors = [part.error_code for topic in response.topics for part in topic.partitions]
+        error = next((code for code in errors if code is not ErrorCode.none), ErrorCode.none)
+        if self._accepted(error):
+            return Commit("ok")
+        certain = all(code in _NOT_COMMITTED for code in errors)
+        return Commit("fail" if certain else "info", error_name(error))
+
+    async def leave(self) -> None:
+        """Tell the group, once, that this member is gone."""
+        await self._stop_beating()
+        if not self._id:
+            return
+        identity = MemberIdentity(member_id=self._id, group_instance_id=None, reason=None)
+        await self._ask(_COORDINATOR, LeaveGroupRequest(group_id=self._group, members=(identity,)))
+        self._id = ""
+
+    async def close(self) -> None:
+        """Stop without a word. May be called twice."""
+        await self._stop_beating()
+
+    # --- joining ------------------------------------------------------------------------------------------------------
+
+    async def _try_to_join(self) -> Assignment | None:
+        settings = self._settings
+        request = JoinGroupRequest(
+            group_id=self._group,
+            session_timeout=timedelta(seconds=settings.session_timeout_s),
+            rebalance_timeout=timedelta(seconds=settings.rebalance_timeout_s),
+            member_id=self._id,
+            group_instance_id=None,
+            protocol_type=_CONSUMER,
+            protocols=(JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics)),),
+            reason=None,
+        )
+        joined = await self._ask(_COORDINATOR, request, settings.session_timeout_s + settings.rebalance_timeout_s)
+        if joined is None:
+            return None
+        if joined.error_code is ErrorCode.member_id_required:
+            self._id = joined.member_id
+            return await self._try_to_join()
+        if not self._accepted(joined.error_code):
+            return None
+        self._id, self._generation = joined.member_id, joined.generation_id
+        assignments: tuple[SyncGroupRequestAssignment, ...] = ()
+        if joined.leader == joined.member_id and not joined.skip_assignment:
+            dealt = await self._deal({member.member_id: member.metadata for member in joined.members})
+            if dealt is None:
+                return None
+            assignments = dealt
+        sync = SyncGroupRequest(
+            group_id=self._group,
+            generation_id=self._generation,
+            member_id=self._id,
+            group_instance_id=None,
+            protocol_type=_CONSUMER,
+            protocol_name=joined.protocol_name,
+            assignments=assignments,
+        )
+        synced = await self._ask(_COORDINATOR, sync, settings.rebalance_timeout_s)
+        if synced is None or not self._accepted(synced.error_code):
+            return None
+        self.rebalancing.clear()
+        return Assignment(self._generation, decode_assignment(synced.assignment))
+
+    async def _deal(self, members: Mapping[str, bytes]) -> tuple[SyncGroupRequestAssignment, ...] | None:
+        """Everybody's partitions, from the leader; None while no metadata tells how many there are."""
+        subscriptions = {member: decode_subscription(content) for member, content in members.items()}
+        topics = sorted({topic for wanted in subscriptions.values() for topic in wanted})
+        for topic in topics:
+            self.client.follow(topic)
+        if not await self.client.refresh():
+            return None
+        counts = {topic: len(self.client.view.leaders(topic)) for topic in topics}
+        return tuple(
+            SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(owned))
+            for member, owned in by_range(subscriptions, counts).items()
+        )
+
+    # --- staying in ---------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        request = HeartbeatRequest(
+            group_id=self._group, generation_id=self._generation, member_id=self._id, group_instance_id=None
+        )
+        while not self.rebalancing.is_set():
+            await asyncio.sleep(self._settings.heartbeat_interval_s)
+            if not self.silent:
+                response = await self._ask(_HEARTBEAT, request)
+                if response is not None:
+                    self._accepted(response.error_code)
+
+    async def _stop_beating(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+
+    # --- the coordinator ----------------------------------------------------------------------------------------------
+
+    def _accepted(self, error: ErrorCode) -> bool:
+        """Whether an answer holds what was asked for; learns from the error if not."""
+        if error in _FIND_AGAIN:
+            self._coordinator = None
+        elif error is ErrorCode.unknown_member_id:
+            self._id, self._generation = "", -1
+            self.rebalancing.set()
+        elif error in (ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress):
+            self.rebalancing.set()
+        return error is ErrorCode.none
+
+    async def _ask(self, purpose: str, request: Any, extra_s: float = 0.0) -> Any:
+        """The coordinator's answer; None when there is none, and then the coordinator is looked for anew."""
+        try:
+            return await self._call(purpose, request, self.client.patience.request_timeout_s + extra_s)
+        except ConnectionLost:
+            self._coordinator = None
+            return None
+
+    async def _call(self, purpose: str, request: Any, timeout_s: float) -> Any:
+        if self._coordinator is None:
+            self._coordinator = await self._find_coordinator()
+        connection = await self.client.connection_to(purpose, *self._coordinator)
+        return await connection.call(request, timeout_s)
+
+    async def _find_coordinator(self) -> tuple[str, int]:
+        """Raises ConnectionLost, nothing sent to a coordinator, when nobody tells one."""
+        try:
+            response = await self.client.ask_any(FindCoordinatorRequest(key_type=0, coordinator_keys=(self._group,)))
+        except ConnectionLost as lost:
+            raise ConnectionLost(str(lost), sent=False) from lost
+        found = response.coordinators[0]
+        if found.error_code is not ErrorCode.none:
+            raise ConnectionLost(f"no coordinator of {self._group}: {error_name(found.error_code)}", sent=False)
+        return str(found.host), int(found.port)
+
+
+def _committed(told: Any) -> OffsetAndEpoch | None:
+    if told is None or told.committed_offset < 0:
+        return None
+    return OffsetAndEpoch(int(told.committed_offset), int(told.committed_leader_epoch))

@@ -1,0 +1,225 @@
+"""The workload `groups`: appends as in `append`, read by the members of one consumer group that comes and goes.
+
+Producers and end-offset readers are those of `append`, and so are the final reads, which nobody of the group makes. In
+place of tailing consumers there are as many *members*. Each lives for a while, then ends and is followed by a new one;
+every life is a process of its own in the history, numbered from where the others end. In its life a member
+
+- joins the group `faultline` and is given partitions in a generation: one `assign` operation for each, invoked before
+  it asks where the group has got to, `ok` with the offset told (0 if nothing was committed), which is where it starts;
+- polls, each answer an operation as in `append`, and after some polls commits where the records end that it was given:
+  one `commit` operation for each partition, all in one request;
+- commits once more when a rebalance is on, every other time, and joins again;
+- at a random time leaves the group, or dies without a word, or stalls: it falls silent for longer than its session
+  lasts, and then commits as if nothing had happened.
+
+After the faults one more member drains the group: it reads and commits until every partition's end is reached, so that
+by then every acknowledged record must have been delivered to some member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from workloads.append import Append
+from workloads.clients.fetched import TopicPartition
+from workloads.clients.membership import Assignment, GroupSettings, Member
+from workloads.clients.native import Client, Consumer, OffsetAndEpoch
+from workloads.history import Phase, Recorder
+from workloads.workload import Settings
+
+GROUP: Final = "faultline"
+SESSION: Final = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
+
+_LIFE_S: Final = 15.0
+_DOWN_S: Final = (0.2, 2.0)
+_STALL_SESSIONS: Final = (1.1, 2.0)
+_COMMIT_SHARE: Final = 0.4
+_LAST_WORD_SHARE: Final = 0.5
+_POLL_S: Final = 0.5
+_ENDS: Final = ("leave", "die", "stall")
+
+
+@dataclass(slots=True)
+class _Life:
+    """One member from its first join to its end."""
+
+    process: int
+    phase: Phase
+    member: Member
+    client: Client
+    random: Random
+    until_s: float
+    end: str
+    """How it ends: leave, die or stall."""
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    """The offsets it knows to be committed."""
+    wanted: dict[TopicPartition, int] | None = None
+    """Ends once these are committed."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has nothing more to do."""
+        if self.wanted is not None:
+            return all(self.committed.get(key, -1) >= end for key, end in self.wanted.items())
+        return asyncio.get_running_loop().time() >= self.until_s
+
+
+class Groups(Append):
+    """See the module's docstring; the calls are those of `Workload`."""
+
+    def __init__(self, settings: Settings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
+        super().__init__(settings, recorder, stream)
+        self._lives = 0
+
+    async def final_reads(self, until_s: float) -> bool:
+        settings = self._settings
+        process = settings.producers + settings.consumers + settings.end_offset_readers
+        asking = self._closed_later(Consumer(self._client("ends")))
+        try:
+            async with asyncio.timeout_at(until_s) as patience:
+                wanted = {
+                    (settings.topic, partition): await self._end(asking, process, "final", partition)
+                    for partition in self._partitions
+                }
+                life = self._begin("drain", "final", until_s)
+                life.end = "leave"
+                life.wanted = {key: end for key, end in wanted.items() if end > 0}
+                await self._live(life)
+                await life.member.leave()
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            return False
+        return await super().final_reads(until_s)
+
+    # --- lives --------------------------------------------------------------------------------------------------------
+
+    async def _tail(self, process: int, name: str) -> None:
+        """One member after another; the process number of `append`'s consumer stays unused."""
+        random = self._stream(f"groups/{name}")
+        loop = asyncio.get_running_loop()
+        while True:
+            life = self._begin(name, "main", loop.time() + random.expovariate(1 / _LIFE_S))
+            try:
+                await self._live(life)
+                if life.end == "leave":
+                    await life.member.leave()
+            finally:
+                await life.member.close()
+                await life.client.close()
+            await asyncio.sleep(random.uniform(*_DOWN_S))
+
+    def _begin(self, name: str, phase: Phase, until_s: float) -> _Life:
+        settings = self._settings
+        self._lives += 1
+        first = settings.producers + settings.consumers + settings.end_offset_readers + 1
+        client = self._client(f"{name}/{self._lives}")
+        member = Member(client, GROUP, (settings.topic,), SESSION)
+        random = self._stream(f"groups/life-{self._lives}")
+        return _Life(first + self._lives, phase, member, client, random, until_s, random.choice(_ENDS))
+
+    async def _live(self, life: _Life) -> None:
+        """Join and read, generation after generation, until the life is over."""
+        try:
+            while not life.over:
+                assignment = await life.member.join()
+                started = await self._start(life, assignment)
+                if started is None:
+                    continue
+                consumer = self._reader(life)
+                try:
+                    consumer.assign(assignment.partitions)
+                    for (topic, partition), position in started.items():
+                        consumer.seek(topic, partition, position.offset, position.epoch)
+                    await self._read(life, assignment, consumer)
+                finally:
+                    await consumer.close()
+        finally:
+            await life.member.close()
+
+    async def _start(self, life: _Life, assignment: Assignment) -> dict[TopicPartition, OffsetAndEpoch] | None:
+        """Where to start in each partition; None when the next rebalance came before it was told."""
+        recorder = self._recorder
+        open_operations = {
+            key: recorder.invoke(life.process, "assign", *key, phase=life.phase, value=assignment.generation)
+            for key in assignment.partitions
+        }
+        asking = asyncio.ensure_future(life.member.committed(assignment.partitions))
+        rebalancing = asyncio.ensure_future(life.member.rebalancing.wait())
+        try:
+            await asyncio.wait((asking, rebalancing), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                for index in open_operations.values():
+                    recorder.discard(index)
+                return None
+            told = asking.result()
+        finally:
+            asking.cancel()
+            rebalancing.cancel()
+        started = {}
+        for key, index in open_operations.items():
+            position = told[key] or OffsetAndEpoch(0)
+            life.committed[key] = position.offset
+            recorder.complete(index, "ok", offset=position.offset, leader_epoch=position.epoch)
+            started[key] = position
+        return started
+
+    async def _read(self, life: _Life, assignment: Assignment, consumer: Consumer) -> None:
+        """Poll and commit until the group rebalances or the life is over."""
+        while not (life.member.rebalancing.is_set() or life.over):
+            fetched = await consumer.poll(_POLL_S) if assignment.partitions else []
+            for answer in fetched:
+                await self._polled(consumer, answer)
+            if life.wanted is not None or life.random.random() < _COMMIT_SHARE:
+                await self._commit(life, assignment, consumer)
+            if not assignment.partitions:
+                await asyncio.sleep(_POLL_S)
+            elif any(answer.records for answer in fetched):
+                await asyncio.sleep(self._settings.poll_pause_ms / 1000 * life.random.uniform(0.5, 1.5))
+        if life.over and life.end == "stall":
+            life.member.silent = True
+            await asyncio.sleep(SESSION.session_timeout_s * life.random.uniform(*_STALL_SESSIONS))
+            life.member.silent = False
+            await self._commit(life, assignment, consumer, again=True)
+        elif life.random.random() < _LAST_WORD_SHARE:
+            await self._commit(life, assignment, consumer)
+
+    async def _commit(self, life: _Life, assignment: Assignment, consumer: Consumer, *, again: bool = False) -> None:
+        """Commit what has moved since it was last known to be committed; all there is, when asked to commit again."""
+        offsets = {
+            key: position
+            for key, position in consumer.next_offsets().items()
+            if again or position.offset != life.committed.get(key, 0)
+        }
+        if not offsets:
+            return
+        recorder = self._recorder
+        open_operations = {
+            key: recorder.invoke(
+                life.process, "commit", *key, phase=life.phase, value=assignment.generation, offset=position.offset
+            )
+            for key, position in offsets.items()
+        }
+        made = await life.member.commit(offsets)
+        for key, index in open_operations.items():
+            recorder.complete(index, made.outcome, error=made.error)
+            if made.outcome == "ok":
+                life.committed[key] = offsets[key].offset
+
+    def _reader(self, life: _Life) -> Consumer:
+        settings = self._settings
+
+        def invoke(topic: str, partition: int, position: int) -> int:
+            return self._recorder.invoke(life.process, "poll", topic, partition, phase=life.phase, offset=position)
+
+        return Consumer(
+            life.client,
+            fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
+            fetch_bytes_max=settings.fetch_bytes_max,
+            on_fetch=invoke,
+            reset="earliest",
+        )
