@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -66,6 +66,16 @@ class Member(Thread):
 
 
 class ConfluentMember(Member):
+    settings: ClassVar[Mapping[str, Any]] = {}
+    assignments = 0
+    """How often it was given partitions."""
+    owned = 0
+    """How many it was given last."""
+
+    def assigned(self, consumer: Any, partitions: Any) -> None:
+        self.assignments += 1
+        self.owned = len(partitions)
+
     def consume(self) -> None:
         from confluent_kafka import Consumer, KafkaException
 
@@ -77,9 +87,10 @@ class ConfluentMember(Member):
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": SESSION_MS,
                 "heartbeat.interval.ms": HEARTBEAT_MS,
+                **self.settings,
             }
         )
-        consumer.subscribe([self.topic])
+        consumer.subscribe([self.topic], on_assign=self.assigned)
         while not self.leave.is_set():
             got = [message for message in consumer.consume(100, timeout=0.2) if message.error() is None]
             self.delivered += [(item.partition(), item.offset(), item.value()) for item in got]
@@ -89,6 +100,10 @@ class ConfluentMember(Member):
                 except KafkaException:
                     continue  # a rebalance, or no coordinator: what was not committed is read again
         consumer.close()
+
+
+class StaticMember(ConfluentMember):
+    settings: ClassVar[Mapping[str, Any]] = {"group.instance.id": "the-one", "session.timeout.ms": 30_000}
 
 
 class AiokafkaMember(Member):
@@ -230,3 +245,54 @@ def test_a_group_reads_everything_across_a_rebalance_and_a_killed_coordinator(
     check_order(first.ended(), others)
     check_order(others, first.delivered)
     assert described(cluster, topic).coordinator.id != coordinator
+
+
+def test_groups_are_listed_described_and_deleted_with_their_offsets(cluster: LoopbackCluster) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    create_topic(cluster, "orders")
+    produce(cluster, "orders", 0)
+    member = ConfluentMember(cluster, "orders")
+    member.start()
+    eventually("everything is read", lambda: len(member.delivered) >= RECORDS_A_PART)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    (listed,) = admin.list_consumer_groups().result(30).valid
+    assert (listed.group_id, listed.state.name) == ("orders", "STABLE")
+    with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+        admin.delete_consumer_groups(["orders"])["orders"].result(30)
+    member.ended()
+    found = described(cluster, "orders")
+    assert (found.state.name, len(found.members)) == ("EMPTY", 0)
+    asked = ConsumerGroupTopicPartitions("orders")
+    offsets = admin.list_consumer_group_offsets([asked])["orders"].result(30).topic_partitions
+    assert {item.partition: item.offset for item in offsets} == dict.fromkeys(
+        range(PARTITIONS), RECORDS_A_PART // PARTITIONS
+    )
+    assert {item.leader_epoch for item in offsets} == {0}
+    admin.delete_consumer_groups(["orders"])["orders"].result(30)
+    assert admin.list_consumer_groups().result(30).valid == []
+
+
+def test_a_static_member_comes_back_without_a_rebalance(cluster: LoopbackCluster) -> None:
+    create_topic(cluster, "static")
+    produce(cluster, "static", 0)
+    one, other = StaticMember(cluster, "static"), ConfluentMember(cluster, "static")
+    one.start()
+    other.start()
+    eventually("each has its share", lambda: one.owned == other.owned == PARTITIONS / 2)
+    eventually("everything is read", lambda: len([*one.delivered, *other.delivered]) >= RECORDS_A_PART)
+    one.ended()
+    assignments = other.assignments
+    before = {member.member_id for member in described(cluster, "static").members}
+    assert len(before) == 2, "a static member does not leave"
+    again = StaticMember(cluster, "static")
+    again.start()
+    produce(cluster, "static", RECORDS_A_PART)
+    eventually("the one that came back reads its share", lambda: bool(again.delivered))
+    after = {member.member_id for member in described(cluster, "static").members}
+    assert len(after) == 2
+    assert len(before & after) == 1, "its id is new, the other's is not"
+    assert other.assignments == assignments
+    check_order(again.ended(), [])
+    check_order(other.ended(), [])

@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from harness.systems import SYSTEMS, configured
+from images.broker.wire import ConnectionLost
 from nemesis.ports import Link
+from workloads.clients.membership import GroupSettings, Member
 from workloads.clients.native import (
     Admin,
     Client,
@@ -27,6 +31,7 @@ from workloads.clients.native import (
     Truncation,
 )
 
+SESSION = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
 TOPIC = "t"
 P0 = (TOPIC, 0)
 SETTINGS = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1", "replica.lag.time.max.ms": "1000"}
@@ -58,7 +63,27 @@ async def read_until(consumer: Consumer, offset: int) -> list[tuple[int, int]]:
     return got
 
 
-def play(**options: Any) -> Story:
+async def join_elsewhere(client: Client, not_on: str) -> Member:
+    """A member of a group whose coordinator is another broker than `not_on`."""
+    number = 0
+    while True:
+        try:
+            asked = FindCoordinatorRequest(key_type=0, coordinator_keys=(f"group-{number}",))
+            found = (await client.ask_any(asked)).coordinators[0]
+        except ConnectionLost:
+            continue
+        if found.error_code is not ErrorCode.none:
+            await asyncio.sleep(0.1)
+        elif f"b{found.node_id}" == not_on:
+            number += 1
+        else:
+            member = Member(client, f"group-{number}", (TOPIC,), SESSION)
+            await member.join()
+            return member
+
+
+def play(*, restarted: bool = False, **options: Any) -> Story:
+    """`restarted`: the consumer commits for a group and ends before the leader does, and another one takes over."""
     story = Story()
 
     async def scenario(deployment: Deployment) -> None:
@@ -81,11 +106,19 @@ def play(**options: Any) -> Story:
         story.before = [value for _, value in await read_until(consumer, 5)]
 
         leader = (await deployment.leaders())[P0]
+        member = await join_elsewhere(client("first-member"), leader) if restarted else None
         others = [name for name in deployment.brokers if name != leader]
         links = [link for other in others for link in (Link(leader, other), Link(other, leader))]
         await deployment.cut(links, reset=True)
         await append(producer, 5, 5)  # each is acknowledged once the followers have left the ISR
         story.before += [value for _, value in await read_until(consumer, 10)]
+
+        if member is not None:
+            made = await member.commit(consumer.next_offsets())
+            while made.outcome != "ok":  # not before the leader that is cut off has left this ISR, too
+                made = await member.commit(consumer.next_offsets())
+            await member.leave()
+            await consumer.close()
 
         await deployment.kill(leader)
         await deployment.mend(links)
@@ -93,6 +126,14 @@ def play(**options: Any) -> Story:
         second = Producer(client("second"), TOPIC, delivery_timeout_s=30)
         await append(second, 100, 10)
 
+        if member is not None:
+            taking_over = Member(client("second-member"), member.group, (TOPIC,), SESSION)
+            committed = (await taking_over.committed((await taking_over.join()).partitions))[P0]
+            assert committed == OffsetAndEpoch(10, 0)
+            consumer = Consumer(client("second-consumer"), **options)
+            consumer.assign([P0])
+            consumer.seek(*P0, *committed)
+            await taking_over.close()
         try:
             story.after = await read_until(consumer, 15)
         except LogTruncationError as raised:
@@ -130,6 +171,14 @@ def test_without_a_policy_the_consumer_raises_where_the_logs_part_and_misses_not
     story = play()
     assert story.raised is not None
     assert story.raised.truncation_offsets == {P0: OffsetAndEpoch(5, 0)}
+    assert story.after == NEW
+
+
+def test_a_group_finds_the_truncation_across_a_restart_by_the_epoch_it_committed() -> None:
+    story = play(restarted=True)
+    assert story.raised is not None
+    found = story.raised.truncation_offsets[P0]
+    assert found == OffsetAndEpoch(5, 0)
     assert story.after == NEW
 
 

@@ -93,7 +93,7 @@ class Member:
         """Set when the group wants this member to join again, or does not know it any more."""
         self.silent = False
         """Sends no heartbeats while this is set: as a process that is stalled."""
-        self._group = group
+        self.group = group
         self._topics = topics
         self._settings = settings
         self._id = ""
@@ -125,7 +125,7 @@ class Member:
         topics = tuple(
             OffsetFetchRequestTopics(name=name, partition_indexes=tuple(numbers)) for name, numbers in by_topic.items()
         )
-        group = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
+        group = OffsetFetchRequestGroup(group_id=self.group, topics=topics)
         while True:
             response = await self._ask(_COORDINATOR, OffsetFetchRequest(groups=(group,), require_stable=True))
             if response is not None and self._accepted(response.groups[0].error_code):
@@ -150,7 +150,7 @@ class Member:
                 )
             )
         request = OffsetCommitRequest(
-            group_id=self._group,
+            group_id=self.group,
             generation_id_or_member_epoch=self._generation,
             member_id=self._id,
             group_instance_id=None,
@@ -176,7 +176,7 @@ class Member:
         if not self._id:
             return
         identity = MemberIdentity(member_id=self._id, group_instance_id=None, reason=None)
-        await self._ask(_COORDINATOR, LeaveGroupRequest(group_id=self._group, members=(identity,)))
+        await self._ask(_COORDINATOR, LeaveGroupRequest(group_id=self.group, members=(identity,)))
         self._id = ""
 
     async def close(self) -> None:
@@ -188,7 +188,7 @@ class Member:
     async def _try_to_join(self) -> Assignment | None:
         settings = self._settings
         request = JoinGroupRequest(
-            group_id=self._group,
+            group_id=self.group,
             session_timeout=timedelta(seconds=settings.session_timeout_s),
             rebalance_timeout=timedelta(seconds=settings.rebalance_timeout_s),
             member_id=self._id,
@@ -213,7 +213,7 @@ class Member:
                 return None
             assignments = dealt
         sync = SyncGroupRequest(
-            group_id=self._group,
+            group_id=self.group,
             generation_id=self._generation,
             member_id=self._id,
             group_instance_id=None,
@@ -245,7 +245,7 @@ class Member:
 
     async def _beat(self) -> None:
         request = HeartbeatRequest(
-            group_id=self._group, generation_id=self._generation, member_id=self._id, group_instance_id=None
+            group_id=self.group, generation_id=self._generation, member_id=self._id, group_instance_id=None
         )
         while not self.rebalancing.is_set():
             await asyncio.sleep(self._settings.heartbeat_interval_s)
@@ -290,12 +290,12 @@ class Member:
     async def _find_coordinator(self) -> tuple[str, int]:
         """Raises ConnectionLost, nothing sent to a coordinator, when nobody tells one."""
         try:
-            response = await self.client.ask_any(FindCoordinatorRequest(key_type=0, coordinator_keys=(self._group,)))
+            response = await self.client.ask_any(FindCoordinatorRequest(key_type=0, coordinator_keys=(self.group,)))
         except ConnectionLost as lost:
             raise ConnectionLost(str(lost), sent=False) from lost
         found = response.coordinators[0]
         if found.error_code is not ErrorCode.none:
-            raise ConnectionLost(f"no coordinator of {self._group}: {error_name(found.error_code)}", sent=False)
+            raise ConnectionLost(f"no coordinator of {self.group}: {error_name(found.error_code)}", sent=False)
         return str(found.host), int(found.port)
 
 
