@@ -77,6 +77,11 @@ def test_a_leader_that_knows_no_epoch_leaves_the_divergence_unknown() -> None:
     assert judge(position, first_question(position), -1, -1) == Truncation(OffsetAndEpoch(7, 3), None)
 
 
+def test_an_answer_without_an_epoch_neither_proves_nor_disproves() -> None:
+    position = Position.sought(7, 3)
+    assert judge(position, first_question(position), -1, 5) is position
+
+
 @pytest.mark.parametrize(
     ("position", "leader_epoch", "what"),
     [

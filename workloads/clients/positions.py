@@ -101,8 +101,10 @@ def judge(position: Position, asked: Question, epoch: int, end: int) -> Position
     A Position returned is the one asked about; the caller marks it as validated.
     """
     stood = OffsetAndEpoch(position.offset, position.epoch)
-    if epoch == UNKNOWN_EPOCH or end == UNKNOWN_OFFSET:
+    if end == UNKNOWN_OFFSET:
         return Truncation(stood, None)
+    if epoch == UNKNOWN_EPOCH:
+        return position  # a broker from before KIP-279 tells no epoch: nothing can be compared, as without KIP-320
     if epoch == asked.epoch:
         offset = min(asked.offset, end)
         return position if offset == position.offset else Truncation(stood, OffsetAndEpoch(offset, epoch))
