@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from images.broker.generation import Generation
 from images.broker.rules import Rules
 
 
@@ -51,6 +52,7 @@ class Key:
     default: int | bool | str
     documentation: str
     minimum: int = 0
+    choices: tuple[str, ...] = ()
 
     def parse(self, name: str, text: str) -> int | bool | str:
         """The value `text` stands for; ConfigError when it stands for none."""
@@ -67,6 +69,8 @@ class Key:
             if number < self.minimum:
                 raise ConfigError(f"{name}: {number} is less than {self.minimum}")
             return number
+        if self.choices and text not in self.choices:
+            raise ConfigError(f"{name}: {text!r} is not one of {', '.join(self.choices)}")
         return text
 
 
@@ -111,6 +115,12 @@ NODE_KEYS: Mapping[str, Key] = {
     "offset.metadata.max.bytes": Key(int, 4_096, "Largest metadata of a committed offset.", minimum=0),
     "group.min.session.timeout.ms": Key(int, 6_000, "Least session timeout a group's member may ask for.", minimum=1),
     "group.max.session.timeout.ms": Key(int, 1_800_000, "Largest session timeout a member may ask for.", minimum=1),
+    "faultline.protocol": Key(
+        str,
+        str(Generation.TRUNCATE_ON_FETCH),
+        "The generation of the replication protocol followers truncate by.",
+        choices=tuple(map(str, Generation)),
+    ),
     "group.initial.rebalance.delay.ms": Key(int, 3_000, "Time an empty group waits for more members.", minimum=0),
 }
 """Keys of a node that are single values, by Kafka's broker name."""
@@ -223,6 +233,10 @@ class NodeConfig:
     def seconds(self, name: str) -> float:
         """The duration configured under `name`, a key in milliseconds, in seconds."""
         return self.number(name) / 1000
+
+    def text(self, name: str) -> str:
+        """The word configured under `name`."""
+        return str(self.values[name])
 
     def topic(self, settings: Mapping[str, str]) -> TopicConfig:
         """The settings in force for a topic that was created with `settings`."""

@@ -2,13 +2,15 @@
 
 A fetcher asks for all its partitions in one Fetch, waits at the leader until there is something new, and hands each
 answer, with the offset and leader epoch it was asked at, to the replica, which decides whether it still means anything.
-A partition that fails rests for `replica.fetch.backoff.ms`; the others go on.
+A partition that fails rests for `replica.fetch.backoff.ms`; the others go on. What the generation of the protocol has a
+follower ask before it fetches (`truncation.py`) is asked first, for all such partitions at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -16,9 +18,15 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 from images.broker.config import Endpoint
-from images.broker.partition import Role
+from images.broker.generation import Generation
+from images.broker.partition import NO_EPOCH, Role
 from images.broker.replica import Replica
 from images.broker.waiting import resolve
 from images.broker.wire import Connection, ConnectionLost
@@ -49,12 +57,18 @@ class _Sent(NamedTuple):
     leader_epoch: int
     last_epoch: int
     log_start: int
+    question: int | None
 
     @classmethod
     def of(cls, replica: Replica) -> _Sent:
         """Where `replica` stands now."""
         state = replica.state
-        return cls(replica, state.log_end, state.leader_epoch, state.epochs.latest, state.log_start)
+        return cls(replica, state.log_end, state.leader_epoch, state.epochs.latest, state.log_start, state.question)
+
+    @property
+    def fence(self) -> int:
+        """The leader epoch that what is asked carries, by which the leader fences."""
+        return self.leader_epoch if self.replica.limits.generation.fences else NO_EPOCH
 
 
 class Fetcher:
@@ -115,6 +129,9 @@ class Fetcher:
                 await self._rest_all()
                 continue
             try:
+                if any(asked.question is not None for asked in sent.values()):
+                    await self._ask(sent)
+                    continue
                 response = await self._call(self._question(list(sent.values())))
                 for topic in response.responses:
                     for answer in topic.partitions:
@@ -146,9 +163,9 @@ class Fetcher:
             topics.setdefault(asked.replica.topic_id, []).append(
                 FetchPartition(
                     partition=asked.replica.index,
-                    current_leader_epoch=asked.leader_epoch,
+                    current_leader_epoch=asked.fence,
                     fetch_offset=asked.offset,
-                    last_fetched_epoch=asked.last_epoch,
+                    last_fetched_epoch=asked.last_epoch if _tells_last_epoch(asked.replica) else NO_EPOCH,
                     log_start_offset=asked.log_start,
                     partition_max_bytes=self._limits.partition_max_bytes,
                 )
@@ -161,6 +178,30 @@ class Fetcher:
             topics=tuple(FetchTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
             forgotten_topics_data=(),
         )
+
+    async def _ask(self, sent: Mapping[tuple[uuid.UUID, int], _Sent]) -> None:
+        """Ask where epochs end, for each partition that has to know before it fetches."""
+        asking = {
+            (asked.replica.topic, asked.replica.index): asked for asked in sent.values() if asked.question is not None
+        }
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for (topic, index), asked in asking.items():
+            topics.setdefault(topic, []).append(
+                OffsetForLeaderPartition(partition=index, current_leader_epoch=asked.fence, leader_epoch=asked.question)
+            )
+        response = await self._call(
+            OffsetForLeaderEpochRequest(
+                replica_id=self._node_id,
+                topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(it)) for topic, it in topics.items()),
+            )
+        )
+        for topic in response.topics:
+            for answer in topic.partitions:
+                asked = asking[topic.topic, answer.partition]
+                if answer.error_code is ErrorCode.none and asked.question is not None:
+                    asked.replica.epoch_ends(asked.question, asked.leader_epoch, answer.leader_epoch, answer.end_offset)
+                else:
+                    self._rest(asked.replica)
 
     async def _take(self, asked: _Sent, answer: Any) -> None:
         replica = asked.replica
@@ -183,7 +224,7 @@ class Fetcher:
 
     async def _cut_to_leader_end(self, asked: _Sent) -> None:
         partition = ListOffsetsPartition(
-            partition_index=asked.replica.index, current_leader_epoch=asked.leader_epoch, timestamp=LATEST
+            partition_index=asked.replica.index, current_leader_epoch=asked.fence, timestamp=LATEST
         )
         response = await self._call(
             ListOffsetsRequest(
@@ -208,3 +249,7 @@ class Fetcher:
         timer = loop.call_later(self._limits.backoff_s, resolve, woken)
         await woken
         timer.cancel()
+
+
+def _tells_last_epoch(replica: Replica) -> bool:
+    return replica.limits.generation is Generation.TRUNCATE_ON_FETCH

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from images.broker.epochs import EpochCache
+from images.broker.generation import Generation
 from images.broker.rules import Rules
 
 NO_LEADER = -1
@@ -45,6 +46,7 @@ class Limits:
     min_insync_replicas: int
     replica_lag_time_max_ms: int
     rules: Rules
+    generation: Generation = Generation.TRUNCATE_ON_FETCH
 
 
 class Follower(NamedTuple):
@@ -100,6 +102,10 @@ class Partition(NamedTuple):
     leader_epoch: int = NO_EPOCH
     partition_epoch: int = -1
     leadership: Leadership | None = None
+    question: int | None = None
+    """The epoch whose end a follower must learn of its leader before it fetches; None when there is nothing to ask."""
+    exchanges: int = 0
+    """Exchanges with the leader since this replica began to follow it, as far as they were about where to cut."""
 
     @property
     def leading(self) -> Leadership:
@@ -191,6 +197,13 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
+class Converged:
+    """The follower's log fits the leader's, after so many exchanges about where they part."""
+
+    exchanges: int
+
+
+@dataclass(frozen=True, slots=True)
 class HighWatermarkMoved:
     """The high watermark changed; for a leader, which members' positions allowed it."""
 
@@ -222,7 +235,9 @@ class IsrSettled:
     error: ErrorCode = ErrorCode.none
 
 
-Decision = BecameLeader | BecameFollower | Resigned | Truncate | HighWatermarkMoved | ProposeIsr | IsrSettled
+Decision = (
+    BecameLeader | BecameFollower | Resigned | Truncate | Converged | HighWatermarkMoved | ProposeIsr | IsrSettled
+)
 
 
 class Step(NamedTuple):

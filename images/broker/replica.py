@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from images.broker import following, leading, roles
+from images.broker import following, leading, roles, truncation
 from images.broker.batch import CorruptBatch, Header, InvalidRecord, assign, check_produced, iterate
 from images.broker.log import Log
 from images.broker.partition import (
     NO_LEADER,
     BecameFollower,
     BecameLeader,
+    Converged,
     Decision,
     HighWatermarkMoved,
     IsrCommitted,
@@ -296,7 +297,12 @@ class Replica:
     def diverged(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader says that the logs part at or before (`epoch`, `end`)."""
         if following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
-            self._take(following.on_diverging(self.state, epoch, end))
+            self._take(truncation.on_divergence(self.state, epoch, end))
+
+    def epoch_ends(self, asked_epoch: int, sent_epoch: int, epoch: int, end: int) -> None:
+        """The leader's answer to the question where `asked_epoch` ends, put while following in `sent_epoch`."""
+        if self.state.question == asked_epoch and self.state.leader_epoch == sent_epoch:
+            self._take(truncation.on_epoch_end(self.state, epoch, end, self.limits.generation))
 
     def cut_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
         """The leader does not have the offset asked for; its log ends at `leader_end`."""
@@ -308,9 +314,12 @@ class Replica:
         if not following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             return None
         complaint = None
+        if self.state.exchanges:
+            self._take(truncation.on_fit(self.state))
+        fences = self.limits.generation.fences
         try:
             for header, batch in iterate(records):
-                if header.leader_epoch > sent_epoch:
+                if fences and header.leader_epoch > sent_epoch:
                     break  # written after this fetch was sent: it belongs to a leadership not followed yet
                 if header.base_offset != self.log.end:
                     complaint = f"{self.name}: batch at {header.base_offset} does not follow {self.log.end}"
@@ -362,6 +371,8 @@ class Replica:
                 log_end=decision.log_end_before,
                 high_watermark=decision.high_watermark_before,
             )
+        elif isinstance(decision, Converged):
+            self._event("converged", log_end=state.log_end, detail={"exchanges": decision.exchanges})
         elif isinstance(decision, BecameLeader):
             self._told.clear()
             self.log.assign_epoch(decision.leader_epoch, decision.start)

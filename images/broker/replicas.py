@@ -17,6 +17,7 @@ from images.broker.config import Endpoint, NodeConfig
 from images.broker.doors import Doors, Files
 from images.broker.fetcher import Fetcher, FetchLimits, Spawn
 from images.broker.files import read_whole, write_durably
+from images.broker.generation import Generation
 from images.broker.log import Log, LogConfig, holds_records
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
 from images.broker.partition import Limits, ProposeIsr, Role, View
@@ -144,7 +145,10 @@ class Replicas:
             )
         )
         limits = Limits(
-            settings.min_insync_replicas, self._config.number("replica.lag.time.max.ms"), self._config.rules
+            settings.min_insync_replicas,
+            self._config.number("replica.lag.time.max.ms"),
+            self._config.rules,
+            Generation(self._config.text("faultline.protocol")),
         )
         return Replica(
             topic.name,

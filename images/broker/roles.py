@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from images.broker import truncation
 from images.broker.leading import advance_high_watermark
 from images.broker.partition import (
     BecameFollower,
@@ -37,7 +38,8 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
         same = partition.role is Role.FOLLOWER and partition.leader_epoch == view.leader_epoch
         if same and partition.leader == view.leader:
             return Step(followed)
-        return Step(followed, (BecameFollower(view.leader, view.leader_epoch),))
+        begun = truncation.begin(followed, limits.generation)
+        return Step(begun.partition, (BecameFollower(view.leader, view.leader_epoch), *begun.decisions))
     if partition.leadership is not None and partition.leader_epoch == view.leader_epoch:
         kept = tuple(
             partition.leadership.follower(replica) or _unknown_follower(replica, view.isr, now_ms)

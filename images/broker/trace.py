@@ -14,6 +14,7 @@ became_follower           broker      leader_epoch, partition_epoch, leader, log
 resigned                  broker      the partition has no leader or is no longer hosted here
 appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id, …
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before
+converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
 high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
                                       positions {replica: LEO the leader held for it}
 follower_high_watermark   follower    high_watermark after, offset=before

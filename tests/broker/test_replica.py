@@ -7,7 +7,6 @@ out.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -17,69 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from images.broker import batch as batches
-from images.broker.log import Log, LogConfig
-from images.broker.partition import NO_LEADER, Limits, ProposeIsr, ReplicaFetch, Role, View
+from images.broker.partition import NO_LEADER, Limits, ReplicaFetch, Role, View
 from images.broker.replica import Appended, Replica, Slice
-from images.broker.rules import Rules
-from images.broker.trace import TraceEvent
 from images.broker.waiting import resolve
-from tests.broker.disk_model import DiskModel
+from tests.broker.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
 
-LIMITS = Limits(min_insync_replicas=2, replica_lag_time_max_ms=1_000, rules=Rules())
-ACTIVE = {1: 11, 2: 12, 3: 13}
-PLENTY = 1 << 20
 ALL, LEADER_ONLY = -1, 1
-
-
-class Node:
-    """One replica of `t-0` on a disk of its own."""
-
-    def __init__(self, node: int, limits: Limits = LIMITS, high_watermark: int = 0) -> None:
-        self.disk = DiskModel()
-        self.proposed: list[ProposeIsr] = []
-        self.trace: list[TraceEvent] = []
-        self.now_s = 0.0
-        self.replica = Replica(
-            "t",
-            uuid.UUID(int=7),
-            0,
-            node,
-            limits,
-            PLENTY,
-            Log.open(self.disk, "t-0", LogConfig(segment_bytes=400), lambda line: None),
-            high_watermark,
-            trace=self.trace.append,
-            clock=lambda: self.now_s,
-            propose=lambda replica, proposal: self.proposed.append(proposal),
-        )
-
-    @property
-    def values(self) -> list[bytes | None]:
-        """What the log holds."""
-        found: list[bytes | None] = []
-        log = self.replica.log
-        while len(found) < log.end:
-            for _, batch in batches.iterate(log.read(len(found), PLENTY, log.end)):
-                found += [record.value for record in batches.records(batch)]
-        return found
-
-    def lead(self, epoch: int, *, isr: tuple[int, ...] = (1, 2), partition_epoch: int | None = None) -> Replica:
-        """Make it the leader in `epoch`."""
-        partition_epoch = 10 * epoch if partition_epoch is None else partition_epoch
-        self.replica.apply_view(View((1, 2, 3), isr, self.replica.state.node, epoch, partition_epoch))
-        return self.replica
-
-    def follow(self, leader: int, epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> Replica:
-        """Make it follow `leader` in `epoch`."""
-        self.replica.apply_view(View((1, 2, 3), isr, leader, epoch, 10 * epoch))
-        return self.replica
-
-
-def produced(*values: bytes, producer: int = -1, sequence: int = -1) -> bytes:
-    return batches.build(
-        values, timestamp_ms=5, producer_id=producer, producer_epoch=0 if producer >= 0 else -1, base_sequence=sequence
-    )
 
 
 def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connection: int = 1) -> Slice:
