@@ -52,7 +52,11 @@ Nodes are told by name: broker N is `bN` (`nemesis.ports`).
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
 from checkers.fault_model import allowances, usual
@@ -71,7 +75,7 @@ def check(evidence: RunEvidence) -> Verdict:
         return undecided(NAME, "no protocol trace was recorded")
     special, rule = allowances(evidence), usual(evidence)
     followed = follow(evidence.trace, evidence.settings)
-    verdicts = []
+    verdicts, converged = [], _convergences(evidence.trace)
     for name, partition in sorted(followed.partitions.items()):
         kinds: dict[str, list[Breach]] = {}
         for breach in partition.breaches:
@@ -83,9 +87,20 @@ def check(evidence: RunEvidence) -> Verdict:
             "elections": float(partition.elections),
             "high_watermark_moves": float(partition.moves),
             "trace_gaps": float(partition.gaps),
+            "convergences": float(len(converged.get(name, ()))),
+            "exchanges": float(sum(converged.get(name, ()))),
         }
         verdicts.append(judge(NAME, found, special.get(name, rule), figures))
     return together(NAME, verdicts, "the trace tells of no partition")
+
+
+def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:
+    """By partition: the exchanges that each follower needed to find where its log and its leader's part."""
+    found: dict[tuple[str, int], list[int]] = {}
+    rows = trace.filter(pc.field("kind") == "converged").select(["topic", "partition", "detail"])
+    for row in rows.to_pylist():
+        found.setdefault((row["topic"], row["partition"]), []).append(json.loads(row["detail"])["exchanges"])
+    return found
 
 
 def _violations(name: tuple[str, int], breaches: list[Breach]) -> Violations:

@@ -1,10 +1,10 @@
-"""Rates: how fast the simulation runs, how fast histories are checked, how fast the broker takes records, and what the
-lossy file system costs.
+"""Rates: how fast the simulation runs and how soon it finds a broker out, how fast histories are checked, how fast the
+broker takes records, and what the lossy file system costs.
 
-Rates depend on the machine, so what can be compared is printed side by side: simulated time against CPU time, checking
-against the size of the history, the broker with `acks=all` against `acks=1`, appends to a disk that forgets against
-appends to one that does not. Every number but the disk's is the best of a few rounds: other work on the machine can
-only make a round slower.
+Rates depend on the machine, so what can be compared is printed side by side: simulated time against CPU time, time to
+bug against a model checker's, checking against the size of the history, the broker with `acks=all` against `acks=1`,
+appends to a disk that forgets against appends to one that does not. Rates of the simulation, the checkers and the
+broker are the best of a few rounds: other work on the machine can only make a round slower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PARTS: Final = ("simulation", "checking", "broker", "disk")
+PARTS: Final = ("simulation", "bugs", "checking", "broker", "disk")
 _ROUNDS: Final = 3
 _RECORDS: Final = {100: 1_000_000, 1_000: 300_000}
 """Record size in bytes → how many of them are produced in a round: a second's worth or so."""
@@ -34,6 +34,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
     """Measure `parts` and print their tables; 0 when all could be measured, 3 otherwise."""
     measures: Mapping[str, Callable[[], Table]] = {
         "simulation": simulation,
+        "bugs": lambda: bugs(console),
         "checking": lambda: checking(largest),
         "broker": broker,
         "disk": disk,
@@ -72,6 +73,32 @@ def simulation() -> Table:
             f"{outcome.time_s / whole:.0f}×",
         )
     drawn.caption = f"best {best:.0f}×"
+    return drawn
+
+
+def bugs(console: Console) -> Table:
+    """Seeds and CPU seconds until each flaw is first found, over disjoint ranges of seeds."""
+    from harness.bench_bugs import RANGES, hunts
+
+    drawn = _table(
+        f"time to bug: {RANGES} ranges of seeds",
+        "flaw",
+        "seeds: median, worst",
+        "CPU: median, worst",
+        "TLC",
+        "TLC / median",
+    )
+    with console.status("hunting") as status:
+        for hunt in hunts(status.update):
+            missed = f"; {hunt.missed} ranges without" if hunt.missed else ""
+            drawn.add_row(
+                hunt.flaw.name,
+                f"{median(hunt.seeds):.0f}, {max(hunt.seeds)}{missed}",
+                f"{hunt.median_seconds:.1f} s, {max(hunt.seconds):.1f} s",
+                f"{hunt.flaw.tlc_seconds:.1f} s",
+                f"{hunt.flaw.tlc_seconds / hunt.median_seconds:.1f}×",
+            )
+    drawn.caption = "the full protocol withstood the same stories on as many seeds"
     return drawn
 
 

@@ -110,6 +110,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--without", action="append", default=[], metavar="RULE", help="switch a safety rule off (see: faultline rules)"
     )
+    parser.add_argument(
+        "--protocol",
+        metavar="NAME",
+        help="how followers truncate: high_watermark, kip101, kip279, kip320 (truncate_on_fetch)",
+    )
     _add_store(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
     parser.set_defaults(command=_run)
@@ -167,7 +172,7 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parts = ("simulation", "checking", "broker", "disk")
+    parts = ("simulation", "bugs", "checking", "broker", "disk")
     parser.add_argument("--part", action="append", choices=parts, help="only this part")
     parser.add_argument(
         "--largest", type=int, default=100_000_000, metavar="N", help="operations in the longest history"
@@ -220,6 +225,8 @@ def _spec(options: argparse.Namespace) -> Spec:
         if not equals or not name:
             raise Usage(f"faultline run: --set: {item!r} is not KEY=VALUE, such as min.insync.replicas=2")
         settings[name.strip()] = value.strip()
+    if options.protocol:
+        settings["faultline.protocol"] = options.protocol
     limit: str | None = options.time_limit
     time_limit = float(limit) if limit and limit.replace(".", "", 1).isdigit() else limit
     overrides: dict[str, Any] = {

@@ -280,6 +280,55 @@ class LostIncarnation(Fault):
         return (self.victim, f"leader/{self.partition}")
 
 
+@dataclass(frozen=True, slots=True)
+class QuickSuccession(Fault):
+    """Two leaders fall one after the other, and the third had begun to follow the second, but had no answer of it.
+
+    What a follower does to its log before its new leader has told it anything, it does alone. L leads, B and C follow.
+
+    1. B and C no longer hear each other; both follow L on.
+    2. L falls silent towards all. One of B and C leads, and the other begins to follow it.
+    3. Before the lag time has passed the new leader falls silent, too: the other one is elected, if it was in the ISR.
+    """
+
+    name: ClassVar[str] = "quick-succession"
+    family: ClassVar[str] = "choreography"
+    ends_by_itself: ClassVar[bool] = True
+    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
+
+    partition: int = 0
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        everyone = [*site.cluster.brokers, *site.cluster.controllers]
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        followers = [broker for broker in site.cluster.brokers if broker != leader]
+        if len(followers) < 2:
+            site.notes.append("two followers are needed")
+            return
+        await site.cut(both_ways([followers[0]], followers[1:]))
+        await site.sleep(site.random.uniform(0.0, 0.3) * patience_s)
+        await site.cut(both_ways([leader], everyone))
+        for _ in range(round(2 * patience_s / _LOOK_S)):
+            successor = await site.leader(self.partition)
+            if successor in followers:
+                break
+            await site.sleep(_LOOK_S)
+        else:
+            site.notes.append("nobody came to lead")
+            return
+        site.aim((successor,))
+        await site.sleep(site.random.uniform(0.05, 0.4) * patience_s)
+        await site.cut(both_ways([successor], everyone))
+        await site.sleep(2 * patience_s)
+
+    def targets(self) -> tuple[str, ...]:
+        """The leader of the partition."""
+        return (f"leader/{self.partition}",)
+
+
 async def _until_led_by(site: Site, partition: int, node: str, limit_s: float) -> None:
     """Wait until `node` leads, as far as the cluster tells, or `limit_s` have passed."""
     for _ in range(round(limit_s / _LOOK_S)):

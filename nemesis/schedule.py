@@ -17,7 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemesis.choreography import DeafLeader, HiddenCommit, LostIncarnation, UncleanReturn, ZombieFollower
+from nemesis.choreography import (
+    DeafLeader,
+    HiddenCommit,
+    LostIncarnation,
+    QuickSuccession,
+    UncleanReturn,
+    ZombieFollower,
+)
 from nemesis.clock import Clock
 from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
 from nemesis.fault import Fault, TargetError, check_target
@@ -41,6 +48,7 @@ FAULTS: Mapping[str, type[Fault]] = {
         DeafLeader,
         HiddenCommit,
         LostIncarnation,
+        QuickSuccession,
         PowerLossAll,
         FsyncLies,
     )

@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from nemesis.choreography import DeafLeader, HiddenCommit, LostIncarnation, UncleanReturn, ZombieFollower
+from nemesis.choreography import (
+    DeafLeader,
+    HiddenCommit,
+    LostIncarnation,
+    QuickSuccession,
+    UncleanReturn,
+    ZombieFollower,
+)
 from nemesis.clock import Clock
 from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
 from nemesis.fault import Fault
@@ -260,6 +267,7 @@ def _choreography(random: Random, ground: Ground, character: Character) -> Fault
         ZombieFollower(partition, patience_ms),
         HiddenCommit(partition, patience_ms),
         DeafLeader(partition, patience_ms),
+        QuickSuccession(partition, patience_ms),
     ]
     if character.victims:
         victim = random.choice(character.victims)

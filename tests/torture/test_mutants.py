@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from checkers.verdict import Validity
+from harness.bench_bugs import FLAWS, Flaw
 from harness.outcome import Outcome
 from harness.run import run_in_simulation
 from harness.spec import parse
@@ -80,6 +81,15 @@ def test_a_mutant_that_needs_a_story_is_found_by_it_where_the_full_protocol_stan
     pytest.fail(f"not found within {TRIED} tellings of {story['fault']}")
 
 
+@pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.name)
+def test_a_flawed_generation_is_found_by_its_story_where_the_full_protocol_stands(flaw: Flaw) -> None:
+    for seed in range(TRIED):
+        if run_in_simulation(flaw.spec(seed)).validity is Validity.INVALID:
+            assert run_in_simulation(flaw.spec(seed, flawed=False)).validity is Validity.VALID
+            return
+    pytest.fail(f"not found within {TRIED} seeds")
+
+
 @pytest.mark.parametrize(
     "story",
     [
@@ -88,6 +98,7 @@ def test_a_mutant_that_needs_a_story_is_found_by_it_where_the_full_protocol_stan
         {"fault": "deaf-leader"},
         {"fault": "unclean-return", "victim": "b1"},
         {"fault": "lost-incarnation", "victim": "b2"},
+        {"fault": "quick-succession"},
     ],
     ids=lambda story: story["fault"],
 )
