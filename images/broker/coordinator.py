@@ -162,7 +162,9 @@ class Shard:
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def take(self, name: str, step: Step) -> None:
-        """The group becomes what `step` says, and its decisions are carried out."""
+        """The group becomes what `step` says, and its decisions are carried out. One that nobody could join is none."""
+        if name not in self.groups and step.group == Group(name):
+            return
         self.groups[name] = step.group
         for decision in step.decisions:
             if isinstance(decision, Store):

@@ -191,6 +191,18 @@ async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on:
 
 
 @in_virtual_time
+async def test_a_group_that_nobody_could_join_does_not_come_to_be() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    ask = Join("", "m1", "consumer", (("range", b"s"),), 1, 1)
+    answer = await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
+    assert answer.error is ErrorCode.invalid_session_timeout
+    assert shard.groups == {}
+
+
+@in_virtual_time
 async def test_whoever_waits_for_a_rebalance_is_sent_to_the_new_coordinator() -> None:
     cluster = coordinators()
     shard = cluster.lead(1, 1)

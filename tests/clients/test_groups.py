@@ -107,6 +107,8 @@ class StaticMember(ConfluentMember):
 
 
 class AiokafkaMember(Member):
+    settings: ClassVar[Mapping[str, Any]] = {}
+
     def consume(self) -> None:
         asyncio.run(self._consume())
 
@@ -123,6 +125,7 @@ class AiokafkaMember(Member):
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             max_poll_records=100,
+            **self.settings,
         )
         await consumer.start()
         while not self.leave.is_set():
@@ -296,3 +299,23 @@ def test_a_static_member_comes_back_without_a_rebalance(cluster: LoopbackCluster
     assert other.assignments == assignments
     check_order(again.ended(), [])
     check_order(other.ended(), [])
+
+
+def test_clients_of_three_makes_share_one_group(cluster: LoopbackCluster) -> None:
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+    class RangeMember(AiokafkaMember):
+        settings: ClassVar[Mapping[str, Any]] = {"partition_assignment_strategy": (RangePartitionAssignor,)}
+
+    create_topic(cluster, "mixed")
+    members = [kind(cluster, "mixed") for kind in (ConfluentMember, RangeMember, KafkaPythonMember)]
+    for member in members:
+        member.start()
+    eventually("all three are members", lambda: len(described(cluster, "mixed").members) == 3)
+    produce(cluster, "mixed", 0)
+    eventually("everything is read", lambda: sum(len(member.delivered) for member in members) >= RECORDS_A_PART)
+    delivered = [member.ended() for member in members]
+    everything = [record for records in delivered for record in records]
+    assert {value for _, _, value in everything} == {b"%d" % number for number in range(RECORDS_A_PART)}
+    for records in delivered:
+        check_order(records, everything)

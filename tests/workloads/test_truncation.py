@@ -149,3 +149,19 @@ def test_an_offset_found_by_time_is_sought_with_its_epoch() -> None:
         await asyncio.sleep(0)
 
     with_consumer(test)
+
+
+def test_what_was_fetched_ahead_is_neither_delivered_after_a_seek_nor_counted_as_delivered() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2)
+        assert values(await read(consumer, 1)) == [(0, 1), (1, 2)]
+        await consumer.poll(0.01)  # leaves a fetch waiting at the broker
+        fill(cluster, 0, 3)
+        await asyncio.sleep(2)
+        assert consumer.position(*P0) == 3
+        assert consumer.next_offsets() == {P0: OffsetAndEpoch(2, 0)}
+        consumer.seek(*P0, 0)
+        assert values(await read(consumer, 3)) == [(0, 1), (1, 2), (2, 3)]
+        assert consumer.next_offsets() == {P0: OffsetAndEpoch(3, 0)}
+
+    with_consumer(test)

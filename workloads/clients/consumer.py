@@ -112,6 +112,9 @@ class Consumer:
             self._assigned.append(known.get((topic, partition), fresh))
         kept = {(assigned.topic, assigned.partition) for assigned in self._assigned}
         self._truncated = {key: found for key, found in self._truncated.items() if key in kept}
+        for fetched in list(self._ready):
+            if (fetched.topic, fetched.partition) not in kept:
+                self._take_back(fetched.topic, fetched.partition)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -227,6 +230,16 @@ class Consumer:
         assigned.delivered = OffsetAndEpoch(position.offset, position.epoch)
         assigned.lost = False
         self._truncated.pop((assigned.topic, assigned.partition), None)
+        self._take_back(assigned.topic, assigned.partition)
+
+    def _take_back(self, topic: str, partition: int) -> None:
+        """Records of a partition that no `poll` has returned yet are not wanted any more."""
+        self._ready = [
+            fetched._replace(records=(), leader_epoch=None, high_watermark=None, next=None)
+            if (fetched.topic, fetched.partition) == (topic, partition)
+            else fetched
+            for fetched in self._ready
+        ]
 
     def _fetch_what_is_due(self) -> float:
         """Begin a fetch at every broker where one is due and none is under way. Returns when to look again."""
