@@ -25,6 +25,7 @@ from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopi
 
 from images.broker import batch as batches
 from images.broker import metadata
+from images.broker.administering import Administering
 from images.broker.config import NodeConfig
 from images.broker.controller_channel import ControllerChannel
 from images.broker.coordinator_finding import CoordinatorFinding
@@ -152,6 +153,7 @@ class BrokerNode:
             latest_timeout_s=self._config.seconds("replica.fetch.wait.max.ms"),
         )
         describing = Describing(self._config, lambda: self._applied, self._forwards, lambda: self._epoch)
+        administering = Administering(lambda: self._applied, self._forwards)
         finding = CoordinatorFinding(self._config, lambda: self._applied, self._forwards, spawn, self._doors.log)
         handlers: dict[Api, Handler] = {
             Api.PRODUCE: serving.produce,
@@ -165,6 +167,7 @@ class BrokerNode:
             Api.DELETE_TOPICS: describing.delete_topics,
             Api.INIT_PRODUCER_ID: describing.init_producer_id,
             Api.FIND_COORDINATOR: finding.find_coordinator,
+            **administering.handlers(),
             **groups.handlers(),
         }
         return Server(

@@ -60,6 +60,9 @@ _CONVERTED = {
     "datetime_i64": "timestamp({})",
 }
 
+_NULL, _NOT_NULL = b"\xff", b"\x01"
+"""What stands before a struct that may be null (KIP-893)."""
+
 _writers: dict[type, Write] = {}
 _measurers: dict[type, Measure] = {}
 
@@ -262,7 +265,17 @@ class _WriterSource(_Source):
         kind = shape.kafka_type
         if shape.struct:
             if nullable:
-                raise NotImplementedError(f"{shape.name}: a struct that may be null")
+                self.flush()
+                value = self.variable()
+                self.add(f"{value} = {of}")
+                self.add(f"if {value} is None: out.append({_NULL!r})")
+                self.add("else:")
+                self.depth += 1
+                self.add(f"out.append({_NOT_NULL!r})")
+                self.struct(shape.element, value)
+                self.flush()
+                self.depth -= 1
+                return
             self.struct(shape.element, of)
         elif kind in _FIXED:
             self.run.append((_FIXED[kind], _CONVERTED.get(kind, "{}").format(of)))
@@ -313,7 +326,7 @@ class _MeasurerSource(_Source):
         return self.compiled(message.__name__)
 
     def tag(self, shape: Shape, flexible: bool) -> Measure:
-        self.value(shape, flexible)
+        self.value(shape, flexible, nullable=False)
         return self.compiled(shape.name)
 
     def compiled(self, what: str) -> Measure:
@@ -341,7 +354,7 @@ class _MeasurerSource(_Source):
         tagged: dict[int, Measure] = {}
         for shape in shapes(message):
             if shape.tag is None:
-                self.value(shape, flexible)
+                self.value(shape, flexible, nullable=shape.nullable)
             else:
                 tagged[shape.tag] = _MeasurerSource().tag(shape, flexible)
         if flexible:
@@ -350,9 +363,12 @@ class _MeasurerSource(_Source):
             self.add("if frame[at]: at = measure_tags(frame, at, end, " + known + ")")
             self.add("else: at += 1")
 
-    def value(self, shape: Shape, flexible: bool) -> None:
+    def value(self, shape: Shape, flexible: bool, *, nullable: bool) -> None:
         if not shape.array:
-            self.element(shape, flexible)
+            if shape.struct and nullable:
+                self.nullable_struct(shape)
+            else:
+                self.element(shape, flexible)
             return
         self.flush()
         count = self.length(flexible, wide=True)
@@ -369,6 +385,16 @@ class _MeasurerSource(_Source):
             self.flush()
             self.depth -= 1
         self.depth -= 1
+
+    def nullable_struct(self, shape: Shape) -> None:
+        self.flush()
+        self.add("at += 1")
+        self.add(f"if frame[at - 1] == {_NOT_NULL[0]}:")
+        self.depth += 1
+        self.struct(shape.element)
+        self.flush()
+        self.depth -= 1
+        self.add(f"elif frame[at - 1] != {_NULL[0]}: raise Malformed('{shape.name} is neither null nor there')")
 
     def element(self, shape: Shape, flexible: bool) -> None:
         if shape.struct:
@@ -407,4 +433,6 @@ def _smallest(shape: Shape, flexible: bool) -> int:
 def _smallest_value(shape: Shape, flexible: bool) -> int:
     if shape.array:
         return 1 if flexible else 4
+    if shape.struct and shape.nullable:
+        return 1
     return _smallest(shape, flexible)

@@ -27,10 +27,13 @@ from typing import Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from images.broker import reassignment
 from images.broker.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal, IsrResult, judge
+from images.broker.config import ConfigError
 from images.broker.election import change
 from images.broker.frozen import FrozenMap
 from images.broker.metadata import (
+    NO_LEADER,
     BrokerImage,
     ChangeBroker,
     ClusterImage,
@@ -39,10 +42,12 @@ from images.broker.metadata import (
     Record,
     RegisterBroker,
     RemoveTopic,
+    TopicConfigRecord,
     TopicImage,
 )
 from images.broker.placement import NewTopic, TopicDefaults, TopicRefused, plan
 from images.broker.rules import Rules
+from images.broker.topic_config import ConfigChange, altered
 from images.broker.trace import TraceEvent
 
 PRODUCER_IDS_PER_BLOCK = 1000
@@ -107,6 +112,16 @@ class TopicResult:
     message: str | None = None
     topic: TopicImage | None = None
     topic_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """What became of a wish about one partition."""
+
+    topic: str
+    index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +263,41 @@ class Controller:
         draft = _Draft(self)
         return draft.step(tuple(draft.delete(name, topic_id) for name, topic_id in wanted))
 
+    def alter_config(
+        self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> Step[TopicResult]:
+        """Change the configuration of topic `name`, with all that follows from it."""
+        topic = self.image.topics.get(name)
+        if topic is None:
+            return Step(self, TopicResult(name, ErrorCode.unknown_topic_or_partition, "This topic does not exist."))
+        try:
+            config = altered(topic, changes, self.settings.topics)
+        except ConfigError as error:
+            return Step(self, TopicResult(name, ErrorCode.invalid_config, str(error)))
+        draft = _Draft(self)
+        if config != topic.config:
+            draft.configure(topic, config)
+        result = TopicResult(name, ErrorCode.none, None, draft.image.topics[name], topic.id)
+        return Step(self, result) if validate_only else draft.step(result)
+
+    def reassign(self, wanted: Iterable[tuple[str, int, tuple[int, ...] | None]]) -> Step[tuple[PartitionResult, ...]]:
+        """Move each (topic, partition) to these replicas, or cancel its reassignment (None), in one batch."""
+        draft = _Draft(self)
+        return draft.step(tuple(draft.reassign(topic, index, target) for topic, index, target in wanted))
+
+    def elect(self, wanted: Iterable[tuple[str, int]] | None, *, unclean: bool) -> Step[tuple[PartitionResult, ...]]:
+        """Elect the preferred replica, or with `unclean` any replica where nobody leads. None: wherever it is needed.
+
+        Errors: ELECTION_NOT_NEEDED (84), PREFERRED_LEADER_NOT_AVAILABLE (80), ELIGIBLE_LEADERS_NOT_AVAILABLE (83),
+        UNKNOWN_TOPIC_OR_PARTITION (3).
+        """
+        draft = _Draft(self)
+        everywhere = wanted is None
+        if wanted is None:
+            wanted = [(topic.name, partition.index) for topic, partition in self.image.partitions()]
+        results = [draft.elect(topic, index, unclean) for topic, index in wanted]
+        return draft.step(tuple(r for r in results if not (everywhere and r.error is ErrorCode.election_not_needed)))
+
     def _session_end_ms(self, broker_id: int) -> int:
         return self.contacts[broker_id] + self.settings.session_timeout_ms
 
@@ -345,6 +395,9 @@ class _Draft:
         without: int | None = None,
         unclean: Container[int] = (),
         always: bool = False,
+        onto: PartitionImage | None = None,
+        preferred: int = NO_LEADER,
+        allow_unclean: bool | None = None,
     ) -> None:
         changed = change(
             topic,
@@ -354,6 +407,9 @@ class _Draft:
             rules=self._rules,
             unclean=unclean,
             always=always,
+            onto=onto,
+            preferred=preferred,
+            allow_unclean=allow_unclean,
         )
         if changed is not None:
             self.write(changed.partition)
@@ -404,6 +460,67 @@ class _Draft:
         self.write(RemoveTopic(topic.name, topic.id))
         return TopicResult(topic.name, ErrorCode.none, None, topic, topic.id)
 
+    def configure(self, topic: TopicImage, config: FrozenMap[str, str]) -> None:
+        self.write(TopicConfigRecord(topic.name, config))
+        configured = self.image.topics[topic.name]
+        minimum = "min.insync.replicas"
+        moves = topic.config[minimum] != config[minimum] and self._rules.min_isr_change_moves_partition_epoch
+        for partition in configured.partitions:
+            self._change(configured, partition, partition.isr, "configured", always=moves)
+
+    def reassign(self, name: str, index: int, target: tuple[int, ...] | None) -> PartitionResult:
+        topic, partition = self.image.topics.get(name), self.image.partition(name, index)
+        if topic is None or partition is None:
+            return _refused(name, index, ErrorCode.unknown_topic_or_partition, "This partition does not exist.")
+        if target is None and not partition.reassigning:
+            return _refused(name, index, ErrorCode.no_reassignment_in_progress, "No reassignment is under way.")
+        if target is not None:
+            unknown = [replica for replica in target if replica not in self.image.brokers]
+            wrong = (
+                "no replicas are named"
+                if not target
+                else "a broker is named twice"
+                if len(set(target)) < len(target)
+                else f"broker {unknown[0]} is not registered"
+                if unknown
+                else None
+            )
+            if wrong is not None:
+                return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {wrong}.")
+        onto = partition
+        if partition.reassigning:
+            if not reassignment.may_cancel(topic, partition, self._rules):
+                return _refused(
+                    name,
+                    index,
+                    ErrorCode.invalid_replica_assignment,
+                    f"Partition {index}: too few of the original replicas are in sync for its reassignment to be "
+                    "cancelled without an unclean election.",
+                )
+            onto = reassignment.cancelled(partition)
+        if target is not None:
+            onto = reassignment.begun(onto, target)
+        reason = "reassignment_cancelled" if target is None else "reassignment"
+        self._change(topic, partition, onto.isr, reason, onto=onto)
+        return PartitionResult(name, index)
+
+    def elect(self, name: str, index: int, unclean: bool) -> PartitionResult:
+        topic, partition = self.image.topics.get(name), self.image.partition(name, index)
+        if topic is None or partition is None:
+            return _refused(name, index, ErrorCode.unknown_topic_or_partition, "This partition does not exist.")
+        preferred = partition.replicas[0]
+        if partition.leader != NO_LEADER if unclean else partition.leader == preferred:
+            return _refused(name, index, ErrorCode.election_not_needed, "The leader is there already.")
+        if unclean:
+            self._change(topic, partition, partition.isr, "unclean_election", allow_unclean=True)
+            elected = self.image.topics[name].partitions[index].leader != NO_LEADER
+            error = ErrorCode.eligible_leaders_not_available
+        else:
+            self._change(topic, partition, partition.isr, "preferred_election", preferred=preferred)
+            elected = self.image.topics[name].partitions[index].leader == preferred
+            error = ErrorCode.preferred_leader_not_available
+        return PartitionResult(name, index) if elected else _refused(name, index, error, "No such replica may lead.")
+
     def _tell_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:
         self._trace.append(TraceEvent(kind, broker=broker.id, broker_epoch=broker.epoch, detail=detail))
 
@@ -412,6 +529,8 @@ class _Draft:
             "elr": list(partition.elr),
             "last_known_elr": list(partition.last_known_elr),
             "replicas": list(partition.replicas),
+            "adding": list(partition.adding),
+            "removing": list(partition.removing),
             "min_isr": topic.min_isr(partition),
             "reason": reason,
             "unclean": unclean,
@@ -428,3 +547,7 @@ class _Draft:
                 detail=detail,
             )
         )
+
+
+def _refused(topic: str, index: int, error: ErrorCode, message: str) -> PartitionResult:
+    return PartitionResult(topic, index, error, message)

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from images.broker import admin_messages
 from images.broker import controller_messages as messages
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
-from images.broker.controller import Controller, RegistrationAnswer, Settings, Step
+from images.broker.controller import Controller, RegistrationAnswer, Settings, Step, TopicResult
 from images.broker.doors import Doors
 from images.broker.failure import Failure
 from images.broker.frozen import FrozenMap
@@ -70,6 +71,9 @@ class ControllerNode:
             Api.ALLOCATE_PRODUCER_IDS: active.allocate_producer_ids,
             Api.CREATE_TOPICS: active.create_topics,
             Api.DELETE_TOPICS: active.delete_topics,
+            Api.INCREMENTAL_ALTER_CONFIGS: active.alter_configs,
+            Api.ALTER_PARTITION_REASSIGNMENTS: active.reassign,
+            Api.ELECT_LEADERS: active.elect_leaders,
             Api.FETCH: active.serving.fetch,
         }
         guarded = {api: active.failure.guarded(handler) for api, handler in handlers.items()}
@@ -189,6 +193,35 @@ class _ActiveController:
         wanted = messages.topics_to_delete(request.body)
         results = await self._decide(lambda controller, _: controller.delete_topics(wanted))
         return messages.topics_deleted(results)
+
+    async def alter_configs(self, request: Request) -> Any:
+        """IncrementalAlterConfigs: each resource is a change of its own."""
+        validate_only, results = request.body.validate_only, []
+        for resource in request.body.resources:
+            if resource.resource_type != admin_messages.TOPIC:
+                refused = "Only the configuration of a topic can be changed while it is in use."
+                results.append(TopicResult(resource.resource_name, ErrorCode.invalid_request, refused))
+                continue
+            results.append(await self._alter_config(resource, validate_only))
+        return admin_messages.configs_altered(request.body, results)
+
+    async def _alter_config(self, resource: Any, validate_only: bool) -> TopicResult:
+        name, changes = resource.resource_name, admin_messages.config_changes(resource)
+        return await self._decide(
+            lambda controller, _: controller.alter_config(name, changes, validate_only=validate_only)
+        )
+
+    async def reassign(self, request: Request) -> Any:
+        """AlterPartitionReassignments."""
+        wanted = admin_messages.reassignments(request.body)
+        results = await self._decide(lambda controller, _: controller.reassign(wanted))
+        return admin_messages.reassigned(request.body, results)
+
+    async def elect_leaders(self, request: Request) -> Any:
+        """ElectLeaders."""
+        wanted, unclean = admin_messages.elections(request.body), request.body.election_type == admin_messages.UNCLEAN
+        results = await self._decide(lambda controller, _: controller.elect(wanted, unclean=unclean))
+        return admin_messages.elected(results)
 
 
 def _settings(config: NodeConfig) -> Settings:

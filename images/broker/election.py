@@ -1,7 +1,8 @@
-"""How one partition changes: its ISR, who leads it, who stays eligible to lead it.
+"""How one partition changes: its ISR, who leads it, who stays eligible to lead it, and which replicas it has.
 
 One pure function, `change`, through which every change of a partition goes: an ISR the leader asked for, a broker
-fenced, registered again or shutting down, a broker back. It keeps these in step:
+fenced, registered again or shutting down, a broker back, an election somebody asked for, a reassignment. It keeps
+these in step:
 
 *Leader*: the current one while it is in the ISR and eligible; else the first eligible ISR member in replica order;
 else, the ISR being empty, the first eligible ELR member, and the ISR becomes that one; else the first eligible
@@ -11,7 +12,10 @@ replica if the topic allows unclean election, ISR and ELR starting afresh with i
 a candidate but is in neither is remembered in LastKnownELR. Since the high watermark stands still below min.isr,
 everybody in ISR ∪ ELR holds every committed record (Leader Candidate Completeness, RC 6.5).
 
-*Epochs*: every change bumps the partition epoch; a change of leader, also to nobody, bumps the leader epoch.
+*Reassignment*: completes within the change that makes it possible (`reassignment.py`).
+
+*Epochs*: every change bumps the partition epoch; a change of leader, also to nobody, and the removal of any replica
+bump the leader epoch.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 
 from images.broker.metadata import NO_LEADER, PartitionImage, TopicImage
+from images.broker.reassignment import completed
 from images.broker.rules import Rules
 
 
@@ -40,15 +45,31 @@ def change(
     rules: Rules,
     unclean: Container[int] = (),
     always: bool = False,
+    onto: PartitionImage | None = None,
+    preferred: int = NO_LEADER,
+    allow_unclean: bool | None = None,
 ) -> PartitionChange | None:
     """`partition` with `isr` as its ISR; None when that leaves everything as it is, unless a bump is wanted `always`.
 
-    `eligible` tells who may lead. `unclean` are the replicas that may have lost what they had confirmed.
+    `eligible` tells who may lead. `unclean` are the replicas that may have lost what they had confirmed. `onto` is the
+    partition with other replicas, when a reassignment begins or is cancelled. `preferred` leads if it is in the ISR and
+    eligible. `allow_unclean` stands for what the topic says of unclean election.
     """
+    before = partition
+    partition = onto or partition
     wanted = _in_order(partition, isr)
+    done = completed(topic, partition, wanted, eligible, rules)
+    if done is not None:
+        partition = done
+        wanted = _in_order(partition, wanted)
     candidates = _in_order(partition, {*partition.isr, *partition.elr})
     fit = tuple(replica for replica in candidates if replica not in wanted and replica not in unclean)
-    election = _elect(topic, partition, wanted, fit, eligible, rules)
+    if allow_unclean is None:
+        allow_unclean = topic.unclean_election
+    if preferred in wanted and eligible(preferred):
+        election = _Election(preferred, wanted)
+    else:
+        election = _elect(partition, wanted, fit, eligible, rules, allow_unclean)
     if election.unclean:
         elr: tuple[int, ...] = ()
         last_known_elr: tuple[int, ...] = ()
@@ -59,13 +80,14 @@ def change(
         known = _in_order(partition, {*candidates, *partition.last_known_elr})
         last_known_elr = tuple(replica for replica in known if replica not in election.isr and replica not in elr)
     changed = replace(partition, isr=election.isr, elr=elr, last_known_elr=last_known_elr, leader=election.leader)
-    if changed == partition and not always:
+    if changed == before and not always:
         return None
+    removal = rules.removal_bumps_leader_epoch and not set(before.replicas) <= set(changed.replicas)
     return PartitionChange(
         replace(
             changed,
-            leader_epoch=partition.leader_epoch + (election.leader != partition.leader),
-            partition_epoch=partition.partition_epoch + 1,
+            leader_epoch=before.leader_epoch + (election.leader != before.leader or removal),
+            partition_epoch=before.partition_epoch + 1,
         ),
         election.unclean,
     )
@@ -79,12 +101,12 @@ class _Election:
 
 
 def _elect(
-    topic: TopicImage,
     partition: PartitionImage,
     isr: tuple[int, ...],
     elr: tuple[int, ...],
     eligible: Callable[[int], bool],
     rules: Rules,
+    allow_unclean: bool,
 ) -> _Election:
     if partition.leader in isr and eligible(partition.leader):
         return _Election(partition.leader, isr)
@@ -97,7 +119,7 @@ def _elect(
     complete = next(filter(eligible, elr), NO_LEADER) if not isr else NO_LEADER
     if complete != NO_LEADER:
         return _Election(complete, (complete,))
-    if topic.unclean_election and anyone != NO_LEADER:
+    if allow_unclean and anyone != NO_LEADER:
         return _Election(anyone, (anyone,), unclean=True)
     return _Election(NO_LEADER, isr)
 

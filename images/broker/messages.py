@@ -43,11 +43,16 @@ class Api(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     ALLOCATE_PRODUCER_IDS = 67
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 def _versions(first: int, last: int) -> range:
@@ -76,11 +81,16 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.OFFSET_FOR_LEADER_EPOCH: _versions(2, 4),
         Api.DESCRIBE_CONFIGS: _versions(1, 4),
         Api.DELETE_GROUPS: _versions(0, 2),
+        Api.ELECT_LEADERS: _versions(1, 2),
+        Api.INCREMENTAL_ALTER_CONFIGS: _versions(0, 1),
+        Api.ALTER_PARTITION_REASSIGNMENTS: _versions(0, 0),
+        Api.LIST_PARTITION_REASSIGNMENTS: _versions(0, 0),
         Api.ALTER_PARTITION: _versions(3, 3),
         Api.DESCRIBE_CLUSTER: _versions(0, 1),
         Api.BROKER_REGISTRATION: _versions(3, 3),
         Api.BROKER_HEARTBEAT: _versions(1, 1),
         Api.ALLOCATE_PRODUCER_IDS: _versions(0, 0),
+        Api.DESCRIBE_TOPIC_PARTITIONS: _versions(0, 0),
     }
 )
 """Every version that is understood."""

@@ -105,6 +105,15 @@ class PartitionImage:
     leader: int
     leader_epoch: int
     partition_epoch: int
+    adding: tuple[int, ...] = ()
+    """Replicas of the target of a reassignment under way that were none before."""
+    removing: tuple[int, ...] = ()
+    """Replicas that will be none once the reassignment is complete."""
+
+    @property
+    def reassigning(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
 
 
 PartitionRecord = PartitionImage
@@ -189,7 +198,11 @@ class TopicImage:
 
     def min_isr(self, partition: PartitionImage) -> int:
         """The effective `min.insync.replicas` of one of its partitions: never more than it has replicas."""
-        return min(int(self.config["min.insync.replicas"]), len(partition.replicas))
+        return self.min_isr_of(len(partition.replicas))
+
+    def min_isr_of(self, replicas: int) -> int:
+        """The effective `min.insync.replicas` of a partition with so many replicas."""
+        return min(int(self.config["min.insync.replicas"]), replicas)
 
     @property
     def unclean_election(self) -> bool:

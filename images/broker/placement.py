@@ -27,7 +27,8 @@ from images.broker.metadata import (
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_ALWAYS_RECORDED = ("min.insync.replicas", "unclean.leader.election.enable")
+RECORDED_KEYS = ("min.insync.replicas", "unclean.leader.election.enable")
+"""Topic keys that are always in the metadata, so that all nodes go by the same values."""
 
 
 class TopicRefused(Exception):
@@ -85,11 +86,12 @@ def _config(topic: NewTopic, defaults: TopicDefaults) -> FrozenMap[str, str]:
         parse_topic_config(topic.config)
     except ConfigError as error:
         raise TopicRefused(ErrorCode.invalid_config, str(error)) from None
-    recorded = {name: _text(defaults.config.get(name, TOPIC_KEYS[name].default)) for name in _ALWAYS_RECORDED}
-    return FrozenMap(recorded | {name: _text(value) for name, value in topic.config.items()})
+    recorded = {name: config_text(defaults.config.get(name, TOPIC_KEYS[name].default)) for name in RECORDED_KEYS}
+    return FrozenMap(recorded | {name: config_text(value) for name, value in topic.config.items()})
 
 
-def _text(value: object) -> str:
+def config_text(value: object) -> str:
+    """A value as the metadata holds it."""
     text = str(value).strip()
     return text.lower() if text.lower() in ("true", "false") else text
 

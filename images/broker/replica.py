@@ -95,7 +95,9 @@ class Replica:
             epochs=log.epochs,
             high_watermark=max(log.start, min(high_watermark, log.end)),
         )
-        self._max_batch_bytes = max_batch_bytes
+        self.max_batch_bytes = max_batch_bytes
+        self.configured: object = None
+        """The topic configuration that the settings here are taken from, to tell whether it has changed."""
         self._trace = trace
         self._clock = clock
         self._propose = propose
@@ -156,7 +158,7 @@ class Replica:
         if error is not ErrorCode.none:
             return Appended(error)
         batch = records or b""
-        if len(batch) > self._max_batch_bytes:
+        if len(batch) > self.max_batch_bytes:
             return Appended(ErrorCode.message_too_large)
         try:
             header = check_produced(batch)

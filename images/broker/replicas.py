@@ -9,11 +9,12 @@ Layout of the data directory, as Kafka's:
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from errno import EIO
 
-from images.broker.config import Endpoint, NodeConfig
+from images.broker.config import Endpoint, NodeConfig, TopicConfig
 from images.broker.doors import Doors, Files
 from images.broker.fetcher import Fetcher, FetchLimits, Spawn
 from images.broker.files import read_whole, write_durably
@@ -80,6 +81,8 @@ class Replicas:
             replica = self._replicas.get(key)
             if replica is None:
                 replica = self._replicas[key] = self._open(topic, partition)
+            elif replica.configured is not topic.config:
+                self._configure(replica, topic)
             replica.apply_view(
                 View(
                     partition.replicas,
@@ -115,6 +118,14 @@ class Replicas:
         self.checkpoint_high_watermarks()
         return all(written)
 
+    def _configure(self, replica: Replica, topic: TopicImage) -> None:
+        """Give a replica the settings of its topic, before it learns what the controller decided by them."""
+        settings = self._config.topic(topic.config)
+        replica.limits = dataclasses.replace(replica.limits, min_insync_replicas=settings.min_insync_replicas)
+        replica.max_batch_bytes = settings.max_batch_bytes
+        replica.log.config = _log_config(settings)
+        replica.configured = topic.config
+
     def _open(self, topic: TopicImage, partition: PartitionImage) -> Replica:
         directory = f"{topic.name}-{partition.index}"
         settings = self._config.topic(topic.config)
@@ -125,11 +136,7 @@ class Replicas:
         log = Log.open(
             self._doors.files,
             directory,
-            LogConfig(
-                segment_bytes=settings.segment_bytes,
-                flush_interval_messages=settings.flush_interval_messages,
-                max_batch_bytes=settings.max_batch_bytes,
-            ),
+            _log_config(settings),
             self._doors.log,
         )
         high_watermark = self._high_watermarks.get((topic.name, partition.index), 0)
@@ -150,7 +157,7 @@ class Replicas:
             self._config.rules,
             Generation(self._config.text("faultline.protocol")),
         )
-        return Replica(
+        replica = Replica(
             topic.name,
             topic.id,
             partition.index,
@@ -163,6 +170,8 @@ class Replicas:
             clock=self._clock,
             propose=self._propose,
         )
+        replica.configured = topic.config
+        return replica
 
     def _drop_all_but(self, hosted: Mapping[tuple[str, int], tuple[TopicImage, PartitionImage]]) -> None:
         """Delete replicas that are no longer ours, or whose topic was deleted and perhaps created anew."""
@@ -178,7 +187,7 @@ class Replicas:
             known = {f"{topic}-{index}" for topic, index in hosted}
             for name in self._doors.files.list("."):
                 if name not in known and self._doors.files.exists(f"{name}/{PARTITION_METADATA}"):
-                    self._doors.log(f"deleting {name}: its topic is gone")
+                    self._doors.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
                     self._doors.files.delete(name)
 
     def _follow(self, image: ClusterImage) -> None:
@@ -204,6 +213,14 @@ class Replicas:
                     self._spawn,
                 )
             self._fetchers[leader].follow(replicas)
+
+
+def _log_config(settings: TopicConfig) -> LogConfig:
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        flush_interval_messages=settings.flush_interval_messages,
+        max_batch_bytes=settings.max_batch_bytes,
+    )
 
 
 def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:

@@ -95,6 +95,26 @@ class Rules:
     elect_from_isr_or_elr: bool = _rule(
         "Only a member of the ISR or the ELR is elected, unless the topic allows unclean election.", "RC 6.5"
     )
+    removal_bumps_leader_epoch: bool = _rule(
+        "The leader epoch rises when a replica is removed, so that nothing the leader knows of it, and nothing it has "
+        "sent, counts for the replica that is added again under its name.",
+        "RC 6.5.4",
+    )
+    reassignment_waits_for_isr: bool = _rule(
+        "A reassignment completes only once every adding replica, and at least min.insync.replicas of the target, are "
+        "in the ISR.",
+        "RC 6.5.4",
+    )
+    cancel_needs_min_isr: bool = _rule(
+        "A reassignment on whose new replicas committed records may rest is cancelled only while at least "
+        "min.insync.replicas of the original replicas are in the ISR, or if the topic allows unclean election.",
+        "RC 6.5.4",
+    )
+    min_isr_change_moves_partition_epoch: bool = _rule(
+        "A change of min.insync.replicas moves the partition epoch, so that no ISR change is committed for a leader "
+        "that does not know the new minimum.",
+        "RC 6.5.2; KIP-966",
+    )
     offset_commit_after_high_watermark: bool = _rule(
         "A committed offset is acknowledged, and told to others, only when the high watermark has passed its record.",
         "KIP-320 OffsetCommit; RC 6.1",

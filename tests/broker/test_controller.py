@@ -650,6 +650,8 @@ def test_each_change_of_a_partition_is_traced_with_its_whole_state() -> None:
         "elr": [1],
         "last_known_elr": [],
         "replicas": [1, 2],
+        "adding": [],
+        "removing": [],
         "min_isr": 2,
         "reason": "fenced",
         "unclean": False,
