@@ -33,6 +33,7 @@ from images.broker.coordinator_serving import GroupCoordinator
 from images.broker.describing import Describing
 from images.broker.doors import Doors, Files
 from images.broker.failure import Failure
+from images.broker.fetch_sessions import FetchSessions
 from images.broker.fetcher import Spawn
 from images.broker.files import read_whole, write_durably
 from images.broker.isr_changes import IsrChanges
@@ -149,6 +150,12 @@ class BrokerNode:
         serving = Serving(
             replicas,
             lambda: self._applied,
+            FetchSessions(
+                self._config.number("max.incremental.fetch.session.cache.slots"),
+                self._config.seconds("min.incremental.fetch.session.eviction.ms"),
+                asyncio.get_running_loop().time,
+                self._doors.random,
+            ),
             fetch_max_bytes=self._config.number("fetch.max.bytes"),
             latest_timeout_s=self._config.seconds("replica.fetch.wait.max.ms"),
         )

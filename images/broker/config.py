@@ -104,6 +104,10 @@ NODE_KEYS: Mapping[str, Key] = {
     "replica.high.watermark.checkpoint.interval.ms": Key(
         int, 5_000, "Time between two checkpoints of the high watermarks.", minimum=1
     ),
+    "max.incremental.fetch.session.cache.slots": Key(int, 1_000, "Fetch sessions kept at a time.", minimum=0),
+    "min.incremental.fetch.session.eviction.ms": Key(
+        int, 120_000, "Rest after which a fetch session makes room for a new one.", minimum=0
+    ),
     "fetch.max.bytes": Key(int, 55 << 20, "Bytes of one answer to a consumer.", minimum=1024),
     "socket.request.max.bytes": Key(int, 100 << 20, "Largest request accepted.", minimum=1024),
     "broker.heartbeat.interval.ms": Key(int, 2_000, "Time between two heartbeats to the controller.", minimum=1),

@@ -2,6 +2,7 @@
 
 A fetcher asks for all its partitions in one Fetch, waits at the leader until there is something new, and hands each
 answer, with the offset and leader epoch it was asked at, to the replica, which decides whether it still means anything.
+What has not moved since the last request is not named again (`fetch_sessions.py`).
 A partition that fails rests for `replica.fetch.backoff.ms`; the others go on. What the generation of the protocol has a
 follower ask before it fetches (`truncation.py`) is asked first, for all such partitions at once.
 """
@@ -9,14 +10,19 @@ follower ask before it fetches (`truncation.py`) is asked first, for all such pa
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from kio.schema.fetch.v16.request import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
@@ -25,6 +31,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 )
 
 from images.broker.config import Endpoint
+from images.broker.fetch_sessions import AskingSession, Key
 from images.broker.generation import Generation
 from images.broker.partition import NO_EPOCH, Role
 from images.broker.replica import Replica
@@ -94,9 +101,9 @@ class Fetcher:
         self._resting_until: dict[Replica, float] = {}
         self._connection: Connection | None = None
         self._woken: asyncio.Future[None] | None = None
-        self._asked: tuple[int, list[_Sent]] | None = None
-        self._request: FetchRequest
-        """What was asked last."""
+        self._session = AskingSession()
+        self._named: dict[Key, tuple[_Sent, FetchPartition]] = {}
+        """How each partition was asked for last, and as what."""
         self._task = spawn(self._run())
 
     def follow(self, replicas: Iterable[Replica]) -> None:
@@ -132,13 +139,20 @@ class Fetcher:
                 if any(asked.question is not None for asked in sent.values()):
                     await self._ask(sent)
                     continue
-                response = await self._call(self._question(list(sent.values())))
+                response = await self._call(self._question(sent))
+                if not self._session.answered(response.error_code, response.session_id):
+                    self._log(f"broker {self.leader} ended the fetch session: {response.error_code.name}")
+                    continue
+                unsaid = dict(sent)
                 for topic in response.responses:
                     for answer in topic.partitions:
-                        asked = sent.get((topic.topic_id, answer.partition_index))
+                        asked = unsaid.pop((topic.topic_id, answer.partition_index), None)
                         if asked is not None:
                             await self._take(asked, answer)
+                for asked in unsaid.values():
+                    asked.replica.fits(asked.offset, asked.leader_epoch)
             except ConnectionLost as lost:
+                self._session.broken()
                 self._log(f"fetching from broker {self.leader} failed: {lost}")
                 await self._rest_all()
 
@@ -149,37 +163,44 @@ class Fetcher:
             )
         return await self._connection.call(request, self._limits.timeout_s + self._limits.max_wait_s)
 
-    def _question(self, sent: list[_Sent]) -> FetchRequest:
-        """The request for what stands at `sent`: the one before when nothing has moved, which costs nothing to send."""
-        asked = (self._broker_epoch(), sent)
-        if asked != self._asked:
-            self._asked = asked
-            self._request = self._make_request(*asked)
-        return self._request
-
-    def _make_request(self, broker_epoch: int, sent: list[_Sent]) -> FetchRequest:
+    def _question(self, sent: Mapping[Key, _Sent]) -> FetchRequest:
+        """The request for what stands at `sent`."""
+        named = {}
+        for key, asked in sent.items():
+            before = self._named.get(key)
+            named[key] = before if before is not None and before[0] == asked else (asked, self._partition(asked))
+        self._named = named
+        question = self._session.question({key: partition for key, (_, partition) in named.items()})
         topics: dict[Any, list[FetchPartition]] = {}
-        for asked in sent:
-            topics.setdefault(asked.replica.topic_id, []).append(
-                FetchPartition(
-                    partition=asked.replica.index,
-                    current_leader_epoch=asked.fence,
-                    fetch_offset=asked.offset,
-                    last_fetched_epoch=asked.last_epoch if _tells_last_epoch(asked.replica) else NO_EPOCH,
-                    log_start_offset=asked.log_start,
-                    partition_max_bytes=self._limits.partition_max_bytes,
-                )
-            )
+        for topic_id, partition in question.named:
+            topics.setdefault(topic_id, []).append(partition)
+        forgotten: dict[Any, list[int]] = {}
+        for topic_id, index in question.forgotten:
+            forgotten.setdefault(topic_id, []).append(index)
         return FetchRequest(
-            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=broker_epoch),
+            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
             max_wait=timedelta(seconds=self._limits.max_wait_s),
             min_bytes=1,
             max_bytes=self._limits.max_bytes,
+            session_id=question.session_id,
+            session_epoch=question.epoch,
             topics=tuple(FetchTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
-            forgotten_topics_data=(),
+            forgotten_topics_data=tuple(
+                ForgottenTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in forgotten.items()
+            ),
         )
 
-    async def _ask(self, sent: Mapping[tuple[uuid.UUID, int], _Sent]) -> None:
+    def _partition(self, asked: _Sent) -> FetchPartition:
+        return FetchPartition(
+            partition=asked.replica.index,
+            current_leader_epoch=asked.fence,
+            fetch_offset=asked.offset,
+            last_fetched_epoch=asked.last_epoch if _tells_last_epoch(asked.replica) else NO_EPOCH,
+            log_start_offset=asked.log_start,
+            partition_max_bytes=self._limits.partition_max_bytes,
+        )
+
+    async def _ask(self, sent: Mapping[Key, _Sent]) -> None:
         """Ask where epochs end, for each partition that has to know before it fetches."""
         asking = {
             (asked.replica.topic, asked.replica.index): asked for asked in sent.values() if asked.question is not None

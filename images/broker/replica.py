@@ -306,6 +306,11 @@ class Replica:
         if self.state.question == asked_epoch and self.state.leader_epoch == sent_epoch:
             self._take(truncation.on_epoch_end(self.state, epoch, end, self.limits.generation))
 
+    def fits(self, sent_offset: int, sent_epoch: int) -> None:
+        """The leader had nothing to say to a fetch of this replica, so the logs do not part."""
+        if self.state.exchanges and following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+            self._take(truncation.on_fit(self.state))
+
     def cut_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
         """The leader does not have the offset asked for; its log ends at `leader_end`."""
         if self.state.role is Role.FOLLOWER and self.state.leader_epoch == sent_epoch:

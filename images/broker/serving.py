@@ -28,6 +28,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.schema.produce.v11.response import LeaderIdAndEpoch as ProduceLeader
 from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
+from images.broker.fetch_sessions import NO_SESSION, FetchSessions, Opened
 from images.broker.group_records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata import ClusterImage
 from images.broker.partition import ReplicaFetch
@@ -41,6 +42,8 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 MEANINGS_SINCE: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
 """Timestamps of ListOffsets that are no times, and the version each came with. No other is negative."""
+LAST_FETCH_BY_NAME = 12
+"""The last version of Fetch that names topics instead of telling their ids."""
 NOW = timedelta(0)
 
 
@@ -57,10 +60,17 @@ class Serving:
     """The handlers of one broker. `image` gives the metadata this broker has applied."""
 
     def __init__(
-        self, replicas: Replicas, image: Callable[[], ClusterImage], *, fetch_max_bytes: int, latest_timeout_s: float
+        self,
+        replicas: Replicas,
+        image: Callable[[], ClusterImage],
+        sessions: FetchSessions,
+        *,
+        fetch_max_bytes: int,
+        latest_timeout_s: float,
     ) -> None:
         self._replicas = replicas
         self._image = image
+        self._sessions = sessions
         self._fetch_max_bytes = fetch_max_bytes
         self._latest_timeout_s = latest_timeout_s
 
@@ -120,7 +130,11 @@ class Serving:
         body = request.body
         until = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
         replica_id = body.replica_state.replica_id
-        asked = [self._look_up(topic.topic_id, partition) for topic in body.topics for partition in topic.partitions]
+        by_name = request.version <= LAST_FETCH_BY_NAME
+        opened = self._sessions.open(body, of_follower=_is_replica(replica_id), by_name=by_name)
+        if opened.error is not ErrorCode.none:
+            return FetchResponse(throttle_time=NOW, error_code=opened.error, responses=())
+        asked = [self._look_up(topic_id, partition) for topic_id, partition in opened.asked]
         # Consumers are limited by the broker's setting too; followers ask for what their own setting says.
         most = body.max_bytes if _is_replica(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
         enough = min(body.min_bytes, most)
@@ -136,7 +150,7 @@ class Serving:
             for item, found in zip(asked, slices, strict=True):
                 if item.replica is not None and found.error is ErrorCode.none:
                     item.replica.answered(replica_id, request.connection)
-        return _fetched(asked, slices)
+        return _fetched(asked, slices, opened)
 
     def _look_up(self, topic_id: Any, partition: Any) -> _Asked:
         topic = self._image().topic_by_id(topic_id)
@@ -277,9 +291,17 @@ def _produced(index: int, error: ErrorCode, base: int, replica: Replica | None) 
     )
 
 
-def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
+def _fetched(asked: list[_Asked], slices: list[Slice], opened: Opened) -> FetchResponse:
+    session = opened.session
     topics: dict[int | None, tuple[Any, list[FetchedPartition]]] = {}  # by number: ids hash in Python
     for item, found in zip(asked, slices, strict=True):
+        if session is not None:
+            key = (item.topic_id, item.partition.partition)
+            plain = found.error is ErrorCode.none and found.diverging is None and not found.records
+            silent = opened.incremental and plain and not session.is_news(key, found.high_watermark, found.log_start)
+            session.answered(key, found.high_watermark, found.log_start, records=bool(found.records))
+            if silent:
+                continue
         optional: dict[str, Any] = {}
         if found.diverging is not None:
             epoch, end = found.diverging
@@ -287,8 +309,8 @@ def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
         if item.replica is not None and found.error is not ErrorCode.none:
             state = item.replica.state
             optional["current_leader"] = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
-        key = None if item.topic_id is None else item.topic_id.int
-        topics.setdefault(key, (item.topic_id, []))[1].append(
+        number = None if item.topic_id is None else item.topic_id.int
+        topics.setdefault(number, (item.topic_id, []))[1].append(
             FetchedPartition(
                 partition_index=item.partition.partition,
                 error_code=found.error,
@@ -303,6 +325,7 @@ def _fetched(asked: list[_Asked], slices: list[Slice]) -> FetchResponse:
     return FetchResponse(
         throttle_time=NOW,
         error_code=ErrorCode.none,
+        session_id=NO_SESSION if session is None else session.id,
         responses=tuple(
             FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.values()
         ),

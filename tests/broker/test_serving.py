@@ -20,6 +20,7 @@ from kio.schema.produce.v11 import request as producing
 from images.broker import batch as batches
 from images.broker.config import NodeConfig
 from images.broker.doors import Doors
+from images.broker.fetch_sessions import FetchSessions
 from images.broker.files import read_whole
 from images.broker.frozen import FrozenMap
 from images.broker.messages import SUPPORTED, Api, encode_response
@@ -87,7 +88,10 @@ class Broker:
             lambda replica, proposal: None,
             _never_run,
         )
-        self.serving = Serving(self.replicas, lambda: self.image, fetch_max_bytes=1 << 20, latest_timeout_s=0.02)
+        sessions = FetchSessions(2, 60.0, asyncio.get_running_loop().time, Random(1))
+        self.serving = Serving(
+            self.replicas, lambda: self.image, sessions, fetch_max_bytes=1 << 20, latest_timeout_s=0.02
+        )
 
     def partition(self, index: int = 0) -> Replica:
         found = self.replicas.get("t", index)
