@@ -239,7 +239,9 @@ class _Performance:
         # The same run as a spec that spells every fault out: what one reads, edits, or makes smaller.
         text = replace(spec, families=(), script=schedule).to_yaml()
         (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
-        return Nemesis(deployment, schedule, deployment.stream("nemesis"), self._record_fault, TOPIC)
+        return Nemesis(
+            deployment, schedule, deployment.stream("nemesis"), self._record_fault, TOPIC, spec.min_insync_replicas
+        )
 
     def _record_fault(self, injection: Injection) -> None:
         values = {name: getattr(injection, name) for name in Injection.__slots__}

@@ -88,6 +88,7 @@ class Grips:
     down: dict[str, int] = field(default_factory=dict)
     lying: dict[str, int] = field(default_factory=dict)
     clocks: dict[str, int] = field(default_factory=dict)
+    placements: dict[int, int] = field(default_factory=dict)
 
 
 def _take(grips: dict[Any, int], key: Any) -> None:
@@ -110,7 +111,7 @@ _PEAKS: Final = ("offset_ms",)
 class Site:
     """One fault's hold on the cluster; see the module's docstring. Not used again once healed."""
 
-    def __init__(self, cluster: Cluster, grips: Grips, random: Random, topic: str = "") -> None:
+    def __init__(self, cluster: Cluster, grips: Grips, random: Random, topic: str = "", min_isr: int = 1) -> None:
         self.cluster = cluster
         self.random = random
         self.evidence: dict[str, float] = {}
@@ -119,7 +120,9 @@ class Site:
         self.resolved: dict[str, list[str]] = {}
         self.notes: list[str] = []
         self._grips = grips
-        self._topic = topic
+        self.topic = topic
+        self.min_isr = min_isr
+        """`min.insync.replicas` as the run has it."""
         self._undo: list[Callable[[], Awaitable[None]]] = []
 
     # ---- who ---------------------------------------------------------------------------------------------------------
@@ -143,7 +146,7 @@ class Site:
         """Who leads the partition now, as far as the cluster tells."""
         leaders = await self.cluster.leaders()
         for (topic, index), node in sorted(leaders.items()):
-            if index == partition and self._topic in ("", topic):
+            if index == partition and self.topic in ("", topic):
                 return node
         return None
 
@@ -288,6 +291,27 @@ class Site:
                 await self._undo.pop()()
             except Exception as error:
                 self.notes.append(f"healing failed: {type(error).__name__}: {error}")
+
+    def claim_placement(self, partition: int) -> bool:
+        """Have the placement of a partition to oneself until everything claimed later is undone; False when another
+        fault has it: two that put back what they found would put back each other's work."""
+        if partition in self._grips.placements:
+            return False
+        _take(self._grips.placements, partition)
+
+        async def release() -> None:
+            _let_go(self._grips.placements, partition)
+
+        self._undone_by(release)
+        return True
+
+    def count(self, name: str) -> None:
+        """One more of what is counted as evidence under `name`."""
+        self._gather({name: 1.0})
+
+    def undone_by(self, undo: Callable[[], Awaitable[None]]) -> None:
+        """Have `undo` called when the fault heals. To be said before the deed."""
+        self._undone_by(undo)
 
     def _undone_by(self, undo: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """Noted before the deed: a fault cancelled in the middle of one undoes it too; every call is idempotent."""

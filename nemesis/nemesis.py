@@ -50,12 +50,14 @@ class Nemesis:
         random: Random,
         record: Callable[[Injection], None],
         topic: str = "",
+        min_isr: int = 1,
     ) -> None:
         self._cluster = cluster
         self._schedule = schedule
         self._random = random
         self._record = record
         self._topic = topic
+        self._min_isr = min_isr
         self._grips = Grips()
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []
@@ -82,7 +84,7 @@ class Nemesis:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, start_s + planned.at_s - loop.time()))
         fault = planned.fault
-        site = Site(self._cluster, self._grips, random, self._topic)
+        site = Site(self._cluster, self._grips, random, self._topic, self._min_isr)
         began_ns = self._cluster.now_ns()
         self._active[number] = fault.describe()
         try:

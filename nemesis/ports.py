@@ -60,6 +60,23 @@ class Means(StrEnum):
     """Slow links: `LinkQuality.delay_ms` and `jitter_ms`."""
 
 
+class Admin(Protocol):
+    """An administrator of the cluster under test, over Kafka's protocol. An outcome is empty when a request was carried
+    out, the name of Kafka's error when it was refused, `UNANSWERED` when nobody told; then it may yet happen."""
+
+    async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
+        """The brokers that hold a partition, the preferred one first; empty when nobody tells."""
+
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> str:
+        """Move a partition to other replicas, or (None) cancel its reassignment."""
+
+    async def elect_preferred(self, topic: str, partition: int) -> str:
+        """Have the preferred replica elected."""
+
+    async def configure(self, topic: str, name: str, value: str) -> str:
+        """Change one key of a topic's configuration."""
+
+
 class Cluster(Protocol):
     """A running cluster that can be broken. Calls are idempotent: cutting what is cut changes nothing."""
 
@@ -72,6 +89,9 @@ class Cluster(Protocol):
     @property
     def lacks(self) -> Mapping[Means, str]:
         """What cannot be done here, with what is missing for it, in a few words."""
+
+    @property
+    def admin(self) -> Admin: ...
 
     def now_ns(self) -> int:
         """True time since the run began, unaffected by clock faults."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nemesis.admin import CancelReassignment, ElectPreferred, RaiseMinIsr, Reassign
 from nemesis.choreography import (
     DeafLeader,
     HiddenCommit,
@@ -48,6 +49,10 @@ FAULTS: Mapping[str, type[Fault]] = {
         DeafLeader,
         HiddenCommit,
         LostIncarnation,
+        Reassign,
+        CancelReassignment,
+        ElectPreferred,
+        RaiseMinIsr,
         QuickSuccession,
         PowerLossAll,
         FsyncLies,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
+from nemesis.admin import CancelReassignment, ElectPreferred, RaiseMinIsr, Reassign
 from nemesis.choreography import (
     DeafLeader,
     HiddenCommit,
@@ -276,6 +277,18 @@ def _choreography(random: Random, ground: Ground, character: Character) -> Fault
     return random.choice([story for story in stories if not story.needs() & set(ground.lacks)])
 
 
+def _admin(random: Random, ground: Ground, character: Character) -> Fault:
+    partition = random.randrange(ground.partitions)
+    return random.choice(
+        (
+            Reassign(partition),
+            CancelReassignment(partition, ground.patience_s * 1000),
+            ElectPreferred(partition),
+            RaiseMinIsr(),
+        )
+    )
+
+
 def _power_loss_all(random: Random, ground: Ground, character: Character) -> Fault:
     return PowerLossAll(keep=random.choice(character.keeps))
 
@@ -292,6 +305,7 @@ _DRAWS: Mapping[str, Callable[[Random, Ground, Character], Fault]] = {
     Clock.family: _clock,
     Packets.family: _packets,
     ZombieFollower.family: _choreography,
+    Reassign.family: _admin,
     PowerLossAll.family: _power_loss_all,
     FsyncLies.family: _fsync_lies,
 }

@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from harness.administration import Administration
 from harness.environments.agent import AGENT, Station, on_all
 from harness.environments.base import Crash, Layout, Listener, TrailPoint
 from harness.environments.links import Ledger, Links, both_ends, receivers
@@ -68,6 +69,10 @@ class MachineDeployment:
         self._collected = False
         self._pauses, self._losses = self.stream("pauses"), self.stream("losses")
         self._names = {node.node_id: node.name for node in layout.nodes}
+        self._admin = Administration(
+            {node.name: (node.host, node.port) for node in layout.brokers},
+            {node.name: node.node_id for node in layout.brokers},
+        )
         self._leadership = Leadership({node.node_id: (node.host, node.port) for node in layout.brokers})
 
     # ---- Deployment --------------------------------------------------------------------------------------------------
@@ -186,6 +191,11 @@ class MachineDeployment:
     def now_ns(self) -> int:
         """True time since the deployment was made."""
         return _true_ns() - self._began_ns
+
+    @property
+    def admin(self) -> Administration:
+        """As any administrator reaches the brokers."""
+        return self._admin
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
         """As the brokers' own Metadata tells."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple, Unpack
 
+from harness.administration import Administration
 from harness.environments.base import Crash, Deployment, Layout, Listener, TrailPoint, named_layout
 from harness.simulation.network import Latency
 from harness.simulation.node import Exit, SimNode
@@ -99,6 +100,10 @@ class SimDeployment:
         self._listener = listener
         self._leaders: dict[tuple[str, int], int] = {}
         self._names = {node.node_id: node.name for node in layout.nodes}
+        self._admin = Administration(
+            {node.name: (node.host, node.port) for node in layout.brokers},
+            {node.name: node.node_id for node in layout.brokers},
+        )
         self._exits: list[Crash] = []
         world.harness.on_error = lambda text: self._tell(listener.on_log, HARNESS, text)
         self._strikes = world.stream("world/strikes")
@@ -191,6 +196,11 @@ class SimDeployment:
     def now_ns(self) -> int:
         """True time since the run began."""
         return self._world.now_ns
+
+    @property
+    def admin(self) -> Administration:
+        """Over the simulated network, from outside the nodes."""
+        return self._admin
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
         """What the controller last decided."""

@@ -23,12 +23,37 @@ class FakeCluster:
         self.lying: set[str] = set()
         self.clocks: dict[str, ClockChange] = {}
         self.calls: list[str] = []
+        self.placed: tuple[str, ...] = self.brokers
+        self.answers: list[str] = []
+        """What the administrator is answered, in order; afterwards everything is carried out."""
         self._began_s: float | None = None
 
     @property
     def pristine(self) -> bool:
         """Whether nothing is broken."""
         return not (self.cuts or self.qualities or self.paused or self.down or self.lying or self.clocks)
+
+    @property
+    def admin(self) -> FakeCluster:
+        return self
+
+    async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
+        return self.placed
+
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> str:
+        self.calls.append(f"reassign {topic}-{partition} {'cancel' if replicas is None else ' '.join(replicas)}")
+        return self._answer()
+
+    async def elect_preferred(self, topic: str, partition: int) -> str:
+        self.calls.append(f"elect {topic}-{partition}")
+        return self._answer()
+
+    async def configure(self, topic: str, name: str, value: str) -> str:
+        self.calls.append(f"configure {topic} {name}={value}")
+        return self._answer()
+
+    def _answer(self) -> str:
+        return self.answers.pop(0) if self.answers else ""
 
     def now_ns(self) -> int:
         now_s = asyncio.get_running_loop().time()

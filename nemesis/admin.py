@@ -1,0 +1,144 @@
+"""What an administrator does while everything else goes wrong.
+
+None of these is a failure, and each of them changes who leads, who follows or what an acknowledgement takes. They are
+asked of the cluster over Kafka's protocol like any administrator's request, so a cut-off controller may leave them
+undone. What was changed is changed back when the fault heals, which is tried again until it is done: a cluster that has
+lost all its other faults must end as it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nemesis.fault import Fault, Site
+
+_RETRY_S = 0.5
+_RETRIES = 120
+DONE = ""
+"""What the admin port answers when a request was carried out; else it is the name of Kafka's error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign(Fault):
+    """Move a partition to another broker, or take one of its replicas away where all brokers hold one; put it back.
+
+    The replica taken away is drawn, and may be the leader. Put back, it comes as an empty one under an old name
+    (RC 6.5.4).
+    """
+
+    name: ClassVar[str] = "reassign"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("reassigned",)
+
+    partition: int = 0
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once."""
+        asked = await _move(site, self.partition)
+        if asked:
+            site.count("reassigned")
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReassignment(Fault):
+    """Begin to move a partition, then cancel or replace the move at a drawn moment, and put everything back.
+
+    The second request finds the new replica anywhere between unknown and in sync; where committed records rest on it,
+    it must be refused.
+    """
+
+    name: ClassVar[str] = "cancel-reassignment"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
+
+    partition: int = 0
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Move away, move back, and cancel that."""
+        before = await _move(site, self.partition)
+        if not before:
+            return
+        admin, patience_s = site.cluster.admin, self.patience_ms / 1000
+        await site.sleep(site.random.uniform(0.0, 1.0) * patience_s)
+        await admin.reassign(site.topic, self.partition, before)
+        await site.sleep(site.random.random() ** 3 * patience_s)
+        answer = await admin.reassign(site.topic, self.partition, None)
+        outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
+        site.count("unanswered" if answer == "UNANSWERED" else outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectPreferred(Fault):
+    """Have the preferred replica of a partition elected."""
+
+    name: ClassVar[str] = "elect-preferred"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("elected",)
+
+    partition: int = 0
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once; it bites when leadership moved by it."""
+        answer = await site.cluster.admin.elect_preferred(site.topic, self.partition)
+        site.count("elected" if answer == DONE else "not_needed" if answer == "ELECTION_NOT_NEEDED" else "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseMinIsr(Fault):
+    """Raise min.insync.replicas of the topic by one while it is in use, and lower it again."""
+
+    name: ClassVar[str] = "raise-min-isr"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("raised",)
+
+    async def inject(self, site: Site) -> None:
+        """Raise it; healing lowers it to what it was."""
+        admin, key = site.cluster.admin, "min.insync.replicas"
+
+        async def lower() -> str:
+            return await admin.configure(site.topic, key, str(site.min_isr))
+
+        site.undone_by(lambda: _until_done(site, lower, "lowering min.insync.replicas"))
+        if await admin.configure(site.topic, key, str(site.min_isr + 1)) == DONE:
+            site.count("raised")
+
+
+async def _move(site: Site, partition: int) -> tuple[str, ...]:
+    """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done."""
+    admin = site.cluster.admin
+    if not site.claim_placement(partition):
+        site.notes.append("another fault is moving it")
+        return ()
+    before = await admin.replicas(site.topic, partition)
+    outside = [broker for broker in site.cluster.brokers if broker not in before]
+    if len(before) < 2 or (not outside and len(before) <= site.min_isr):
+        site.notes.append("no replica can be spared")
+        return ()
+    leaving = site.random.choice(before)
+    coming = (site.random.choice(outside),) if outside else ()
+    target = tuple(broker for broker in before if broker != leaving) + coming
+    site.aim((leaving, *coming))
+
+    async def back() -> str:
+        return await admin.reassign(site.topic, partition, before)
+
+    if not outside:
+        site.undone_by(lambda: _until_done(site, back, "putting the replica back"))
+    answer = await admin.reassign(site.topic, partition, target)
+    if answer != DONE:
+        site.notes.append(f"not reassigned: {answer}")
+        return ()
+    return before
+
+
+async def _until_done(site: Site, request: Callable[[], Awaitable[str]], what: str) -> None:
+    answer = ""
+    for _ in range(_RETRIES):
+        answer = await request()
+        if answer == DONE:
+            return
+        await site.sleep(_RETRY_S)
+    site.notes.append(f"{what} was not done: {answer}")

@@ -1,0 +1,97 @@
+"""An administrator's faults ask for one thing, tell what came of it, and put back what they changed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from nemesis.admin import CancelReassignment, ElectPreferred, RaiseMinIsr, Reassign
+from nemesis.fault import Fault, Grips, Site
+from tests.nemesis.fake_cluster import FakeCluster
+from tests.workloads.virtual_time import run
+
+
+def carried_out(fault: Fault, cluster: FakeCluster) -> Site:
+    """The fault injected and healed."""
+    site = Site(cluster, Grips(), Random(3), "t", min_isr=2)
+
+    async def scenario() -> None:
+        await fault.inject(site)
+        await site.heal()
+
+    run(scenario())
+    return site
+
+
+def test_where_all_brokers_hold_a_replica_one_is_taken_away_and_put_back() -> None:
+    cluster = FakeCluster()
+    site = carried_out(Reassign(0), cluster)
+    away, back = cluster.calls
+    assert len(away.split()) == 4
+    assert back == "reassign t-0 b1 b2 b3"
+    assert site.evidence == {"reassigned": 1.0}
+
+
+def test_a_partition_moves_to_a_broker_outside_when_there_is_one() -> None:
+    cluster = FakeCluster(brokers=4)
+    cluster.placed = ("b1", "b2", "b3")
+    carried_out(Reassign(0), cluster)
+    (moved,) = cluster.calls
+    assert moved.endswith("b4")
+
+
+def test_what_was_taken_away_is_put_back_however_often_that_is_refused() -> None:
+    cluster = FakeCluster()
+    cluster.answers = ["", "UNANSWERED", "REQUEST_TIMED_OUT", "INVALID_REPLICA_ASSIGNMENT"]
+    carried_out(Reassign(0), cluster)
+    assert cluster.calls[1:] == ["reassign t-0 b1 b2 b3"] * 4
+
+
+def test_the_last_replicas_that_are_needed_are_not_taken_away() -> None:
+    cluster = FakeCluster(brokers=2)
+    site = carried_out(Reassign(0), cluster)
+    assert not cluster.calls
+    assert not Reassign(0).bit(site.evidence)
+
+
+def test_two_faults_do_not_move_one_partition_at_a_time() -> None:
+    cluster, grips = FakeCluster(), Grips()
+    second = Site(cluster, grips, Random(4), "t", min_isr=2)
+
+    async def scenario() -> None:
+        first = Site(cluster, grips, Random(3), "t", min_isr=2)
+        await Reassign(0).inject(first)
+        await Reassign(0).inject(second)
+        assert second.notes == ["another fault is moving it"]
+        await second.heal()
+        await first.heal()
+
+    run(scenario())
+    assert len(cluster.calls) == 2
+    assert not grips.placements
+
+
+@pytest.mark.parametrize(
+    ("answer", "evidence"),
+    [("", "cancelled"), ("NO_REASSIGNMENT_IN_PROGRESS", "completed"), ("INVALID_REPLICA_ASSIGNMENT", "refused")],
+)
+def test_what_came_of_cancelling_is_told(answer: str, evidence: str) -> None:
+    cluster = FakeCluster()
+    cluster.answers = ["", "", answer]
+    site = carried_out(CancelReassignment(0), cluster)
+    assert cluster.calls[2:] == ["reassign t-0 cancel", "reassign t-0 b1 b2 b3"]
+    assert site.evidence == {evidence: 1.0}
+
+
+def test_an_election_bites_only_when_leadership_moved() -> None:
+    cluster = FakeCluster()
+    cluster.answers = ["ELECTION_NOT_NEEDED"]
+    assert not ElectPreferred(0).bit(carried_out(ElectPreferred(0), cluster).evidence)
+    assert ElectPreferred(0).bit(carried_out(ElectPreferred(0), cluster).evidence)
+
+
+def test_a_raised_minimum_is_lowered_to_what_the_run_has_and_never_below() -> None:
+    cluster = FakeCluster()
+    carried_out(RaiseMinIsr(), cluster)
+    assert cluster.calls == ["configure t min.insync.replicas=3", "configure t min.insync.replicas=2"]
