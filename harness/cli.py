@@ -85,6 +85,7 @@ def _parser() -> _Parser:
     _add_doctor(commands.add_parser("doctor", help="what this machine and its hosts have of what runs need"))
     _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
     _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
+    _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
     torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
@@ -169,6 +170,16 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
     parser.add_argument("--out", type=Path, metavar="JSON", help="also write the results here")
     parser.set_defaults(command=_torture)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("comparison", metavar="SPEC.yaml", help="what to compare, or the name of a shipped comparison")
+    parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (as the comparison says)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/comparisons"), metavar="DIR", help="where page and JSON go"
+    )
+    parser.set_defaults(command=_compare)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -386,6 +397,32 @@ def _torture(options: argparse.Namespace) -> int:
         out=options.out,
         workload=options.workload,
     )
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from rich.progress import Progress
+
+    from harness.compare import carry_out, load, save, shown
+    from harness.spec import SpecError
+
+    try:
+        matrix = load(options.comparison, options.seeds)
+    except SpecError as error:
+        raise Usage(f"faultline compare: {error}") from None
+    console = _console()
+    try:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("comparing", total=matrix.seeds * len(matrix.cells))
+            comparison = carry_out(matrix, options.jobs, lambda run: progress.advance(task))
+        console.print(shown(comparison))
+        for sentence in comparison.sentences():
+            console.print(sentence, soft_wrap=True, highlight=False)
+        for path in save(comparison, options.out):
+            console.print(f"written: {path}", soft_wrap=True, highlight=False)
+    except (RuntimeError, OSError) as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    return VALID
 
 
 def _bench(options: argparse.Namespace) -> int:

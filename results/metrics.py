@@ -1,0 +1,99 @@
+"""What one run comes to, in numbers that can be added up over runs and compared between settings.
+
+appends, acknowledged        in the main phase; whatever the settings promise about them
+lost                         acknowledged records that are gone in the end: not read back, or where the final reads were
+                             not completed, on no replica's disk
+duplicated                   further places at which a value stood when it was read back
+reordered                    records that were asked for only after one that stands above them had been acknowledged
+unavailable_s                seconds, on the worst partition, in stretches of at least 100 ms without an acknowledgement
+                             although one was asked for
+main_s                       how long clients were driven
+append_ms_p50, p99           of acknowledged appends
+recovery_s                   from the last fault's end to a whole cluster; absent if it did not come to that
+
+`lost` counts without asking whether it was allowed: that is the verdict's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.loss import of_partition
+from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
+
+STRETCH_NS = 100_000_000
+
+
+def measure(evidence: RunEvidence) -> dict[str, float]:
+    """The numbers of one run."""
+    found = dict.fromkeys(("appends", "acknowledged", "lost", "duplicated", "reordered", "unavailable_s"), 0.0)
+    found["main_s"] = evidence.settings.time_limit_ns / 1e9
+    latencies: list[Int64] = []
+    worst = 0
+    for topic, number, history in partitions(evidence.history):
+        columns = Columns.from_table(history)
+        appends = np.flatnonzero((columns.kind == APPEND) & _main(history))
+        told = appends[columns.outcome[appends] == OK]
+        found["appends"] += len(appends)
+        found["acknowledged"] += len(told)
+        latencies.append(columns.completed_ns[told] - columns.invoked_ns[told])
+        worst = max(worst, _unavailable_ns(columns, appends, told))
+        values, offsets = _read_back(columns, history)
+        if not evidence.recovery.get("final_reads"):
+            stored = of_partition(evidence.replicas, topic, number)
+            values = numbers(pc.drop_null(stored.column("value")), FOREIGN)
+        else:
+            found["duplicated"] += len(values) - len(np.unique(values))
+            found["reordered"] += _reordered(columns, told, values, offsets)
+        found["lost"] += float((~np.isin(columns.value[told], values)).sum())
+    found["unavailable_s"] = worst / 1e9
+    every = np.concatenate(latencies) if latencies else np.empty(0, dtype=np.int64)
+    if len(every):
+        found["append_ms_p50"], found["append_ms_p99"] = (float(it) / 1e6 for it in np.quantile(every, [0.5, 0.99]))
+    if evidence.recovery.get("recovered"):
+        found["recovery_s"] = float(evidence.recovery["seconds"])
+    return found
+
+
+def _main(history: pa.Table) -> np.typing.NDArray[np.bool_]:
+    return np.asarray(pc.equal(history.column("phase"), "main").to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _read_back(columns: Columns, history: pa.Table) -> tuple[Int64, Int64]:
+    """Values and offsets of all that the final reads returned."""
+    final = ~_main(history)
+    mask = np.repeat(final, np.diff(columns.starts))
+    return columns.poll_value[mask], columns.poll_offset[mask]
+
+
+def _unavailable_ns(columns: Columns, appends: Int64, told: Int64) -> int:
+    """Time in long stretches between acknowledgements in which something was asked for."""
+    if not len(appends):
+        return 0
+    invoked = np.sort(columns.invoked_ns[appends])
+    completed = columns.completed_ns[appends]
+    end = max(int(invoked[-1]), int(completed[completed != NEVER].max(initial=0)))
+    edges = np.concatenate([[invoked[0]], np.sort(columns.completed_ns[told]), [end]])
+    begins, ends = edges[:-1], edges[1:]
+    asked = np.searchsorted(invoked, begins, side="left")
+    wanted = asked < len(invoked)
+    waited = ends[wanted] - np.maximum(begins[wanted], invoked[asked[wanted]])
+    return int(waited[waited >= STRETCH_NS].sum())
+
+
+def _reordered(columns: Columns, told: Int64, values: Int64, offsets: Int64) -> int:
+    """Records read back below one whose acknowledgement came before they were asked for."""
+    if not len(values):
+        return 0
+    order = np.argsort(offsets, kind="stable")
+    by_value = told[np.argsort(columns.value[told], kind="stable")]
+    at = np.searchsorted(columns.value[by_value], values[order])
+    known = at < len(by_value)
+    rows = by_value[at[known]]
+    rows = rows[columns.value[rows] == values[order][known]]
+    # Walking from the end: the earliest acknowledgement of anything that stands above.
+    above = np.minimum.accumulate(columns.completed_ns[rows][::-1])[::-1]
+    return int((columns.invoked_ns[rows][:-1] > above[1:]).sum())

@@ -1,0 +1,89 @@
+"""Settings side by side: the same faults for all, and what a comparison that cannot be made says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli import BAD_USAGE, VALID, main
+from harness.compare import SHIPPED, load
+from harness.spec import SpecError
+
+SMALL = """
+reference: safe
+seeds: 2
+base:
+  partitions: 1
+  time_limit: 14s
+  faults:
+    - {at: 4, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]}
+    - {at: 5.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}
+cells:
+  safe: {settings: {min.insync.replicas: 2}}
+  fast: {acks: 1, settings: {min.insync.replicas: 2}}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_every_cell_has_the_same_faults(small: Path) -> None:
+    small.write_text(
+        SMALL.replace("faults:\n    - {at: 4", "faults: all\n  # - {at: 4").replace("    - {at: 5", "  # - {at: 5")
+    )
+    matrix = load(str(small))
+    for seed in (0, 1):
+        safe, fast = matrix.paired(seed).values()
+        assert safe.script == fast.script
+        assert len(safe.script)
+        assert (safe.seed, fast.seed, fast.acks) == (seed, seed, "1")
+    assert matrix.paired(0)["safe"].script != matrix.paired(1)["safe"].script
+
+
+def test_a_comparison_tells_what_each_setting_costs_and_saves(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(small), "--jobs", "1", "--out", str(tmp_path / "out")]) == VALID
+    found = json.loads((tmp_path / "out" / "small.json").read_text())
+    safe, fast = found["cells"]
+    assert safe["lost"] == 0
+    assert fast["lost"] > 0
+    assert fast["more_lost"]["low"] > 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"lost {fast['lost']} of {fast['acknowledged']:,} acknowledged records" in said
+    page = (tmp_path / "out" / "small.html").read_text()
+    assert "Availability against loss" in page
+    assert "https://" not in page.partition("<script>")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("cells: {}", "there is at least one cell"),
+        ("cells: {a: {sede: 1}}", "cells.a: sede: unknown field"),
+        ("cells: {a: {environment: docker}}", "comparisons run in the simulation"),
+        ("reference: b\ncells: {a: {}}", "reference: 'b' is not one of the cells: a"),
+        ("seeds: 1\ncells: {a: {}}", "seeds: 1 is not a number of at least 2"),
+        ("cell: {}", "cell: unknown field; one of: reference, seeds, base, cells"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_one_line(
+    text: str, complaint: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small.write_text(text)
+    with pytest.raises(SpecError):
+        load(str(small))
+    assert main(["compare", str(small)]) == BAD_USAGE
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+def test_shipped_comparisons_can_be_read() -> None:
+    assert [load(path.stem).name for path in SHIPPED.glob("*.yaml")] == [path.stem for path in SHIPPED.glob("*.yaml")]

@@ -1,0 +1,57 @@
+"""What one run comes to, by hand-made histories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.evidence import CheckSettings, RunEvidence
+from results.metrics import measure
+from workloads.history import SCHEMA
+
+MS = 1_000_000
+
+
+def row(index: int, kind: str, at_ms: int, took_ms: int | None, **of: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {field.name: None for field in SCHEMA}
+    empty |= {"index": index, "process": 0, "kind": kind, "topic": "t", "partition": 0, "phase": "main"}
+    empty |= {"outcome": "info" if took_ms is None else "ok", "invoked_ns": at_ms * MS, "error": ""}
+    empty["completed_ns"] = None if took_ms is None else (at_ms + took_ms) * MS
+    return {name: value for name, value in {**empty, **of}.items() if name in SCHEMA.names}
+
+
+def evidence(*rows: dict[str, Any], read: list[tuple[int, int]], finally_read: bool = True) -> RunEvidence:
+    """A history, and what its final reads returned, as (offset, value)."""
+    offsets, values = [offset for offset, _ in read], [value for _, value in read]
+    final = row(len(rows), "poll", 90_000, 1, phase="final", offsets=offsets, values=values)
+    return RunEvidence(
+        history=pa.Table.from_pylist([*rows, final], SCHEMA),
+        settings=CheckSettings(time_limit_ns=60_000 * MS),
+        recovery={"final_reads": finally_read, "recovered": True, "seconds": 1.5},
+    )
+
+
+def append(index: int, value: int, offset: int, at_ms: int, took_ms: int | None = 2) -> dict[str, Any]:
+    return row(index, "append", at_ms, took_ms, value=value, offset=offset if took_ms is not None else None)
+
+
+def test_lost_duplicated_and_reordered_records_are_counted() -> None:
+    rows = [append(0, 10, 0, 0), append(1, 11, 1, 10), append(2, 12, 2, 20), append(3, 13, 3, 30)]
+    found = measure(evidence(*rows, read=[(0, 10), (1, 12), (2, 11), (3, 11)]))
+    assert (found["appends"], found["acknowledged"]) == (4, 4)
+    assert found["lost"] == 1
+    assert found["duplicated"] == 1
+    assert found["reordered"] == 1
+    assert found["recovery_s"] == 1.5
+
+
+def test_without_final_reads_what_is_on_no_disk_is_lost() -> None:
+    found = measure(evidence(append(0, 10, 0, 0), read=[], finally_read=False))
+    assert (found["lost"], found["duplicated"]) == (1, 0)
+
+
+def test_time_without_acknowledgements_counts_while_one_is_asked_for() -> None:
+    rows = [append(0, 1, 0, 0), append(1, 2, 1, 1_000, 3_000), append(2, 3, 2, 9_000, None), append(3, 4, 3, 10_000)]
+    found = measure(evidence(*rows, read=[]))
+    assert found["unavailable_s"] == 3.0 + 1.002
