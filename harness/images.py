@@ -17,14 +17,18 @@ source tree: what is judged is what was read.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
+import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Final
 
 from harness.debian import bootstrapped
@@ -113,8 +117,16 @@ def build(
 ) -> list[Image]:
     """Build what is not up to date, telling a line for each image. Without an `origin`, the registry is tried first.
 
-    Raises ImageError.
+    One build at a time on this machine: two at once would make the ground under each other's layers anew. Raises
+    ImageError.
     """
+    with _alone():
+        return _build(client, systems, origin, mirror, tell)
+
+
+def _build(
+    client: Any, systems: Sequence[str], origin: Origin | None, mirror: str, tell: Callable[[str], None]
+) -> list[Image]:
     built: dict[str, Image] = {}
     for recipe in _recipes(systems):
         parent = built.get(recipe.parent)
@@ -224,6 +236,13 @@ def _state(client: Any, recipe: _Recipe, parent: Image | None) -> Image:
         others = client.images.list(recipe.name)
         return Image(recipe.name, Condition.STALE if others else Condition.MISSING, tag)
     return Image(recipe.name, Condition.READY, tag, found.id, found.labels.get(ORIGIN_LABEL, ""))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    with (Path(gettempdir()) / f"faultline-images-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
