@@ -193,8 +193,9 @@ def going(directory: Path, engine: str = "", time_limit_s: int = 120) -> Iterato
     """A long run, from when clients and faults began; killed if it still goes on after the block."""
     store = directory / "runs"
     command = [sys.executable, "-m", "harness", "run", "--environment", "docker", "--faults", "kill,pause"]
+    # What a shell started in the background ignores SIGINT, and so does all that it starts.
     process = subprocess.Popen(
-        [*command, "--store", str(store), "--time-limit", str(time_limit_s)],
+        ["env", "--default-signal=INT", *command, "--store", str(store), "--time-limit", str(time_limit_s)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

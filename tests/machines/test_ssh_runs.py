@@ -117,7 +117,10 @@ def test_a_port_in_use_ends_the_run_and_what_nodes_said_is_there(four: Lab, spec
 def running(spec: Path, store: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A run of some length, from when clients and faults begin; killed if it still goes on after the block."""
     command = [sys.executable, "-m", "harness", "run", str(spec), "--store", str(store), "--time-limit", "60", "--json"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # What a shell started in the background ignores SIGINT, and so does all that it starts.
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT", *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + 60
         while not any(json.loads(path.read_text())["stage"] == "running" for path in store.glob("*/status.json")):
