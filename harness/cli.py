@@ -55,7 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """SIGTERM is Ctrl-C, whatever that means just now: asyncio cancels what it runs, and what it runs cleans up."""
+    """SIGTERM is Ctrl-C, whatever that means just now: asyncio cancels what it runs, and what it runs cleans up.
+
+    What a shell started in the background ignores SIGINT, and is to end at SIGTERM all the same.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
 
 

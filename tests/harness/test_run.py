@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
+from harness.cli import INTERRUPTED
 from harness.outcome import Outcome, Progress
 from harness.replay import compare, replay
 from harness.run import run, run_in_simulation
@@ -187,6 +188,23 @@ def test_a_killed_run_can_be_judged_as_far_as_it_goes(tmp_path: Path) -> None:
     by_checker = {check["checker"]: check["validity"] for check in told["checks"]}
     assert by_checker["linearizability"] == "valid"
     assert (directory / "report.html").exists()
+
+
+@pytest.mark.parametrize("how", ["--default-signal=INT", "--ignore-signal=INT"], ids=["foreground", "background"])
+def test_a_run_told_to_stop_is_interrupted_however_a_shell_started_it(tmp_path: Path, how: str) -> None:
+    command = [sys.executable, "-m", "harness", "run", "--time-limit", "3000", "--seed", "5", "--store", str(tmp_path)]
+    process = subprocess.Popen(["env", how, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s and not _has_lines(tmp_path, 500):
+            time.sleep(0.05)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == INTERRUPTED
+    assert "interrupted; judge it as far as it goes: faultline check" in said
+    assert "Traceback" not in said
 
 
 def _has_lines(store: Path, lines: int) -> bool:
