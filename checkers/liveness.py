@@ -40,11 +40,11 @@ def check(evidence: RunEvidence) -> Verdict:
     waiting = [str(line) for line in recovery.get("waiting_for") or ()]
     if not recovery["recovered"]:
         head = f"not whole {limit_seconds:g} s after the last fault was healed; still missing:"
-        finding = Finding("not-recovered", (head, *waiting[:4], *_more(waiting, 4)))
+        lines = (head, *waiting[:4], *_more(waiting, 4))
         excuse = _leaderless_by_design(evidence)
         if excuse:
-            return Verdict(NAME, Validity.UNKNOWN, (Finding("leaderless-by-design", (*excuse, head)),), figures)
-        return Verdict(NAME, Validity.INVALID, (finding,), figures)
+            return Verdict(NAME, Validity.UNKNOWN, (Finding("leaderless-by-design", (*excuse, *lines)),), figures)
+        return Verdict(NAME, Validity.INVALID, (Finding("not-recovered", lines),), figures)
     if "final_reads" not in recovery:
         return Verdict(
             NAME, Validity.UNKNOWN, (Finding("unfinished", ("the run ended before its final reads",)),), figures

@@ -55,6 +55,7 @@ def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_
         return liveness.check(RunEvidence(recovery=STUCK, trace=runs.trace(changed), faults=runs.faults(fault)))
 
     assert stuck(["b1", "b2"], -1).validity is Validity.UNKNOWN
+    assert "no leader of t-0" in stuck(["b1", "b2"], -1).findings[0].lines
     assert stuck(["b1", "b2"], 3).validity is Validity.INVALID
     assert stuck(["b1"], -1).validity is Validity.INVALID
     assert stuck(["b1", "c1"], -1).validity is Validity.INVALID
