@@ -91,6 +91,7 @@ def _parser() -> _Parser:
     _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
     _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
     _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
+    _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, verify"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
     torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
@@ -148,6 +149,18 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="DIR", help="where runs go (FAULTLINE_STORE, else results/runs)")
+
+
+def _add_store_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    add = commands.add_parser("add", help="add ended runs to the tables")
+    add.add_argument("directories", nargs="+", type=Path, metavar="RUN_DIR", help="a run to add")
+    add.add_argument("--suite", default="added", metavar="NAME", help="the suite they belong to (added)")
+    ls = commands.add_parser("ls", help="list the runs in the tables")
+    verify = commands.add_parser("verify", help="read every file, and name those that are not as they should be")
+    for command, name in ((add, "add"), (ls, "ls"), (verify, "verify")):
+        _add_store(command)
+        command.set_defaults(command=_store, action=name)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -342,6 +355,21 @@ def _images(options: argparse.Namespace) -> int:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
     return VALID
+
+
+def _store(options: argparse.Namespace) -> int:
+    from harness import storing
+    from results.lines import StoreError
+    from results.store import store_path
+
+    store = store_path(options.store)
+    try:
+        if options.action == "add":
+            return storing.add(store, options.suite, options.directories)
+        return storing.ls(store) if options.action == "ls" else storing.verify(store)
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        return NOT_CARRIED_OUT
 
 
 def _rules(options: argparse.Namespace) -> int:

@@ -1,0 +1,165 @@
+"""The Parquet store: runs are added whole, read back, and every file that is not as it should be is named.
+
+What it promises: a batch is there with all its tables or does not count; adding what is there changes nothing; two
+processes may add at one time, since each writes a file of its own and puts it in place by renaming. What it will not
+do: read a file whose metadata or columns are not those of `results.layout`; such a file is a `Fault`, by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkers.verdict import worst
+from results.encoding import verdicts_to_json
+from results.layout import SCHEMAS, batch_path, tables_path
+from results.lines import StoreError
+from results.rundir import RunDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A file of the store that cannot be used, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """One table of the whole store: its rows, with `suite` as last column, and the files that were left out."""
+
+    table: pa.Table
+    faults: tuple[Fault, ...] = ()
+
+
+def add_run(store: Path, suite: str, run: RunDirectory) -> bool:
+    """Add what a run directory holds, as a batch of its own; False when it was there. StoreError if it cannot be."""
+    batch = run.name
+    if batch_path(store, "runs", suite, batch).exists():
+        return False
+    status = run.status()
+    if status.state == "running":
+        raise StoreError(f"{run.path}: the run did not end, or is still going on; only an ended run can be added")
+    evidence, verdicts = run.load(), run.verdicts()
+    told = verdicts_to_json(verdicts)["checks"]
+    row = {
+        "seed": status.seed,
+        "name": status.name,
+        "state": status.state,
+        "version": status.version,
+        "started": status.started,
+        "validity": str(worst(verdict.validity for verdict in verdicts)) if verdicts else None,
+        "digest": run.digest(),
+        "spec": run.read_spec_text(),
+        "settings": json.dumps(evidence.settings.to_json()),
+        "recovery": json.dumps(dict(evidence.recovery)),
+        "facts": json.dumps(dict(status.facts)),
+    }
+    tables: Mapping[str, pa.Table] = {
+        "history": evidence.history,
+        "trace": evidence.trace,
+        "replicas": evidence.replicas,
+        "replica_ends": evidence.replica_ends,
+        "faults": evidence.faults,
+        "verdicts": _rows(
+            "verdicts",
+            [
+                {"checker": one["checker"], "validity": one["validity"], "findings": json.dumps(one["findings"])}
+                for one in told
+            ],
+        ),
+        "metrics": _rows(
+            "metrics",
+            [
+                {"checker": verdict.checker, "figure": figure, "value": float(value)}
+                for verdict in verdicts
+                for figure, value in verdict.figures.items()
+            ],
+        ),
+        "runs": _rows("runs", [row]),
+    }
+    for name, schema in SCHEMAS.items():
+        table = tables[name]
+        named = table.add_column(0, schema.field("run"), pa.array([batch] * table.num_rows, pa.string()))
+        _put(batch_path(store, name, suite, batch), pa.table(named.columns, schema=schema))
+    return True
+
+
+def read(store: Path, name: str) -> Stored:
+    """One table: the rows of every complete batch, by suite and batch."""
+    schema = SCHEMAS[name]
+    parts, faults = [], []
+    for path in _files(store, name):
+        found = _load(path, name)
+        if isinstance(found, Fault):
+            faults.append(found)
+            continue
+        marker = tables_path(store) / "runs" / path.parent.name / path.name
+        if not marker.exists():
+            faults.append(Fault(path, "its batch was cut short: there is none of this name in runs"))
+            continue
+        suite = path.parent.name.removeprefix("suite=")
+        parts.append(found.append_column("suite", pa.array([suite] * found.num_rows, pa.string())))
+    empty = schema.append(pa.field("suite", pa.string())).empty_table()
+    return Stored(pa.concat_tables([empty, *parts]), tuple(faults))
+
+
+def verify(store: Path) -> tuple[int, tuple[Fault, ...]]:
+    """Read every file whole. How many are good, and those that are not, among them what a complete batch lacks."""
+    good = 0
+    faults: list[Fault] = []
+    for name in SCHEMAS:
+        stored = read(store, name)
+        faults += stored.faults
+        good += len(_files(store, name)) - len(stored.faults)
+    for marker in _files(store, "runs"):
+        for name in SCHEMAS:
+            path = tables_path(store) / name / marker.parent.name / marker.name
+            if not path.exists():
+                faults.append(Fault(path, "is missing although its batch is complete"))
+    return good, tuple(faults)
+
+
+def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, pa.schema(list(SCHEMAS[name])[1:]))
+
+
+def _files(store: Path, name: str) -> list[Path]:
+    return sorted((tables_path(store) / name).glob("suite=*/*.parquet"))
+
+
+def _load(path: Path, name: str) -> pa.Table | Fault:
+    """The file's rows, or why it is not a file of ours. Only this file is read: its directory adds no column."""
+    expected = SCHEMAS[name]
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.schema_arrow.metadata or {}
+            for key, value in expected.metadata.items():
+                if metadata.get(key) != value:
+                    told = metadata.get(key, b"nothing").decode(errors="replace")
+                    return Fault(path, f"{key.decode()} is {told}, not {value.decode()}")
+            if not file.schema_arrow.equals(expected):
+                return Fault(path, f"its columns are not those of {name}")
+            return file.read()
+    except OSError as error:
+        return Fault(path, f"cannot be read: {error.strerror or str(error).splitlines()[0]}")
+    except pa.ArrowException as error:
+        return Fault(path, f"is not Parquet, or damaged: {str(error).splitlines()[0]}")
+
+
+def _put(target: Path, table: pa.Table) -> None:
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, part, compression="zstd")
+        os.replace(part, target)
+    except OSError as error:
+        raise StoreError.of("write", target, error) from error

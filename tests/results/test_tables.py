@@ -1,0 +1,111 @@
+"""The Parquet store: whole batches, readable by others, and no bad file passed over in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkers.verdict import Finding, Validity, Verdict
+from harness.cli import main
+from results import tables
+from results.layout import SCHEMAS, batch_path
+from results.lines import StoreError
+from results.rundir import RunDirectory
+from tests.results.conftest import make_run
+
+INVALID = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> RunDirectory:
+    run = make_run(tmp_path / "runs")
+    run.seal()
+    run.write_verdict([INVALID])
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path, ended: RunDirectory) -> Path:
+    assert tables.add_run(tmp_path / "store", "nightly", ended)
+    return tmp_path / "store"
+
+
+def test_a_run_comes_back_from_the_store_as_it_went_in(store: Path, ended: RunDirectory) -> None:
+    evidence = ended.load()
+    for name in ("history", "trace", "replicas", "replica_ends", "faults"):
+        stored = tables.read(store, name)
+        assert not stored.faults
+        assert stored.table.drop_columns(["run", "suite"]).equals(getattr(evidence, name)), name
+    (row,) = tables.read(store, "runs").table.to_pylist()
+    assert (row["suite"], row["run"], row["validity"], row["digest"]) == (
+        "nightly",
+        ended.name,
+        "invalid",
+        ended.digest(),
+    )
+    assert row["spec"] == ended.read_spec_text()
+    (figure,) = tables.read(store, "metrics").table.to_pylist()
+    assert (figure["checker"], figure["figure"], figure["value"]) == ("loss", "lost", 2.0)
+
+
+def test_pandas_reads_a_table_with_the_suite_as_a_column(store: Path, ended: RunDirectory) -> None:
+    frame = pd.read_parquet(store / "tables" / "v1" / "history")
+    assert set(frame["suite"]) == {"nightly"}
+    assert len(frame) == ended.load().history.num_rows
+
+
+def test_adding_a_run_twice_changes_nothing(store: Path, ended: RunDirectory) -> None:
+    assert not tables.add_run(store, "nightly", ended)
+    assert tables.read(store, "runs").table.num_rows == 1
+
+
+def test_a_batch_that_was_cut_short_does_not_count_and_is_named_until_it_is_added_again(
+    store: Path, ended: RunDirectory
+) -> None:
+    batch_path(store, "runs", "nightly", ended.name).unlink()
+    stored = tables.read(store, "history")
+    assert stored.table.num_rows == 0
+    assert [fault.path.name for fault in stored.faults] == [f"{ended.name}.parquet"]
+    assert tables.add_run(store, "nightly", ended)
+    assert tables.verify(store) == (len(SCHEMAS), ())
+
+
+def test_a_corrupt_a_foreign_and_a_missing_file_are_each_reported_by_name_and_skipped(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corrupt = batch_path(store, "trace", "nightly", ended.name)
+    corrupt.write_bytes(corrupt.read_bytes()[:-20])
+    foreign = batch_path(store, "history", "nightly", "someone-elses")
+    pq.write_table(pa.table({"a": [1]}), foreign)
+    missing = batch_path(store, "faults", "nightly", ended.name)
+    missing.unlink()
+    assert main(["store", "verify", "--store", str(store)]) == 3
+    told = capsys.readouterr().err
+    assert all(str(path) in told for path in (corrupt, foreign, missing))
+    assert len(told.splitlines()) == 3
+    assert tables.read(store, "history").table.num_rows == ended.load().history.num_rows
+
+
+def test_a_run_that_is_still_going_on_cannot_be_added(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    with pytest.raises(StoreError, match="only an ended run"):
+        tables.add_run(tmp_path, "nightly", run)
+
+
+@pytest.mark.parametrize("suite", ["../up", "", ".hidden", "a/b"])
+def test_a_suite_cannot_be_named_so_that_its_files_lie_elsewhere(
+    tmp_path: Path, ended: RunDirectory, suite: str
+) -> None:
+    with pytest.raises(StoreError, match="suite"):
+        tables.add_run(tmp_path, suite, ended)
+
+
+def test_the_command_adds_and_lists(tmp_path: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--store", str(tmp_path / "other")]
+    assert main(["store", "add", str(ended.path), "--suite", "docker", *at]) == 0
+    assert main(["store", "ls", *at]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"docker  {ended.name}  invalid"
