@@ -106,6 +106,47 @@ class RaiseMinIsr(Fault):
             site.count("raised")
 
 
+@dataclass(frozen=True, slots=True)
+class ControlledRestart(Fault):
+    """Tell brokers to leave, one after the other, and start them again: each is down until the fault heals.
+
+    A broker that leaves hands its leadership over, flushes, and comes back as one that may have lost nothing.
+    """
+
+    name: ClassVar[str] = "controlled-restart"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("stopped",)
+
+    nodes: tuple[str, ...] = ("any",)
+
+    async def inject(self, site: Site) -> None:
+        """Stop every node."""
+        for node in await site.find(self.nodes):
+            await site.stop(node)
+
+
+@dataclass(frozen=True, slots=True)
+class RollingRestart(Fault):
+    """Restart every broker in turn, in an order drawn, each told to leave and started before the next."""
+
+    name: ClassVar[str] = "rolling-restart"
+    family: ClassVar[str] = "admin"
+    ends_by_itself: ClassVar[bool] = True
+    decisive: ClassVar[tuple[str, ...]] = ("stopped",)
+
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Once around."""
+        brokers = list(site.cluster.brokers)
+        site.random.shuffle(brokers)
+        for broker in brokers:
+            start = await site.stop(broker)
+            await site.sleep(site.random.uniform(0.0, 0.3) * self.patience_ms / 1000)
+            await start()
+            await site.sleep(site.random.uniform(0.2, 1.0) * self.patience_ms / 1000)
+
+
 async def _move(site: Site, partition: int) -> tuple[str, ...]:
     """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done."""
     admin = site.cluster.admin

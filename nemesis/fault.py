@@ -235,6 +235,10 @@ class Site:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
         return await self._stop(node, lambda: self.cluster.kill(node))
 
+    async def stop(self, node: str) -> Callable[[], Awaitable[None]]:
+        """Tell a process to leave; it starts again as after `kill`."""
+        return await self._stop(node, lambda: self.cluster.stop(node))
+
     async def power_off(self, node: str, keep: Keep) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses writes that were not synced."""
         return await self._stop(node, lambda: self.cluster.power_off(node, keep))

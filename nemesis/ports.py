@@ -120,8 +120,12 @@ class Cluster(Protocol):
     async def kill(self, node: str) -> Evidence:
         """End the process at once (SIGKILL); what it wrote stays. Evidence: `killed` (1 if it was alive)."""
 
+    async def stop(self, node: str) -> Evidence:
+        """Tell the process to leave (SIGTERM) and wait until it has. Evidence: `stopped` (1 if it left by itself)."""
+
     async def start(self, node: str) -> None:
-        """Start the process of a node that is down; returns once the process runs, not once it is ready."""
+        """Start the process of a node that is down; returns once the process runs, not once it is ready.
+        One that has been told to leave is waited for first."""
 
     async def power_off(self, node: str, keep: Keep) -> Evidence:
         """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`."""

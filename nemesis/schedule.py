@@ -17,7 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemesis.admin import CancelReassignment, ElectPreferred, RaiseMinIsr, Reassign
+from nemesis.admin import (
+    CancelReassignment,
+    ControlledRestart,
+    ElectPreferred,
+    RaiseMinIsr,
+    Reassign,
+    RollingRestart,
+)
 from nemesis.choreography import (
     DeafLeader,
     HiddenCommit,
@@ -53,6 +60,8 @@ FAULTS: Mapping[str, type[Fault]] = {
         CancelReassignment,
         ElectPreferred,
         RaiseMinIsr,
+        ControlledRestart,
+        RollingRestart,
         QuickSuccession,
         PowerLossAll,
         FsyncLies,

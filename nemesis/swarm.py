@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from nemesis.admin import CancelReassignment, ElectPreferred, RaiseMinIsr, Reassign
+from nemesis.admin import (
+    CancelReassignment,
+    ControlledRestart,
+    ElectPreferred,
+    RaiseMinIsr,
+    Reassign,
+    RollingRestart,
+)
 from nemesis.choreography import (
     DeafLeader,
     HiddenCommit,
@@ -285,6 +292,8 @@ def _admin(random: Random, ground: Ground, character: Character) -> Fault:
             CancelReassignment(partition, ground.patience_s * 1000),
             ElectPreferred(partition),
             RaiseMinIsr(),
+            ControlledRestart((_broker(random, ground, character),)),
+            RollingRestart(ground.patience_s * 1000),
         )
     )
 

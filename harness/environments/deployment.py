@@ -246,6 +246,10 @@ class MachineDeployment:
         """SIGKILL."""
         return await self._end(node, "kill")
 
+    async def stop(self, node: str) -> Evidence:
+        """SIGTERM, and wait."""
+        return await self._end(node, "stop")
+
     async def start(self, node: str) -> None:
         """Start a node that is down, on the disk it left."""
         await self._station(node).alone(self._start)
@@ -337,7 +341,7 @@ class MachineDeployment:
             return await station.ask(*command)
 
         told = await self._station(node).alone(end)
-        names = ("killed", "unsynced_bytes", "lost_bytes", "lost_files", "lost_names")
+        names = ("stopped", "killed", "unsynced_bytes", "lost_bytes", "lost_files", "lost_names")
         return {name: told[name] for name in names if name in told}
 
     async def _tell(self, nodes: Sequence[str]) -> dict[str, Mapping[str, Mapping[str, int]]]:

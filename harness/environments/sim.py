@@ -37,6 +37,8 @@ from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality, Means
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+STOP_LOOK_S = 0.05
+"""How often it is looked whether a process that was told to leave has."""
 STRIKE_SHARE = 0.5
 STRIKE_EFFECTS_MAX = 8
 STRIKE_WITHIN_S = 0.02
@@ -89,6 +91,12 @@ class _Machine:
     lies_before: int = 0
     offset_before_ns: int | None = None
     """Offset of the clock before it was bent; None while it is true."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """What tells the process that runs to leave."""
+    leaving: int = 0
+    """The incarnation that was told to."""
+    left: int = 0
+    """The last incarnation that did."""
 
 
 class SimDeployment:
@@ -256,12 +264,14 @@ class SimDeployment:
     async def start(self, node: str) -> None:
         """Start a node that is down, on the disk it left. Raises ConfigError for properties it cannot read."""
         machine = self._machine(node)
+        await self._until_left(machine)
         if machine.node.alive:
             return
         config = NodeConfig.parse(machine.properties)
         machine.node.on_exit = lambda exit: self._take_exit(machine, exit)
         machine.node.on_error = lambda text: self._take_log(machine, text)
         incarnation = machine.node.incarnation + 1
+        stopping = machine.stopping = asyncio.Event()
 
         async def main() -> None:
             process = machine.node.loop
@@ -271,9 +281,27 @@ class SimDeployment:
                 trace=lambda event: self._take_trace(node, event) if process.alive else None,
                 log=lambda line: self._take_log(machine, line) if process.alive else None,
             )
-            await run_node(config, doors, asyncio.Event())
+            await run_node(config, doors, stopping)
 
         machine.node.start(main)
+
+    async def stop(self, node: str) -> Evidence:
+        """Set the event that a real process sets upon SIGTERM; one that is frozen sees it when it thaws."""
+        machine = self._machine(node)
+        incarnation = machine.node.incarnation
+        if not machine.node.alive:
+            return {"stopped": 0.0}
+        if machine.leaving != incarnation:
+            machine.leaving = incarnation
+            machine.node.loop.call_soon(machine.stopping.set)
+        await self._until_left(machine)
+        return {"stopped": float(machine.left == incarnation)}
+
+    async def _until_left(self, machine: _Machine) -> None:
+        while True:
+            if not machine.node.alive or machine.leaving != machine.node.incarnation:
+                return
+            await asyncio.sleep(STOP_LOOK_S)
 
     async def power_off(self, node: str, keep: Keep) -> Evidence:
         """End the process and drop unsynced writes; the machine is off until `start`."""
@@ -356,6 +384,9 @@ class SimDeployment:
         self._tell(self._listener.on_trace, self._world.now_ns, node, event)
 
     def _take_exit(self, machine: _Machine, exit: Exit) -> None:
+        if exit.error is None and machine.leaving == machine.node.incarnation:
+            machine.left = machine.leaving
+            return
         self._exits.append(Crash(exit.node, exit.time_ns, exit.text))
         self._take_log(machine, exit.text)
 

@@ -98,6 +98,12 @@ class FakeCluster:
         self.down.add(node)
         return {"killed": killed}
 
+    async def stop(self, node: str) -> Evidence:
+        self.calls.append(f"stop {node}")
+        stopped = float(node not in self.down)
+        self.down.add(node)
+        return {"stopped": stopped}
+
     async def start(self, node: str) -> None:
         self.calls.append(f"start {node}")
         self.down.discard(node)

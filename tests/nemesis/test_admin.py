@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from nemesis.admin import CancelReassignment, ElectPreferred, RaiseMinIsr, Reassign
+from nemesis.admin import CancelReassignment, ControlledRestart, ElectPreferred, RaiseMinIsr, Reassign, RollingRestart
 from nemesis.fault import Fault, Grips, Site
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
@@ -95,3 +95,18 @@ def test_a_raised_minimum_is_lowered_to_what_the_run_has_and_never_below() -> No
     cluster = FakeCluster()
     carried_out(RaiseMinIsr(), cluster)
     assert cluster.calls == ["configure t min.insync.replicas=3", "configure t min.insync.replicas=2"]
+
+
+def test_a_rolling_restart_stops_a_broker_only_when_the_one_before_is_started() -> None:
+    cluster = FakeCluster()
+    site = carried_out(RollingRestart(), cluster)
+    stopped = [call.split()[1] for call in cluster.calls[::2]]
+    assert sorted(stopped) == ["b1", "b2", "b3"]
+    assert cluster.calls == [f"{step} {broker}" for broker in stopped for step in ("stop", "start")]
+    assert site.evidence == {"stopped": 3.0}
+
+
+def test_a_broker_told_to_leave_is_down_until_the_fault_heals() -> None:
+    cluster = FakeCluster()
+    carried_out(ControlledRestart(("b2",)), cluster)
+    assert cluster.calls == ["stop b2", "start b2"]

@@ -1,0 +1,45 @@
+"""Each of an administrator's faults bites in a simulated cluster; the full protocol and its liveness withstand it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.run import run_in_simulation
+from harness.spec import parse
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"fault": "reassign"},
+        {"fault": "cancel-reassignment"},
+        {"fault": "raise-min-isr"},
+        {"fault": "controlled-restart", "nodes": ["leader/0"]},
+        {"fault": "rolling-restart"},
+    ],
+    ids=lambda fault: fault["fault"],
+)
+@pytest.mark.parametrize("brokers", [3, 5])
+def test_an_administrators_fault_bites_and_nothing_is_lost(fault: dict[str, Any], brokers: int) -> None:
+    outcome = run_in_simulation(
+        parse({"seed": 5, "brokers": brokers, "time_limit": "25s", "faults": [{"at": "2s", "for": "20s", **fault}]})
+    )
+    assert [(verdict.checker, verdict.findings) for verdict in outcome.verdicts if verdict.findings] == []
+    assert outcome.validity is Validity.VALID
+    assert [injection.bit for injection in outcome.injections] == [True]
+
+
+def test_leadership_that_a_restart_moved_is_moved_back_by_a_preferred_election() -> None:
+    restart = {"at": "2s", "for": "2s", "fault": "controlled-restart", "nodes": ["leader/0"]}
+    election = {"at": "12s", "for": "1s", "fault": "elect-preferred", "partition": 0}
+    outcome = run_in_simulation(parse({"seed": 5, "time_limit": "20s", "faults": [restart, election]}))
+    assert outcome.validity is Validity.VALID
+    assert [injection.evidence for injection in outcome.injections] == [{"stopped": 1.0}, {"elected": 1.0}]
+
+
+def test_a_replica_put_back_after_two_faults_wanted_to_move_it_leaves_every_replica_in_place() -> None:
+    """Seed 5 of the family alone: two moves overlapped, and the later one put back what the earlier had left."""
+    assert run_in_simulation(parse({"seed": 5, "time_limit": "30s", "faults": ["admin"]})).validity is Validity.VALID
