@@ -17,8 +17,8 @@ UNKNOWN = -1
 """The leader epoch of a record that the trace does not tell of. It is never held against anybody."""
 
 _COLUMNS = (
-    "time_ns", "node", "kind", "topic", "partition", "leader", "leader_epoch", "broker", "offset", "log_end",
-    "high_watermark", "members", "detail",
+    "time_ns", "node", "kind", "topic", "partition", "leader", "leader_epoch", "partition_epoch", "broker",
+    "offset", "log_end", "high_watermark", "members", "detail",
 )  # fmt: skip
 
 
@@ -33,6 +33,7 @@ class Event:
     partition: int
     leader: int
     leader_epoch: int
+    partition_epoch: int
     broker: int
     offset: int
     log_end: int
@@ -77,6 +78,9 @@ class Followed:
     """As the controller last decided; None before it has."""
     elr: frozenset[int] = frozenset()
     min_isr: int = 1
+    """As the controller last decided; a leader goes by what held at the partition epoch that it knows."""
+    min_isr_at: dict[int, int] = field(default_factory=dict)
+    """From which partition epoch on which minimum held, in the order of the epochs."""
     starts: dict[str, int] = field(default_factory=dict)
     """Leader epoch start offset of each node's latest leadership."""
     high_watermarks: dict[str, int] = field(default_factory=dict)
@@ -245,8 +249,9 @@ def _high_watermark(partition: Followed, event: Event, _: CheckSettings) -> None
         _breach(partition, event, "high-watermark-fell", after, moved, f"it had been {was} in the same leadership")
     partition.high_watermarks[event.node] = after
     with_quorum = f"{moved} with the quorum {_names(quorum)}"
-    if len(quorum) < partition.min_isr:
-        lacking = f"min.insync.replicas asks for {partition.min_isr}"
+    minimum = _min_isr_known_to(partition, event)
+    if len(quorum) < minimum:
+        lacking = f"min.insync.replicas asks for {minimum}"
         _breach(partition, event, "quorum-too-small", before, with_quorum, lacking)
     if partition.isr is not None and event.leader_epoch == partition.leader_epoch:
         expected = partition.isr | partition.elr
@@ -264,6 +269,13 @@ def _high_watermark(partition: Followed, event: Event, _: CheckSettings) -> None
         partition.committed.append(log[offset])
         partition.committed_ns.append(event.time_ns)
         partition.committed_in.append(event.leader_epoch)
+
+
+def _min_isr_known_to(partition: Followed, event: Event) -> int:
+    """The minimum at the partition epoch in which the event's node acted. A change of the minimum moves that epoch, so
+    that a leader which has not read of it yet is known by the one it still names."""
+    known = [minimum for epoch, minimum in partition.min_isr_at.items() if epoch <= event.partition_epoch]
+    return known[-1] if known else partition.min_isr
 
 
 def _counted_rightly(partition: Followed, event: Event, node: str, before: int, after: int, moved: str) -> None:
@@ -330,6 +342,8 @@ def _partition_changed(partition: Followed, event: Event, settings: CheckSetting
     replicas = _integers(detail, "replicas")
     minimum = detail.get("min_isr", settings.min_insync_replicas)
     partition.min_isr = min(minimum, len(replicas) or minimum) if isinstance(minimum, int) else 1
+    if partition.min_isr not in tuple(partition.min_isr_at.values())[-1:]:
+        partition.min_isr_at[event.partition_epoch] = partition.min_isr
     before = partition.isr
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1

@@ -161,6 +161,15 @@ def test_the_high_watermark_needs_min_isr_members() -> None:
     assert kinds([*one_replica, appended(2, "b1", 0, 5), moved(3, "b1", 0, 5, (1,))]) == []
 
 
+def test_a_leader_is_held_to_the_minimum_of_the_partition_epoch_that_it_knows() -> None:
+    born = [BORN[0] | {"partition_epoch": 4}, BORN[1]]
+    raised = changed(2.5, 1, 1, (1, 2), min_isr=3) | {"partition_epoch": 5}
+    before = [*born, *(appended(2, node, 0, 5) for node in ("b1", "b2")), raised]
+    ignorant, informed = ({**moved(3, "b1", 0, 5, (1, 2)), "partition_epoch": epoch} for epoch in (4, 5))
+    assert "quorum-too-small" not in kinds([*before, ignorant])
+    assert "quorum-too-small" in kinds([*before, informed])
+
+
 def test_the_quorum_holds_the_controllers_isr_for_the_leader_in_office() -> None:
     without_3 = [*(appended(2, node, 0, 5) for node in ("b1", "b2")), moved(3, "b1", 0, 5, (1, 2))]
     assert kinds([*BORN, *without_3]) == ["quorum-not-superset"]
