@@ -348,7 +348,13 @@ def _partition_changed(partition: Followed, event: Event, settings: CheckSetting
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1
         _leads(partition, event, f"b{event.leader}")
-        if before is not None and event.leader not in before | partition.elr and not settings.unclean_election:
+        # A reassignment completes in the very change that a leader asked for: whom it proposed, it also waits for.
+        proposed = isr if detail.get("reason") == "alter_partition" else frozenset[int]()
+        if (
+            before is not None
+            and event.leader not in before | partition.elr | proposed
+            and not settings.unclean_election
+        ):
             held = f"the ISR was {_names(before)} and the ELR {_names(partition.elr)}"
             elected = f"b{event.leader} was elected in leader epoch {event.leader_epoch} {_at(event)}"
             _breach(partition, event, "unclean-election", UNKNOWN, elected, held)

@@ -154,6 +154,12 @@ def test_only_isr_and_elr_are_elected_unless_the_topic_allows_it() -> None:
     assert kinds([*COMMITTED, changed(4, 1, 1, (1,), elr=(3,)), changed(5, 3, 2, (3,))]) == []
 
 
+def test_a_replica_that_its_leader_proposes_may_be_elected_in_the_change_that_completes_a_reassignment() -> None:
+    without_3 = [*COMMITTED, changed(4, 1, 1, (1, 2))]
+    assert kinds([*without_3, changed(5, 3, 2, (2, 3), reason="alter_partition")]) == []
+    assert kinds([*without_3, changed(5, 3, 2, (2, 3), reason="fenced")]) == ["unclean-election"]
+
+
 def test_the_high_watermark_needs_min_isr_members() -> None:
     alone = [*BORN, changed(2, 1, 1, (1,), elr=(2,)), appended(2, "b1", 0, 5), moved(3, "b1", 0, 5, (1,))]
     assert "quorum-too-small" in kinds(alone)
