@@ -91,7 +91,7 @@ def _parser() -> _Parser:
     _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
     _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
     _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
-    _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, verify"))
+    _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, show …"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
     torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
@@ -157,8 +157,17 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     add.add_argument("directories", nargs="+", type=Path, metavar="RUN_DIR", help="a run to add")
     add.add_argument("--suite", default="added", metavar="NAME", help="the suite they belong to (added)")
     ls = commands.add_parser("ls", help="list the runs in the tables")
+    show = commands.add_parser("show", help="what a suite or a run holds")
+    show.add_argument("name", metavar="SUITE|RUN", help="its exact name, or SUITE/RUN")
+    export = commands.add_parser("export", help="write a stored run as a run directory")
+    export.add_argument("name", metavar="RUN", help="its exact name, or SUITE/RUN")
+    export.add_argument("target", type=Path, metavar="DIR", help="where to; must not be there yet")
+    rm = commands.add_parser("rm", help="remove suites or runs from the tables; run directories stay")
+    rm.add_argument("names", nargs="+", metavar="SUITE|RUN", help="an exact name, or SUITE/RUN")
+    rm.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     verify = commands.add_parser("verify", help="read every file, and name those that are not as they should be")
-    for command, name in ((add, "add"), (ls, "ls"), (verify, "verify")):
+    named = {"add": add, "ls": ls, "show": show, "export": export, "rm": rm, "verify": verify}
+    for name, command in named.items():
         _add_store(command)
         command.set_defaults(command=_store, action=name)
 
@@ -366,6 +375,12 @@ def _store(options: argparse.Namespace) -> int:
     try:
         if options.action == "add":
             return storing.add(store, options.suite, options.directories)
+        if options.action == "show":
+            return storing.show(store, options.name)
+        if options.action == "export":
+            return storing.export(store, options.name, options.target)
+        if options.action == "rm":
+            return storing.rm(store, options.names, dry_run=options.dry_run)
         return storing.ls(store) if options.action == "ls" else storing.verify(store)
     except StoreError as error:
         print(error, file=sys.stderr)

@@ -1,6 +1,7 @@
-"""`faultline store`: add ended runs to the Parquet store, list them, and verify its files.
+"""`faultline store`: add ended runs to the Parquet store, list, show, export and remove them, and verify its files.
 
-Exit codes: 0 · 3 when a file of the store had to be left out, each named on standard error, or a run cannot be added.
+Exit codes: 0 · 3 when a file of the store had to be left out, each named on standard error, or when what was asked for
+is not there or cannot be done.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from results import tables
+from checkers.verdict import Validity
+from results import stored, tables
+from results.lines import StoreError
 from results.rundir import RunDirectory
 
 FINE, LEFT_OUT = 0, 3
@@ -29,6 +32,62 @@ def ls(store: Path) -> int:
     for row in stored.table.select(["suite", "run", "validity"]).to_pylist():
         print(f"{row['suite']}  {row['run']}  {row['validity'] or 'not checked'}")
     return _name(stored.faults)
+
+
+def show(store: Path, name: str) -> int:
+    """What is stored of a suite, failures first, or of a run. Raises StoreError."""
+    found = stored.find(store, name)
+    if found.run:
+        _show_run(stored.read_run(store, found))
+        return FINE
+    runs = tables.read(store, "runs")
+    rows = [row for row in runs.table.to_pylist() if row["suite"] == found.suite]
+    print(f"suite {found.suite}: {len(rows)} runs, {stored.tally([row['validity'] for row in rows]) or 'none whole'}")
+    order = {"invalid": 0, "unknown": 1, None: 2, "valid": 3}
+    for row in sorted(rows, key=lambda row: (order.get(row["validity"], 2), row["run"])):
+        print(f"{row['validity'] or 'not checked':<11}  seed {row['seed']:<6}  {row['run']}")
+    return _name(fault for fault in runs.faults if fault.path.parent.name == f"suite={found.suite}")
+
+
+def _show_run(run: stored.StoredRun) -> None:
+    status, evidence = run.status, run.evidence
+    print(f"run      {run.name}\nsuite    {run.suite}\nverdict  {run.row['validity'] or 'not checked'}")
+    print(f"spec     {status.name}, seed {status.seed}\nstarted  {status.started}, faultline {status.version}")
+    if status.state != "finished":
+        print(f"state    {status.state}")
+    if run.row["digest"]:
+        print(f"digest   {run.row['digest']}")
+    for name in ("history", "trace", "replicas", "faults"):
+        print(f"{name:<8} {getattr(evidence, name).num_rows} rows")
+    for verdict in run.verdicts:
+        print(f"{verdict.validity:<8} {verdict.checker}")
+        for finding in verdict.findings if verdict.validity is not Validity.VALID else ():
+            print("\n".join(f"    {line}" for line in (finding.kind, *finding.lines)))
+
+
+def export(store: Path, name: str, target: Path) -> int:
+    """Write a stored run as a run directory. Raises StoreError."""
+    found = stored.find(store, name)
+    if not found.run:
+        raise StoreError(f"{name!r} is a suite; export one of its runs: {found.suite}/RUN")
+    print(stored.export(store, found, target).path)
+    return FINE
+
+
+def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
+    """Remove what is named. Every name is looked up before anything is removed. Raises StoreError."""
+    everything = [stored.find(store, name) for name in dict.fromkeys(names)]
+    for found in everything:
+        stored.refuse_to_split(found)
+    for found in everything:
+        runs = sum(len(batch.runs) for batch in found.batches)
+        what = f"run {found.name}" if found.run else f"suite {found.suite} with {runs} {'run' if runs == 1 else 'runs'}"
+        if dry_run:
+            print(f"would remove {what}")
+            continue
+        files = sum(1 for _ in stored.remove(store, found))
+        print(f"removed {what}: {files} files")
+    return FINE
 
 
 def verify(store: Path) -> int:

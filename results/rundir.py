@@ -110,6 +110,32 @@ class RunDirectory:
         run._status = run.status()
         return run
 
+    @classmethod
+    def restore(
+        cls,
+        path: Path,
+        status: Status,
+        spec: str,
+        evidence: RunEvidence,
+        verdicts: Sequence[Verdict],
+        digest: str | None,
+    ) -> Self:
+        """Write down a run that was kept elsewhere, sealed, in the empty directory `path`.
+
+        The nodes' files and the digest's trail are not among what is kept: it is judged and brought back without them.
+        """
+        run = cls(path)
+        if spec:
+            run.write_spec(spec)
+        run.write_settings(evidence.settings)
+        run.write_recovery(evidence.recovery)
+        run._save_tables(evidence)
+        run.write_digest(digest)
+        if verdicts:
+            run.write_verdict(verdicts)
+        run._save_status(status)
+        return run
+
     @property
     def name(self) -> str:
         """The directory's own name, such as `20261121T001500-append-seed7`."""
@@ -271,6 +297,10 @@ class RunDirectory:
             if writer is not None:
                 writer.close()
         evidence = self.load()
+        self._save_tables(evidence)
+        return evidence
+
+    def _save_tables(self, evidence: RunEvidence) -> None:
         tables = {
             "history": evidence.history,
             "trace": evidence.trace,
@@ -283,7 +313,6 @@ class RunDirectory:
             if not target.exists():
                 self._replace_with(target, partial(pq.write_table, table, compression="zstd"))
             (self.path / f"{name}.jsonl").unlink(missing_ok=True)
-        return evidence
 
     def close(self) -> None:
         """Flush and release the files; what is not sealed stays as lines. Closing twice changes nothing."""
@@ -329,7 +358,7 @@ class RunDirectory:
                 found.append(self._gap_of_lines(name))
         if not (self.path / "settings.json").exists():
             found.append("settings.json is missing: judged by the default settings")
-        if not self.nodes_path.is_dir():
+        if not self.nodes_path.is_dir() and not self._table("replica_ends", REPLICA_ENDS, REPLICA_ENDS.empty_table):
             found.append("no replica logs were collected")
         return tuple(gap for gap in found if gap)
 

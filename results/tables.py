@@ -98,7 +98,7 @@ def read(store: Path, name: str) -> Stored:
     schema = SCHEMAS[name]
     parts, faults = [], []
     for path in _files(store, name):
-        found = _load(path, name)
+        found = load(path, name)
         if isinstance(found, Fault):
             faults.append(found)
             continue
@@ -136,7 +136,7 @@ def _files(store: Path, name: str) -> list[Path]:
     return sorted((tables_path(store) / name).glob("suite=*/*.parquet"))
 
 
-def _load(path: Path, name: str) -> pa.Table | Fault:
+def load(path: Path, name: str) -> pa.Table | Fault:
     """The file's rows, or why it is not a file of ours. Only this file is read: its directory adds no column."""
     expected = SCHEMAS[name]
     try:

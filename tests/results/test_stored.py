@@ -1,0 +1,176 @@
+"""Suites and runs by their exact names: shown, given back, removed whole, and no name reaches anything else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkers.verdict import Finding, Validity, Verdict
+from harness.cli import main
+from results import stored, tables
+from results.layout import SCHEMAS, batch_path, tables_path
+from results.lines import StoreError
+from results.report import write_report
+from results.rundir import RunDirectory
+from tests.results.conftest import make_run
+
+INVALID = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> RunDirectory:
+    run = make_run(tmp_path / "runs")
+    run.seal()
+    run.write_verdict([INVALID])
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path, ended: RunDirectory) -> Path:
+    tables.add_run(tmp_path / "store", "nightly", ended)
+    return tmp_path / "store"
+
+
+def files(store: Path) -> list[str]:
+    return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+def together(store: Path, suite: str, first: RunDirectory) -> None:
+    """Store a batch of two runs, as a suite does."""
+    tables.add_run(store, suite, first)
+    for name in SCHEMAS:
+        path = batch_path(store, name, suite, first.name)
+        one = tables.load(path, name)
+        other = one.set_column(0, one.schema.field("run"), pa.array(["other"] * one.num_rows, pa.string()))
+        pq.write_table(pa.concat_tables([one, other]).replace_schema_metadata(one.schema.metadata), path)
+
+
+def test_a_run_is_shown_with_its_verdict_and_what_was_found(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", "show", ended.name, "--store", str(store)]) == 0
+    told = capsys.readouterr().out
+    assert "verdict  invalid" in told
+    assert "invalid  loss\n    lost-append\n    one line\n" in told
+    assert "history  1200 rows" in told
+
+
+def test_a_suite_is_shown_with_its_failures_first(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = ended.path.with_name("20000101T000000-first-by-name")
+    shutil.copytree(ended.path, fine)
+    RunDirectory.open(fine).write_verdict([Verdict("loss", Validity.VALID)])
+    tables.add_run(store, "nightly", RunDirectory.open(fine))
+    assert main(["store", "show", "nightly", "--store", str(store)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "suite nightly: 2 runs, 1 invalid, 1 valid"
+    assert [line.split()[0] for line in lines[1:]] == ["invalid", "valid"]
+
+
+def test_an_exported_run_is_the_run_that_was_added(store: Path, ended: RunDirectory, tmp_path: Path) -> None:
+    assert main(["store", "export", ended.name, str(tmp_path / "back"), "--store", str(store)]) == 0
+    back = RunDirectory.open(tmp_path / "back")
+    before, after = ended.load(), back.load()
+    for name in ("history", "trace", "replicas", "replica_ends", "faults", "settings"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert dict(after.recovery) == dict(before.recovery)
+    assert back.verdicts() == ended.verdicts()
+    assert (back.read_spec_text(), back.digest()) == (ended.read_spec_text(), ended.digest())
+    assert back.gaps() == ()
+    assert write_report(back).exists()
+    assert main(["store", "export", ended.name, str(tmp_path / "back"), "--store", str(store)]) == 3
+
+
+def test_a_removed_suite_leaves_nothing_and_says_what_went(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables.add_run(store, "weekly", ended)
+    assert main(["store", "rm", "weekly", "--store", str(store)]) == 0
+    assert capsys.readouterr().out == f"removed suite weekly with 1 run: {len(SCHEMAS)} files\n"
+    assert not list(tables_path(store).glob("*/suite=weekly"))
+    assert tables.verify(store) == (len(SCHEMAS), ())
+    assert ended.path.is_dir()
+
+
+def test_a_dry_run_removes_nothing(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(store)
+    assert main(["store", "rm", "nightly", "--dry-run", "--store", str(store)]) == 0
+    assert capsys.readouterr().out == "would remove suite nightly with 1 run\n"
+    assert files(store) == before
+
+
+@pytest.mark.parametrize("survived", range(1, len(SCHEMAS)))
+def test_a_removal_killed_halfway_leaves_no_run_that_counts_and_is_finished_by_the_same_command(
+    store: Path, ended: RunDirectory, survived: int
+) -> None:
+    removal = stored.remove(store, stored.find(store, ended.name))
+    gone = [next(removal) for _ in range(survived)]
+    assert gone[0] == batch_path(store, "runs", "nightly", ended.name)
+    assert all(tables.read(store, name).table.num_rows == 0 for name in SCHEMAS)
+    _, faults = tables.verify(store)
+    assert len(faults) == len(SCHEMAS) - survived
+    assert main(["store", "rm", ended.name, "--store", str(store)]) == 0
+    assert files(store) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["night", "nightly*", "*", "", "/", ".", "../store", "nightly/..", "../../etc/passwd", "runs/nightly"]
+)
+def test_only_an_exact_name_removes_anything(store: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(store)
+    assert main(["store", "rm", name, "--store", str(store)]) == 3
+    told = capsys.readouterr()
+    assert told.err.startswith(f"{name!r}: no suite and no run of this name is stored in ")
+    assert told.err.count("\n") == 1
+    assert files(store) == before
+
+
+def test_a_name_that_fits_two_runs_is_refused_with_the_names_to_choose_from(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables.add_run(store, "weekly", ended)
+    before = files(store)
+    assert main(["store", "rm", ended.name, "--store", str(store)]) == 3
+    assert f"say which: nightly/{ended.name}, weekly/{ended.name}" in capsys.readouterr().err
+    assert files(store) == before
+    assert main(["store", "rm", f"weekly/{ended.name}", "--store", str(store)]) == 0
+    assert {batch.suite for batch in stored.batches(store)} == {"nightly"}
+
+
+def test_a_run_stored_together_with_others_is_not_taken_out_alone(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    together(store, "pair", ended)
+    before = files(store)
+    assert main(["store", "rm", "nightly", "other", "--store", str(store)]) == 3
+    assert "in one batch with 1 other run; only the whole suite pair/ can be removed" in capsys.readouterr().err
+    assert files(store) == before
+    assert stored.read_run(store, stored.find(store, "other")).evidence.history.num_rows == 1200
+    assert main(["store", "rm", "pair", "--store", str(store)]) == 0
+
+
+def test_nothing_behind_a_link_is_removed(store: Path, tmp_path: Path) -> None:
+    inside = tables_path(store) / "history" / "suite=nightly"
+    outside = tmp_path / "elsewhere"
+    shutil.move(inside, outside)
+    inside.symlink_to(outside)
+    before = files(outside)
+    with pytest.raises(StoreError, match="is a link"):
+        list(stored.remove(store, stored.find(store, "nightly")))
+    assert files(outside) == before
+
+
+def test_what_cannot_be_read_back_is_one_line(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = batch_path(store, "trace", "nightly", ended.name)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main(["store", "show", ended.name, "--store", str(store)]) == 3
+    told = capsys.readouterr().err
+    assert str(path) in told
+    assert told.count("\n") == 1
