@@ -3,6 +3,7 @@
     <20-digit offset>.log       a segment, named after its first offset (Kafka's format, nothing of ours in it)
     <20-digit offset>.snapshot  producer state before that offset
     leader-epoch-checkpoint     the epoch cache, in Kafka's format
+    log-start-checkpoint        where the log starts, once that has been moved (`log_start.py`)
     clean-shutdown              there only between a clean close and the next open: where the log ended
 
 What a caller may rely on:
@@ -12,23 +13,30 @@ What a caller may rely on:
   least what was flushed and not cut since. A cut that was not flushed may be undone: then the old tail is back, just
   as it was, and replication finds it divergent once more.
 - Epoch cache and producer table always equal those made from the batches alone, except that the cache may end in one
-  epoch without batches, entered by `assign_epoch`; it is forgotten when the log is closed.
+  epoch without batches, entered by `assign_epoch`; it is forgotten when the log is closed. A start that moves takes
+  batches away, but no producer's state: their retries must still be known (KAFKA-7190).
+- Once `advance_start` has returned, no crash brings back anything below that start. Only cutting the log below its
+  start lowers it, as in Kafka.
 
 Recovery: after a clean close the end, the checkpoint and the newest snapshot are believed, and rebuilt from the
 batches if torn or missing. Otherwise none of them is: every batch is checked from the first, the log ends before the
 first that is damaged or out of place, and the rest is made anew. A checkpoint can survive a power loss that undid the
-cut it was written after, and an epoch cache that contradicts the log hides divergence. That is why.
+cut it was written after, and an epoch cache that contradicts the log hides divergence. That is why. One snapshot is
+believed all the same, that of the segment the log-start checkpoint names: it is synced before the checkpoint, and below
+the start nothing is ever cut. A log found to end below its start lost what was to be deleted anyway, and more; it goes
+on, empty, at its start.
 
-Two orders matter when files lose their unsynced writes independently of each other, and are kept here: a segment whose
-own cut is unsynced is synced before the next one is created, or the old tail could come back and join on to it; and
-removed segments are gone for good before anything is written where they were.
+Three orders matter when files lose their unsynced writes independently of each other, and are kept here: a segment
+whose own cut is unsynced is synced before the next one is created, or the old tail could come back and join on to it;
+removed segments are gone for good before anything is written where they were; and a segment is removed from the start
+only when snapshot and checkpoint that stand for it are on disk.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import EIO
 
@@ -36,11 +44,14 @@ from images.broker.batch import CorruptBatch, Header, check, parse, records
 from images.broker.doors import Files
 from images.broker.epochs import UNDEFINED, EpochCache
 from images.broker.files import TEMPORARY_SUFFIX, read_whole, write_durably
+from images.broker.log_start import LogStart, read_log_start, write_log_start
 from images.broker.producers import ProducerTable, record
-from images.broker.segment import Segment, base_offset_of
+from images.broker.retention import SegmentSummary
+from images.broker.segment import Segment, base_offset_of, segment_name
 from images.broker.snapshots import Snapshots
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+LOG_START_CHECKPOINT = "log-start-checkpoint"
 CLEAN_SHUTDOWN = "clean-shutdown"
 NEVER = (1 << 63) - 1
 RECENT_TABLE_EVERY = 64
@@ -62,6 +73,8 @@ class LogConfig:
 
     segment_bytes: int = 1 << 30
     """A batch that would make a segment larger goes to a new one."""
+    segment_ms: int = NEVER
+    """So does one that is so much younger, by its timestamp, than the first batch of the segment."""
     flush_interval_messages: int = NEVER
     """Sync after so many records (Kafka's `flush.messages`)."""
     max_batch_bytes: int = 1_048_588
@@ -103,6 +116,10 @@ class Log:
         self._log_line = log_line
         self._snapshots = Snapshots(files, directory)
         self._segments: list[Segment] = []
+        self._before = ProducerTable()
+        """The producer table before the first segment."""
+        self._moved_start: LogStart | None = None
+        """What the log-start checkpoint holds."""
         self._recent: deque[tuple[int, ProducerTable]] = deque(maxlen=RECENT_TABLES_KEPT)
         self._until_recent = RECENT_TABLE_EVERY
         self._names_unsynced = False
@@ -120,8 +137,15 @@ class Log:
             if name.endswith(TEMPORARY_SUFFIX):
                 files.delete(f"{directory}/{name}")
         closed_at = log._take_clean_shutdown()
+        moved = log._moved_start = read_log_start(files, log._path(LOG_START_CHECKPOINT))
+        if moved is not None:
+            for base in bases:
+                if base < moved.base:
+                    files.delete(log._path(segment_name(base)))
+            bases = [base for base in bases if base >= moved.base]
         if not bases:
-            log._start_empty_at(0)
+            log._snapshots.delete_above(-1)
+            log._start_empty_at(0 if moved is None else moved.offset)
             parent = directory
             while parent:
                 parent = parent.rpartition("/")[0]
@@ -141,7 +165,8 @@ class Log:
             try:
                 self.flush()
                 flushed = True
-                self._snapshots.write(self.end, self.producers)
+                if self.end > self._segments[0].base_offset:
+                    self._snapshots.write(self.end, self.producers)
                 write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
                 state = f"0\n{self.end} {self._segments[-1].base_offset} {self._segments[-1].size}\n"
                 write_durably(self._files, self._path(CLEAN_SHUTDOWN), state.encode())
@@ -177,7 +202,8 @@ class Log:
                 segment.close()
             self._segments.clear()
             return False
-        self.start, self.end, self.recovery_point = bases[0], end, end
+        self._begin_at(bases[0])
+        self.end = self.recovery_point = end
         epochs = self._read_epochs()
         if epochs is None:
             self._log_line(f"log {self.directory}: {EPOCH_CHECKPOINT} is missing or torn; made anew from the batches")
@@ -185,15 +211,16 @@ class Log:
             for segment in self._segments:
                 for header in segment.headers(segment.base_offset):
                     rebuilt = _with_batch(rebuilt, header)
-        self.epochs = rebuilt if epochs is None else epochs
+        self.epochs = (rebuilt if epochs is None else epochs).advance_start(self.start)
         scanned = self._rebuild_producers()
         self.recovery = Recovery(clean=True, epochs_rebuilt=epochs is None, producers_rebuilt=scanned)
         return True
 
     def _recover(self, bases: list[int]) -> None:
         """Check every batch and make everything else from them."""
-        self._snapshots.delete_above(-1)
-        self.start = self.end = bases[0]
+        self._begin_at(bases[0])
+        self._snapshots.delete_above(-1, but=bases[0])
+        self.end, self.producers = bases[0], self._before
         found_bytes = 0
         reason = ""
         for base in bases:
@@ -214,6 +241,12 @@ class Log:
         self.recovery_point = self.start
         if reason:
             self._log_line(f"log {self.directory}: cut {cut_bytes} bytes, now ends at {self.end}: {reason}")
+        if self.end < self.start:
+            self._log_line(
+                f"log {self.directory}: ends at {self.end}, before its start; goes on, empty, at {self.start}"
+            )
+            self.truncate_fully_and_start_at(self.start)
+        self.epochs = self.epochs.advance_start(self.start)
         self.recovery = Recovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
 
     def _start_empty_at(self, offset: int) -> None:
@@ -224,7 +257,7 @@ class Log:
         self._names_unsynced = False
         self.start = self.end = self.recovery_point = offset
         self.epochs = EpochCache()
-        self.producers = ProducerTable()
+        self.producers = self._before = ProducerTable()
         self._recent.clear()
         self._until_recent = RECENT_TABLE_EVERY
 
@@ -256,7 +289,10 @@ class Log:
         if self._failure is not None:
             self._refuse()
         segment = self._segments[-1]
-        if segment.size + len(batch) > self.config.segment_bytes and segment.size:
+        if segment.size and (
+            segment.size + len(batch) > self.config.segment_bytes
+            or segment.age_ms(header.max_timestamp) > self.config.segment_ms
+        ):
             segment = self._roll()
         try:
             segment.append(batch, header)
@@ -293,23 +329,38 @@ class Log:
         for segment in self._segments:
             if segment.max_timestamp() < timestamp:
                 continue
-            for header in segment.headers(segment.base_offset):
+            for header in segment.headers(max(self.start, segment.base_offset)):
                 if header.max_timestamp < timestamp:
                     continue
                 try:
                     batch = segment.read(header.base_offset, header.size, header.next_offset, at_least_one=True)
                     for found in records(batch):
-                        if found.timestamp >= timestamp:
+                        if found.timestamp >= timestamp and found.offset >= self.start:
                             return found.offset, found.timestamp
                 except CorruptBatch:
-                    return header.base_offset, header.max_timestamp
+                    return max(self.start, header.base_offset), header.max_timestamp
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
         """Offset and timestamp (ms) of the first record that carries the largest timestamp; None when empty."""
         if self.end == self.start:
             return None
-        return self.offset_for_time(max(segment.max_timestamp() for segment in self._segments))
+        first = self._segments[0]
+        if first.base_offset == self.start:
+            largest = first.max_timestamp()
+        else:
+            largest = max((self._max_timestamp_of(header) for header in first.headers(self.start)), default=-1)
+        return self.offset_for_time(max([largest, *(segment.max_timestamp() for segment in self._segments[1:])]))
+
+    def _max_timestamp_of(self, header: Header) -> int:
+        """The largest timestamp of what a batch of the first segment holds from the log's start on."""
+        if header.base_offset >= self.start:
+            return header.max_timestamp
+        batch = self._segments[0].read(header.base_offset, header.size, header.next_offset, at_least_one=True)
+        try:
+            return max(found.timestamp for found in records(batch) if found.offset >= self.start)
+        except CorruptBatch:
+            return header.max_timestamp
 
     # ---- syncing -----------------------------------------------------------------------------------------------------
 
@@ -333,6 +384,74 @@ class Log:
         except OSError as error:
             self._failure = error
             raise
+
+    # ---- the start ---------------------------------------------------------------------------------------------------
+
+    def segments(self) -> list[SegmentSummary]:
+        """What retention looks at, oldest first; the last may be empty."""
+        return [
+            SegmentSummary(segment.base_offset, segment.end, segment.size, segment.max_timestamp())
+            for segment in self._segments
+        ]
+
+    def roll(self) -> None:
+        """Begin a new segment at the end, so that retention can remove the one before; nothing if that is empty."""
+        if self._failure is not None:
+            self._refuse()
+        if self._segments[-1].size:
+            self._roll()
+
+    def advance_start(self, offset: int) -> None:
+        """Let the log start at `offset`, for good, and remove the segments that end there or before; never back.
+
+        Raises OffsetOutOfRange above the end, or OSError, after which the log takes no more.
+        """
+        if offset <= self.start:
+            return
+        if offset > self.end:
+            raise OffsetOutOfRange(f"log {self.directory} cannot start at {offset}: it ends at {self.end}")
+        if self._failure is not None:
+            self._refuse()
+        first = self._segment_at(offset)
+        base = self._segments[first].base_offset
+        try:
+            before = self._before
+            if first:
+                before = self._producers_at(base)
+                self._snapshots.write_durably(base, before)
+            self._keep_start(offset, base)
+            for segment in self._segments[:first]:
+                segment.close()
+                self._files.delete(segment.path)
+            if first:
+                self._snapshots.delete_below(base)
+                self._files.sync_directory(self.directory)
+                self._names_unsynced = False
+        except OSError as error:
+            self._failure = error
+            raise
+        del self._segments[:first]
+        self._before = before
+        self.start = offset
+        self.recovery_point = max(self.recovery_point, offset)
+        self.epochs = self.epochs.advance_start(offset)
+
+    def _keep_start(self, offset: int, base: int) -> None:
+        """Write the start down. A snapshot of `base` counts from now on, so it must be on disk, or be none."""
+        start = LogStart(offset, base)
+        write_log_start(self._files, self._path(LOG_START_CHECKPOINT), start)
+        self._moved_start = start
+
+    def _begin_at(self, base: int) -> None:
+        """The first segment found begins at `base`: the log starts there, or where its start was moved to."""
+        self.start = base
+        self._before = ProducerTable()
+        if self._moved_start is None:
+            return
+        self.start = max(base, self._moved_start.offset)
+        if self._moved_start.base == base:
+            found = self._snapshots.newest(above=base - 1, at_or_below=base)
+            self._before = self._before if found is None else found[1]
 
     # ---- epochs and cutting ------------------------------------------------------------------------------------------
 
@@ -358,6 +477,9 @@ class Log:
             if to < self.end:
                 self._segments[-1].truncate(to)
                 self.end = self._segments[-1].end
+            if self.end < self.start:
+                self.truncate_fully_and_start_at(self.end)
+                return self.end
             self.recovery_point = min(self.recovery_point, self.end)
             self._snapshots.delete_above(self.end)
             self.epochs = self.epochs.truncate_end(self.end)
@@ -372,8 +494,11 @@ class Log:
         if self._failure is not None:
             self._refuse()
         try:
-            self._snapshots.delete_above(-1)
             self._remove_segments(0)
+            self._snapshots.delete_above(-1)
+            if self._moved_start is not None:
+                self._files.sync_directory(self.directory)
+                self._keep_start(offset, offset)
             self._start_empty_at(offset)
         except OSError as error:
             self._failure = error
@@ -438,16 +563,36 @@ class Log:
         """Make the producer table of `end` from the newest known one at or below it. Whether batches had to be read."""
         while self._recent and self._recent[-1][0] > self.end:
             self._recent.pop()
-        offset, table = self._recent[-1] if self._recent else (self.start, ProducerTable())
-        offset, table = self._snapshots.newest(above=offset, at_or_below=self.end) or (offset, table)
+        offset, table = self._known_producers(self.end)
         self._until_recent = RECENT_TABLE_EVERY
         scan_from = offset
-        for segment in self._segments[self._segment_at(offset) :]:
-            for header in segment.headers(max(offset, segment.base_offset)):
-                table = record(table, header)
-                self._count_table(header.next_offset, table)
+        for header in self._headers(offset):
+            table = record(table, header)
+            self._count_table(header.next_offset, table)
         self.producers = table
         return scan_from < self.end
+
+    def _producers_at(self, offset: int) -> ProducerTable:
+        """The producer table before `offset`, the base of a segment."""
+        if offset == self.end:
+            return self.producers
+        known, table = self._known_producers(offset)
+        for header in self._headers(known):
+            if header.base_offset >= offset:
+                break
+            table = record(table, header)
+        return table
+
+    def _known_producers(self, at_or_below: int) -> tuple[int, ProducerTable]:
+        """The newest producer table known without reading batches, and the offset that it is of."""
+        recent = next((known for known in reversed(self._recent) if known[0] <= at_or_below), None)
+        offset, table = recent or (self._segments[0].base_offset, self._before)
+        return self._snapshots.newest(above=offset, at_or_below=at_or_below) or (offset, table)
+
+    def _headers(self, offset: int) -> Iterator[Header]:
+        """The headers of all batches from the one that holds `offset`, a segment's base or a batch's."""
+        for segment in self._segments[self._segment_at(offset) :]:
+            yield from segment.headers(max(offset, segment.base_offset))
 
     def _count_table(self, end: int, table: ProducerTable) -> None:
         self._until_recent -= 1

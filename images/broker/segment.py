@@ -41,6 +41,7 @@ class Segment:
 
     __slots__ = (
         "_file",
+        "_first_timestamp",
         "_index_interval",
         "_indexed",
         "_max_timestamp",
@@ -69,6 +70,7 @@ class Segment:
         self._clear_index()
         self._indexed = size == 0
         self._max_timestamp: int | None = -1 if size == 0 else None
+        self._first_timestamp: int | None = None
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int, index_interval: int) -> Segment:
@@ -162,6 +164,16 @@ class Segment:
         del self._offsets[keep:], self._positions[keep:]
         self._max_timestamp = None if position else -1
 
+    def age_ms(self, timestamp: int) -> int:
+        """How much younger a record of `timestamp` is than the first batch here, which is not empty; both in ms.
+
+        0 when that batch tells no time. As in Kafka it is the producers' clocks that are compared.
+        """
+        first = self._first_timestamp
+        if first is None:
+            first = self._first_timestamp = parse(self._file.read(0, HEADER_BYTES)).max_timestamp
+        return timestamp - first if first >= 0 else 0
+
     def max_timestamp(self) -> int:
         """The largest timestamp in any header, -1 without one."""
         if self._max_timestamp is None:
@@ -187,6 +199,8 @@ class Segment:
 
     def _note(self, header: Header) -> None:
         position = self.size
+        if position == 0:
+            self._first_timestamp = header.max_timestamp
         if self._indexed:
             self._add_to_index(header.base_offset, position)
         # The header's own `size` and `next_offset`, without the calls: this runs for every batch appended.

@@ -3,14 +3,15 @@
     <20-digit offset>.snapshot
 
 One is kept for each segment's start and one from a clean close, so that a cut deep in the log need not read it from
-the beginning. Nothing here is synced: a snapshot that is torn or damaged counts as missing, and after a power loss
-the log trusts none.
+the beginning. These are not synced: a snapshot that is torn or damaged counts as missing, and after a power loss the
+log trusts none. The one of the first segment of a log whose start has moved stands for batches that are gone: it is
+synced, and trusted.
 """
 
 from __future__ import annotations
 
 from images.broker.doors import Files
-from images.broker.files import read_whole
+from images.broker.files import read_whole, write_durably
 from images.broker.producers import ProducerTable, from_snapshot, to_snapshot
 
 SUFFIX = ".snapshot"
@@ -36,6 +37,10 @@ class Snapshots:
         finally:
             file.close()
 
+    def write_durably(self, offset: int, table: ProducerTable) -> None:
+        """As `write`, and on return it survives a power loss."""
+        write_durably(self._files, self._path(offset), to_snapshot(table))
+
     def newest(self, above: int, at_or_below: int) -> tuple[int, ProducerTable] | None:
         """The readable snapshot with the highest offset in (above, at_or_below]."""
         for offset in reversed(self.offsets()):
@@ -46,10 +51,16 @@ class Snapshots:
                     return offset, table
         return None
 
-    def delete_above(self, offset: int) -> None:
-        """Forget every snapshot of a higher offset: what it stands for has been cut off."""
+    def delete_above(self, offset: int, but: int = -1) -> None:
+        """Forget every snapshot of a higher offset, except that of `but`: what it stands for has been cut off."""
         for found in self.offsets():
-            if found > offset:
+            if found > offset and found != but:
+                self._files.delete(self._path(found))
+
+    def delete_below(self, offset: int) -> None:
+        """Forget every snapshot of a lower offset: no cut goes back there any more."""
+        for found in self.offsets():
+            if found < offset:
                 self._files.delete(self._path(found))
 
     def offsets(self) -> list[int]:

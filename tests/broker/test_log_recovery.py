@@ -2,8 +2,9 @@
 
 A `Life` keeps every state the log had since its last flush. Whatever a loss leaves must be a prefix, in whole batches,
 of one of them, with at least the batches that were flushed and not cut since; epoch cache and producer table must be
-those made from the batches alone. Every batch's bytes are unique, so that a mixture of two states, such as an old tail
-that came back behind new batches, is a prefix of neither.
+those made from the batches alone, those deleted from the start included for producers. A start once moved stays moved.
+Every batch's bytes are unique, so that a mixture of two states, such as an old tail that came back behind new batches,
+is a prefix of neither.
 
 Hypothesis leads one life after another and makes a failing one short; plain seeds lead longer ones, which meet the rare
 orders of events (cut, roll, kill, loss) that short ones miss.
@@ -12,7 +13,7 @@ orders of events (cut, roll, kill, loss) that short ones miss.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -31,23 +32,41 @@ DIRECTORY = "data/topic-0"
 
 @dataclass(frozen=True)
 class State:
-    """A log as a list: where it starts and its batches."""
+    """A log as a list: where it starts, its batches, and those that the start has passed."""
 
     start: int
     batches: tuple[bytes, ...] = ()
+    gone: tuple[bytes, ...] = ()
 
     @property
     def end(self) -> int:
         return parse(self.batches[-1]).next_offset if self.batches else self.start
 
     def cut(self, to: int) -> State:
-        """Without what reaches beyond `to`; below the start, empty and starting there."""
+        """Without what reaches beyond `to`; where that leaves less than the start, empty and starting there."""
         if to < self.start:
             return State(to)
-        return State(self.start, tuple(one for one in self.batches if parse(one).next_offset <= to))
+        kept = tuple(one for one in self.batches if parse(one).next_offset <= to)
+        if kept or not self.batches:
+            return State(self.start, kept, self.gone)
+        base = parse(self.batches[0]).base_offset
+        return State(self.start, (), self.gone) if base >= self.start else State(base)
+
+    def advanced(self, to: int) -> State:
+        """Starting at `to`; what ends below that has lost it all."""
+        if to > self.end:
+            return State(to)
+        passed = sum(parse(one).next_offset <= to for one in self.batches)
+        return State(to, self.batches[passed:], (*self.gone, *self.batches[:passed]))
 
     def begins(self, other: State) -> bool:
         return self.start == other.start and self.batches == other.batches[: len(self.batches)]
+
+    def producers(self) -> ProducerTable:
+        table = ProducerTable()
+        for one in (*self.gone, *self.batches):
+            table = record(table, parse(one))
+        return table
 
 
 class Life:
@@ -94,6 +113,14 @@ class Life:
         self.now = self.flushed = State(to)  # removing whole files is synced at once: none comes back
         self.earlier = []
 
+    def advance_start(self) -> None:
+        to = self.draw(self.now.start, self.now.end)
+        self.log.advance_start(to)
+        self.note_start(to)
+
+    def roll(self) -> None:
+        self.log.roll()
+
     def take_over(self) -> None:
         self.epoch += 1
         self.log.assign_epoch(self.epoch, self.now.end)
@@ -112,8 +139,9 @@ class Life:
             file = self.disk.open(f"{DIRECTORY}/{EPOCH_CHECKPOINT}")
             file.truncate(file.size() - 1)
         elif damage == 3:
+            first = next(name for name in self.disk.list(DIRECTORY) if name.endswith(".log"))
             for name in self.disk.list(DIRECTORY):
-                if name.endswith(".snapshot") and self.draw(0, 1):
+                if name.endswith(".snapshot") and not name.startswith(first[:20]) and self.draw(0, 1):
                     self.disk.delete(f"{DIRECTORY}/{name}")
         self.reopen()
         assert self.log.recovery.clean
@@ -140,7 +168,7 @@ class Life:
         """The loss strikes after a few changes to the disk, whatever the log is at then."""
         possible, flushed = {self.now, *self.earlier}, self.flushed
         do: Callable[[], object]
-        doing = self.draw(0, 5)
+        doing = self.draw(0, 6)
         if doing == 0:
             after = self.appended()
             possible.add(after)
@@ -149,17 +177,22 @@ class Life:
             to = max(0, self.now.end - self.draw(0, 8))
             after = self.now.cut(to) if doing == 1 else State(to)
             possible.add(after)
-            if doing == 1 and to >= self.now.start:
+            if doing == 1 and after.begins(self.now):
                 flushed = flushed if after.end >= flushed.end else flushed.cut(after.end)
             else:
                 # Old segments go first, the new one comes last: in between there may be none at all.
-                possible.add(State(0))
+                possible |= {State(0), State(self.now.start)}
                 flushed = None
             do = (lambda: self.log.truncate(to)) if doing == 1 else (lambda: self.log.truncate_fully_and_start_at(to))
         elif doing == 3:
             do = self.log.flush
         elif doing == 4:
             do = lambda: self.log.close(clean=True)  # noqa: E731
+        elif doing == 5:
+            start = self.draw(self.now.start, self.now.end)
+            possible |= {state.advanced(start) for state in possible}
+            flushed = None if flushed.end < start else flushed
+            do = lambda: self.log.advance_start(start)  # noqa: E731
         else:
             do = self.reopen
         self.disk.fail_after(self.draw(0, 12))
@@ -180,8 +213,10 @@ class Life:
         lose_power_after_a_clean_close,
         take_over,
         truncate_fully,
+        advance_start,
+        roll,
     )
-    WEIGHTS = (40, 12, 5, 8, 5, 5, 4, 2, 4, 2)
+    WEIGHTS = (40, 12, 5, 8, 5, 5, 4, 2, 4, 2, 6, 2)
 
     # ---- the promises ------------------------------------------------------------------------------------------------
 
@@ -191,19 +226,23 @@ class Life:
         self.reopen()
         found = self.read()
         assert any(found.begins(state) for state in possible), "a log that never was"
-        assert flushed is None or flushed.begins(found), "flushed batches are gone"
-        self.now = self.flushed = found
-        self.earlier = []
+        if flushed is not None:
+            assert flushed.advanced(found.start).begins(found), "flushed batches are gone"
+        # Which state that was decides what the producers had written before the start; a log that lost more than it was
+        # to keep has forgotten them.
+        before = {state.gone for state in possible if found.begins(state)} | ({()} if not found.batches else set())
+        origins = [replace(found, gone=gone) for gone in before]
+        self.now = next((it for it in origins if it.producers() == self.log.producers), origins[0])
+        self.flushed, self.earlier = self.now, []
 
     def check(self) -> None:
-        epochs, producers = EpochCache(), ProducerTable()
+        epochs = EpochCache()
         for one in self.now.batches:
             header = parse(one)
-            epochs = epochs.assign(header.leader_epoch, header.base_offset)
-            producers = record(producers, header)
+            epochs = epochs.assign(header.leader_epoch, max(header.base_offset, self.now.start))
         assert self.log.epochs.truncate_end(self.log.end) == epochs
         assert len(self.log.epochs.entries) <= len(epochs.entries) + 1
-        assert self.log.producers == producers
+        assert self.log.producers == self.now.producers()
         assert self.log.last_batch_epoch == epochs.latest
         assert (self.log.start, self.log.end) == (self.now.start, self.now.end)
         assert self.log.recovery_point <= self.flushed.end
@@ -225,7 +264,12 @@ class Life:
             leader_epoch=epoch,
             base_offset=self.now.end,
         )
-        return State(self.now.start, (*self.now.batches, one))
+        return replace(self.now, batches=(*self.now.batches, one))
+
+    def note_start(self, to: int) -> None:
+        """All the log may be after a loss starts at `to` now."""
+        self.now, self.flushed = self.now.advanced(to), self.flushed.advanced(to)
+        self.earlier = [state.advanced(to) for state in self.earlier]
 
     def note_cut(self, after: State) -> None:
         if not after.begins(self.now):
@@ -248,7 +292,7 @@ class Life:
             for header, one in iterate(self.log.read(offset, 1 << 30, self.log.end)):
                 found.append(one)
                 offset = header.next_offset
-        return State(self.log.start, tuple(found))
+        return State(self.log.start, tuple(found), self.now.gone)
 
 
 def is_not_an_epoch_byte(path: str, content: bytes, at: int) -> bool:
