@@ -91,6 +91,7 @@ def _parser() -> _Parser:
     _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
     _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
     _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
+    _add_suite(commands.add_parser("suite", help="many runs on Spark: specs × settings × seeds, resumable"))
     _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, show …"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
@@ -170,6 +171,22 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     for name, command in named.items():
         _add_store(command)
         command.set_defaults(command=_store, action=name)
+
+
+def _add_suite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "suite", metavar="NAME|FILE.yaml", help="what to run: a file, or a shipped suite (nightly, smoke)"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="runs a cell (as the suite says)")
+    parser.add_argument("--first-seed", type=int, metavar="N", help="where the seeds begin (as the suite says)")
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
+    parser.add_argument(
+        "--resume", action="store_true", help="make only what is missing of the newest one of this name cut short"
+    )
+    _add_store(parser)
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the runs as JUnit XML here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary as JSON here")
+    parser.set_defaults(command=_suite)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -385,6 +402,42 @@ def _store(options: argparse.Namespace) -> int:
     except StoreError as error:
         print(error, file=sys.stderr)
         return NOT_CARRIED_OUT
+
+
+def _suite(options: argparse.Namespace) -> int:
+    from harness import suite, suite_report
+    from harness.spec import SpecError
+    from harness.suites import load
+    from results.lines import StoreError
+    from results.spark import SparkUnavailable, session
+    from results.store import store_path
+
+    store = store_path(options.store).absolute()
+    begun = None
+    try:
+        if options.resume:
+            if options.seeds is not None or options.first_seed is not None:
+                raise Usage("faultline suite: --seeds and --first-seed are those the suite was begun with")
+            begun = suite.resume(store, Path(options.suite).stem)
+        else:
+            begun = suite.begin(store, load(options.suite, seeds=options.seeds, first_seed=options.first_seed))
+        console = _console()
+        with suite.locked(begun), session(f"faultline suite {begun.name}", master=options.master) as spark:
+            with suite_report.LiveSuite(_console(stderr=True), begun) as live:
+                runs = suite.carry_out(begun, spark, live)
+            for path in suite_report.save(begun, runs, options.json, options.junit):
+                console.print(f"written: {path}", soft_wrap=True, highlight=False)
+        console.print(suite_report.table(runs))
+    except (SpecError, suite.CannotResume) as error:
+        raise Usage(f"faultline suite: {error}") from None
+    except KeyboardInterrupt:
+        if begun is not None:
+            print(f"interrupted; the rest of it: faultline suite {begun.name} --resume", file=sys.stderr)
+        return INTERRUPTED
+    except (StoreError, SparkUnavailable, OSError) as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    return suite_report.exit_code(runs)
 
 
 def _rules(options: argparse.Namespace) -> int:

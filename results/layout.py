@@ -8,9 +8,12 @@ batch that has none there was cut short and does not count. Every file carries `
 `faultline.version` in its Parquet metadata; a file that does not is foreign.
 
 The first column of every table is `run`. History, trace, replicas, replica ends and faults go on with the columns of
-`workloads.history.SCHEMA` and `checkers.tables`. RUNS has one row a run; `settings`, `recovery` and `facts` are JSON
-objects, `spec` is the YAML that brings the run back, `validity` is null for a run that was never checked. VERDICTS has
-one row a checker, its findings as a JSON array. METRICS has one row a figure of a checker.
+`workloads.history.SCHEMA` and `checkers.tables`. RUNS has one row a run; `cell` is the entry of the suite it belongs to
+(the spec's name for a run that was added), `evidence` tells whether the five tables above hold what the run recorded:
+of a suite's runs that were valid only what follows is kept. `settings`, `recovery` and `facts` are JSON objects, `spec`
+is the YAML that brings the run back, `validity` is null for a run that was never checked. VERDICTS has one row a
+checker, its findings as a JSON array. METRICS has one row a figure of a checker; those of `results.metrics` have the
+checker `measured`. COVERAGE has one row for each thing that the run exercised (`results.coverage`).
 """
 
 from __future__ import annotations
@@ -48,12 +51,16 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "metrics": _table(
         "metrics", pa.schema([*_strings("checker", "figure"), pa.field("value", pa.float64(), nullable=False)])
     ),
+    "coverage": _table(
+        "coverage", pa.schema([*_strings("kind", "name"), pa.field("count", pa.int64(), nullable=False)])
+    ),
     "runs": _table(
         "runs",
         pa.schema(
             [
                 pa.field("seed", pa.int64(), nullable=False),
-                *_strings("name", "state", "version", "started"),
+                *_strings("cell", "name", "state", "version", "started"),
+                pa.field("evidence", pa.bool_(), nullable=False),
                 pa.field("validity", pa.string()),
                 pa.field("digest", pa.string()),
                 *_strings("spec", "settings", "recovery", "facts"),
@@ -62,6 +69,9 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     ),
 }
 """In the order in which a batch is written: `runs`, which makes it count, comes last."""
+EVIDENCE = ("history", "trace", "replicas", "replica_ends", "faults")
+MEASURED = "measured"
+"""What METRICS names as the checker of the figures of `results.metrics`."""
 
 
 def tables_path(store: Path) -> Path:
@@ -69,11 +79,15 @@ def tables_path(store: Path) -> Path:
     return store / "tables" / f"v{VERSION}"
 
 
+def plain(what: str, name: str) -> str:
+    """`name`, if it can name a file and nothing but a file of that name. StoreError if not."""
+    if not _NAME.fullmatch(name):
+        raise StoreError(f"{what}: {name!r} is not made of letters, digits, '.', '_' and '-', or begins with a sign")
+    return name
+
+
 def batch_path(store: Path, table: str, suite: str, batch: str) -> Path:
     """The file of one batch in one table. StoreError for a name that is not a plain file name."""
-    for what, name in (("suite", suite), ("batch", batch)):
-        if not _NAME.fullmatch(name):
-            raise StoreError(
-                f"{what}: {name!r} is not made of letters, digits, '.', '_' and '-', or begins with a sign"
-            )
+    plain("suite", suite)
+    plain("batch", batch)
     return tables_path(store) / table / f"suite={suite}" / f"{batch}.parquet"

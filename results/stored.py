@@ -138,8 +138,14 @@ def _read_run(store: Path, found: Found) -> StoredRun:
 
 
 def export(store: Path, found: Found, target: Path) -> RunDirectory:
-    """The run as a run directory, which `check`, `replay` and the report take. StoreError when `target` is there."""
+    """The run as a run directory, which `check`, `replay` and the report take. StoreError when `target` is there, or
+    when only the run's figures are kept."""
     run = read_run(store, found)
+    if not run.row["evidence"]:
+        raise StoreError(
+            f"{found.name}: of this run only verdicts and figures are kept, as of every valid run of a suite; "
+            "its spec, in the table runs, brings it back"
+        )
     try:
         target.mkdir(parents=True)
     except OSError as error:

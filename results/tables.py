@@ -17,10 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.verdict import worst
+from checkers.evidence import RunEvidence
+from checkers.verdict import Validity, Verdict, worst
+from results.coverage import marks
 from results.encoding import verdicts_to_json
-from results.layout import SCHEMAS, batch_path, tables_path
+from results.layout import EVIDENCE, MEASURED, SCHEMAS, batch_path, plain, tables_path
 from results.lines import StoreError
+from results.metrics import measure
 from results.rundir import RunDirectory
 
 
@@ -48,22 +51,35 @@ def add_run(store: Path, suite: str, run: RunDirectory) -> bool:
     status = run.status()
     if status.state == "running":
         raise StoreError(f"{run.path}: the run did not end, or is still going on; only an ended run can be added")
-    evidence, verdicts = run.load(), run.verdicts()
-    told = verdicts_to_json(verdicts)["checks"]
+    write_batch(store, suite, batch, of_run(run, run.load(), cell=status.name))
+    return True
+
+
+def of_run(
+    run: RunDirectory, evidence: RunEvidence, *, cell: str, name: str = "", keep_evidence: bool = True
+) -> dict[str, pa.Table]:
+    """The rows of one run in every table of the store; those of EVIDENCE are left empty unless `keep_evidence`.
+
+    The run is called `name`, or as its directory."""
+    status, verdicts = run.status(), run.verdicts()
     row = {
         "seed": status.seed,
+        "cell": cell,
         "name": status.name,
         "state": status.state,
         "version": status.version,
         "started": status.started,
+        "evidence": keep_evidence,
         "validity": str(worst(verdict.validity for verdict in verdicts)) if verdicts else None,
         "digest": run.digest(),
         "spec": run.read_spec_text(),
         "settings": json.dumps(evidence.settings.to_json()),
         "recovery": json.dumps(dict(evidence.recovery)),
-        "facts": json.dumps(dict(status.facts)),
+        "facts": json.dumps({**status.facts, "message": status.message} if status.message else dict(status.facts)),
     }
-    tables: Mapping[str, pa.Table] = {
+    told = verdicts_to_json(verdicts)["checks"]
+    measured = Verdict(MEASURED, Validity.VALID, figures=measure(evidence)) if evidence.history.num_rows else None
+    tables: dict[str, pa.Table] = {
         "history": evidence.history,
         "trace": evidence.trace,
         "replicas": evidence.replicas,
@@ -80,24 +96,35 @@ def add_run(store: Path, suite: str, run: RunDirectory) -> bool:
             "metrics",
             [
                 {"checker": verdict.checker, "figure": figure, "value": float(value)}
-                for verdict in verdicts
+                for verdict in (*verdicts, *([measured] if measured else []))
                 for figure, value in verdict.figures.items()
             ],
         ),
+        "coverage": marks(evidence),
         "runs": _rows("runs", [row]),
     }
-    for name, schema in SCHEMAS.items():
-        table = tables[name]
-        named = table.add_column(0, schema.field("run"), pa.array([batch] * table.num_rows, pa.string()))
-        _put(batch_path(store, name, suite, batch), pa.table(named.columns, schema=schema))
-    return True
+    if not keep_evidence:
+        tables |= {name: tables[name].slice(0, 0) for name in EVIDENCE}
+    return {table: _named(name or run.name, table, rows) for table, rows in tables.items()}
 
 
-def read(store: Path, name: str) -> Stored:
-    """One table: the rows of every complete batch, by suite and batch."""
+def _named(run: str, name: str, table: pa.Table) -> pa.Table:
+    schema = SCHEMAS[name]
+    named = table.add_column(0, schema.field("run"), pa.array([run] * table.num_rows, pa.string()))
+    return pa.table(named.columns, schema=schema)
+
+
+def write_batch(store: Path, suite: str, batch: str, tables: Mapping[str, pa.Table]) -> None:
+    """Put the rows of one or more runs in the store, `runs` last. StoreError when they cannot be written."""
+    for name in SCHEMAS:
+        _put(batch_path(store, name, suite, batch), tables[name])
+
+
+def read(store: Path, name: str, suite: str = "") -> Stored:
+    """One table: the rows of every complete batch, by suite and batch; of one suite only, if it is given."""
     schema = SCHEMAS[name]
     parts, faults = [], []
-    for path in _files(store, name):
+    for path in _files(store, name, suite):
         found = load(path, name)
         if isinstance(found, Fault):
             faults.append(found)
@@ -132,8 +159,9 @@ def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema(list(SCHEMAS[name])[1:]))
 
 
-def _files(store: Path, name: str) -> list[Path]:
-    return sorted((tables_path(store) / name).glob("suite=*/*.parquet"))
+def _files(store: Path, name: str, suite: str = "") -> list[Path]:
+    directory = f"suite={plain('suite', suite)}" if suite else "suite=*"
+    return sorted((tables_path(store) / name).glob(f"{directory}/[!.]*.parquet"))
 
 
 def load(path: Path, name: str) -> pa.Table | Fault:

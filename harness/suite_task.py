@@ -1,0 +1,101 @@
+"""What a Spark task does for a suite: makes runs in the simulation, judges them, leaves each in the store as it ends.
+
+A run is made in a directory of its own below the suite's `work`. One that was not valid, or could not be carried out,
+is moved to the suite's `runs`, whole, and reported; of one that was valid only its rows in the tables stay. The file
+below `ended` comes last and makes the run count, so that whatever kills a task kills only the run it is making.
+
+A task says of each run what it came to in one row (`ROW`). It raises only when the store cannot be written: nothing
+that goes wrong in a run stops a suite.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness.spec import Spec
+    from results.rundir import RunDirectory
+
+ROW: Final = "run string, validity string, digest string"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One run to make, small enough to be sent by the thousand."""
+
+    run: str
+    cell: str
+    seed: int
+
+
+def maker(
+    directory: Path, cells: Mapping[str, str], orders: Sequence[Order]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow` over numbers of `orders`: makes each of these runs, and leaves it in the suite's `directory`.
+
+    `cells` holds a spec in YAML for each cell; its seed and name are the order's.
+    """
+
+    def make_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from harness.spec import loads
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                order = orders[number]
+                spec = loads(cells[order.cell], name="", seed=order.seed)
+                validity, digest = make(directory, order, spec)
+                yield pa.RecordBatch.from_pydict({"run": [order.run], "validity": [validity], "digest": [digest]})
+
+    return make_each
+
+
+def make(directory: Path, order: Order, spec: Spec) -> tuple[str, str]:
+    """Make one run and leave it. What it came to: a validity or `failed`, and its digest."""
+    from results.ended import leave
+    from results.lines import StoreError
+    from results.report import write_report
+    from results.rundir import RunDirectory
+    from results.tables import of_run
+
+    work, kept = directory / "work" / order.run, directory / "runs" / order.run
+    shutil.rmtree(work, ignore_errors=True)
+    made = RunDirectory.create(work, order.run, order.seed)
+    validity = _carry_out(spec, made)
+    evidence, good = made.seal(), validity == "valid"
+    if not good:
+        shutil.rmtree(kept, ignore_errors=True)
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(made.path, kept)
+        except OSError as error:
+            raise StoreError.of("keep the run in", kept, error) from error
+        made = RunDirectory.open(kept)
+        write_report(made, evidence)
+    rows = of_run(made, evidence, cell=order.cell, name=order.run, keep_evidence=not good)
+    leave(directory / "ended", order.run, rows)
+    shutil.rmtree(work, ignore_errors=True)
+    return validity, made.digest() or ""
+
+
+def _carry_out(spec: Spec, directory: RunDirectory) -> str:
+    from harness.run import run
+    from results.lines import StoreError
+
+    try:
+        outcome = run(spec, directory, report=False)
+    except StoreError:
+        raise
+    except Exception as error:
+        # A bug of ours outside the run itself. The rest of the suite is worth having all the same.
+        directory.write_status("failed", message=f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return "failed"
+    return "failed" if outcome.failure else str(outcome.validity)

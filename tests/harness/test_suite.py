@@ -1,0 +1,291 @@
+"""Suites on Spark: resumed without loss or repetition, the same on any master, and told to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from harness import suite, suite_report
+from harness.cli import BAD_USAGE, INVALID, VALID, main
+from harness.spec import SpecError
+from harness.suites import SHIPPED, Suite, load
+from results import ended, tables
+from results.ended import suite_path
+
+ROOT = Path(__file__).parents[2]
+MIXED = """
+seeds: 3
+base:
+  partitions: 1
+  time_limit: 14s
+specs:
+  sound: {faults: [kill]}
+  mutant:
+    without: [ack_after_high_watermark]
+    faults:
+      - {at: 4, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]}
+      - {at: 5.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}
+"""
+WHEN = ("started", "facts")
+"""Columns that tell when a run was made and how long it took."""
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    path = tmp_path / "mixed.yaml"
+    path.write_text(MIXED)
+    return path
+
+
+def stored(store: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every row of every table, but for what tells when it was made."""
+    found = {}
+    for name in ("runs", "verdicts", "metrics", "coverage", "history", "trace", "replicas", "faults"):
+        read = tables.read(store, name)
+        assert not read.faults
+        rows = read.table.drop_columns(["suite", *(WHEN if name == "runs" else ())]).to_pylist()
+        found[name] = sorted(rows, key=lambda row: row["run"])
+    return found
+
+
+def faultline(*arguments: str) -> subprocess.Popen[str]:
+    """The command in a process of its own, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def only_suite(store: Path) -> Path:
+    (path,) = (store / "suites").iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one suite, run in one go."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    (directory / "mixed.yaml").write_text(MIXED)
+    process = faultline("suite", str(directory / "mixed.yaml"), "--store", str(directory))
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == INVALID, errors
+    assert "mutant" in out
+    assert [line for line in errors.splitlines() if line.startswith("invalid mutant-seed")], errors
+    assert "Spark" not in errors, "Spark is to be quiet"
+    return directory
+
+
+def test_every_run_is_stored_once_with_its_verdicts_metrics_and_coverage(undisturbed: Path) -> None:
+    found = stored(undisturbed)
+    names = [row["run"] for row in found["runs"]]
+    assert sorted(names) == sorted(f"{cell}-seed{seed}" for cell in ("mutant", "sound") for seed in range(3))
+    for table in ("verdicts", "metrics", "coverage"):
+        assert {row["run"] for row in found[table]} == set(names), table
+    assert {row["name"] for row in found["coverage"] if row["kind"] == "event"} >= {"became_leader", "high_watermark"}
+
+
+def test_a_run_that_failed_keeps_everything_and_one_that_passed_its_metrics(undisturbed: Path) -> None:
+    kept = only_suite(undisturbed) / "runs"
+    for row in tables.read(undisturbed, "runs").table.to_pylist():
+        failed = row["validity"] != "valid"
+        assert failed == row["run"].startswith("mutant"), row["run"]
+        assert row["evidence"] == failed
+        assert (kept / row["run"] / "report.html").exists() == failed
+        assert (kept / row["run"] / "trace.parquet").exists() == failed
+        history = [line for line in stored(undisturbed)["history"] if line["run"] == row["run"]]
+        assert bool(history) == failed
+    assert not (only_suite(undisturbed) / "work").exists()
+    assert not ended.waiting(only_suite(undisturbed) / "ended")
+
+
+def test_a_failing_run_of_a_suite_is_judged_again_as_it_was(undisturbed: Path) -> None:
+    run = only_suite(undisturbed) / "runs" / "mutant-seed0"
+    assert main(["check", str(run)]) == INVALID
+
+
+def test_a_stored_failure_is_exported_and_a_stored_success_says_that_only_its_figures_are_kept(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["--store", str(undisturbed)]
+    assert main(["store", "export", "mutant-seed1", str(tmp_path / "run"), *at]) == VALID
+    assert main(["check", str(tmp_path / "run")]) == INVALID
+    assert main(["store", "export", "sound-seed1", str(tmp_path / "other"), *at]) == 3
+    assert "only verdicts and figures are kept" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_summary_and_junit_name_what_failed(undisturbed: Path) -> None:
+    told = json.loads((only_suite(undisturbed) / "summary.json").read_text())
+    assert told["cells"] == {"sound": {"valid": 3}, "mutant": {"invalid": 3}}
+    assert told["exit_code"] == INVALID
+    assert [run["seed"] for run in told["not_valid"]] == [0, 1, 2]
+    assert all(run["causes"] and Path(run["directory"]).is_dir() for run in told["not_valid"])
+    root = ElementTree.parse(only_suite(undisturbed) / "junit.xml").getroot()
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("6", "3", "0")
+    assert len(root.findall(".//testcase")) == 6
+    assert all("loss: lost-append" in (failure.get("message") or "") for failure in root.findall(".//failure"))
+
+
+def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_one(
+    undisturbed: Path, mixed: Path, tmp_path: Path
+) -> None:
+    at = ["--store", str(tmp_path / "store")]
+    process = faultline("suite", str(mixed), *at)
+    try:
+        for _ in range(1200):
+            assert process.poll() is None, process.communicate()
+            directories = list((tmp_path / "store" / "suites").glob("*/ended"))
+            if directories and len(ended.waiting(directories[0])) >= 2:
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("no run ended within a minute")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    directory = only_suite(tmp_path / "store")
+    done = {run: (directory / "ended" / f"{run}.arrow").read_bytes() for run in ended.waiting(directory / "ended")}
+    made_at = {run: ended.take(directory / "ended", run)["runs"].column("started")[0].as_py() for run in done}
+    assert 2 <= len(done) < 6
+
+    again = faultline("suite", "mixed", "--resume", *at)
+    _, errors = again.communicate(timeout=300)
+    assert again.returncode == INVALID, errors
+    assert stored(tmp_path / "store") == stored(undisturbed)
+    runs = tables.read(tmp_path / "store", "runs").table.to_pylist()
+    assert {row["run"]: row["started"] for row in runs if row["run"] in made_at} == made_at
+    assert {row["suite"] for row in runs} == {directory.name}
+
+
+def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
+    undisturbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A suite is cut short between its table files, between table and file, and within a file."""
+    begun = suite.resume(undisturbed, only_suite(undisturbed).name)
+    runs = {row["run"]: row for row in tables.read(undisturbed, "runs").table.to_pylist()}
+    copy = suite.Begun("copy-20260101T000000", tmp_path, begun.plan, begun.facts)
+    directory = suite_path(tmp_path, copy.name) / "ended"
+    rows = {name: tables.read(undisturbed, name).table.drop_columns(["suite"]) for name in tables.SCHEMAS}
+
+    def of(run: str) -> Any:
+        parts = {name: table.filter([value.as_py() == run for value in table["run"]]) for name, table in rows.items()}
+        return {name: table.replace_schema_metadata(tables.SCHEMAS[name].metadata) for name, table in parts.items()}
+
+    one, two, *_ = runs
+    ended.leave(directory, one, of(one))
+    ended.leave(directory, two, of(two))
+    ended.settle(tmp_path, copy.name, [one])
+    ended.leave(directory, one, of(one))
+    (directory / ".three.123.part").write_bytes(b"half")
+    ended.settle(tmp_path, copy.name, ended.waiting(directory))
+    assert tables.read(tmp_path, "runs").table.column("run").to_pylist() == [one, two]
+    assert ended.waiting(directory) == []
+    tables.batch_path(tmp_path, "runs", copy.name, "batch-00002").unlink()
+    assert ended.done(tmp_path, copy.name) == {one}
+    ended.leave(directory, two, of(two))
+    ended.settle(tmp_path, copy.name, [two])
+    assert ended.done(tmp_path, copy.name) == {one, two}
+    assert tables.verify(tmp_path)[1] == ()
+
+
+def test_separate_executors_give_the_same_verdicts_and_digests(undisturbed: Path, mixed: Path, tmp_path: Path) -> None:
+    process = faultline("suite", str(mixed), "--master", "local-cluster[2,1,2048]", "--store", str(tmp_path / "store"))
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == INVALID, errors
+    assert stored(tmp_path / "store") == stored(undisturbed)
+
+
+def test_a_suite_of_other_sources_is_not_resumed(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = suite.begin(tmp_path, load(str(mixed)))
+    path = begun.path / "suite.json"
+    path.write_text(path.read_text().replace(begun.facts["sources"], "0" * 32))
+    assert main(["suite", "mixed", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
+    assert "was begun with other sources" in capsys.readouterr().err
+
+
+def test_a_suite_is_run_by_one_process_at_a_time(mixed: Path, tmp_path: Path) -> None:
+    begun = suite.begin(tmp_path, load(str(mixed)))
+    with suite.locked(begun), pytest.raises(suite.CannotResume, match="another process"), suite.locked(begun):
+        pass
+
+
+def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "nightly", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
+    said = capsys.readouterr().err
+    assert "no suite of this name" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("validities", "code"),
+    [
+        (["valid"], VALID),
+        (["valid", "unknown"], 2),
+        (["unknown", "failed", "valid"], 3),
+        (["failed", "invalid", "unknown"], INVALID),
+        ([], 2),
+    ],
+)
+def test_the_exit_code_is_the_worst(validities: list[str], code: int) -> None:
+    runs = [suite.Ended(f"r{number}", "c", number, validity) for number, validity in enumerate(validities)]
+    assert suite_report.exit_code(runs) == code
+
+
+def test_cells_are_specs_times_settings_and_every_cell_has_every_seed() -> None:
+    made = load(str(SHIPPED / "smoke.yaml"), seeds=2)
+    assert [job.run for job in made.jobs()] == ["append-seed0", "groups-seed0", "append-seed1", "groups-seed1"]
+    assert Suite.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_settings_are_put_on_top_of_every_spec(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "base: {settings: {min.insync.replicas: 2}}\nspecs: {a: {}, b: {acks: 1}}\n"
+        "settings: {low: {settings: {min.insync.replicas: 1}}, two: {partitions: 4}}\n"
+    )
+    cells = load(str(path)).cells
+    assert list(cells) == ["a, low", "a, two", "b, low", "b, two"]
+    assert (cells["b, low"].min_insync_replicas, cells["b, low"].acks, cells["a, two"].partitions) == (1, "1", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("specs: {}", "specs: there is none"),
+        ("specs: {a: {sede: 1}}", "a: sede: unknown field"),
+        ("specs: {a: {environment: docker}}", "a: environment: suites run in the simulation"),
+        ("seeds: 0\nspecs: {a: {}}", "seeds: 0 is not a number of at least 1"),
+        ("spec: {}", "spec: unknown field; one of: seeds, first_seed, base, specs, settings"),
+        ("specs: {a: 3}", "specs.a: 3 is not a mapping"),
+    ],
+)
+def test_a_suite_that_cannot_be_run_is_one_line(
+    text: str, complaint: str, mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed.write_text(text)
+    with pytest.raises(SpecError):
+        load(str(mixed))
+    assert main(["suite", str(mixed)]) == BAD_USAGE
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+def test_shipped_suites_can_be_read() -> None:
+    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == ["nightly", "smoke"]

