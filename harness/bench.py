@@ -2,20 +2,19 @@
 broker takes records, and what the lossy file system costs.
 
 Rates depend on the machine, so what can be compared is printed side by side: simulated time against CPU time, time to
-bug against a model checker's, checking against the size of the history, the broker with `acks=all` against `acks=1`,
-appends to a disk that forgets against appends to one that does not. Rates of the simulation, the checkers and the
-broker are the best of a few rounds: other work on the machine can only make a round slower.
+bug against a model checker's, checking against the size of the history, the broker against Kafka, appends to a disk
+that forgets against appends to one that does not. Rates of the simulation are the best of a few rounds: other work on
+the machine can only make a round slower.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 PARTS: Final = ("simulation", "bugs", "checking", "broker", "disk")
 _ROUNDS: Final = 3
-_RECORDS: Final = {100: 1_000_000, 1_000: 300_000}
-"""Record size in bytes → how many of them are produced in a round: a second's worth or so."""
-_QUIET: Final = {"log_level": 2}
-"""librdkafka reports brokers that go away, which they all do at the end."""
-_TOPIC: Final = "bench"
 
 
 def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 100_000_000) -> int:
@@ -36,7 +30,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
         "simulation": simulation,
         "bugs": lambda: bugs(console),
         "checking": lambda: checking(largest),
-        "broker": broker,
+        "broker": lambda: broker(console),
         "disk": disk,
     }
     failed = False
@@ -117,23 +111,52 @@ def checking(largest: int) -> Table:
     return drawn
 
 
-def broker() -> Table:
-    """Produce throughput of three brokers on loopback, by record size and acks, with confluent-kafka."""
-    from harness.loopback import LoopbackCluster
+def broker(console: Console) -> Table:
+    """Produce throughput and latency of three brokers on loopback, by record size and partitions."""
+    from rich.progress import Progress
+
+    from harness.bench_broker import KAFKA_ALONE_MS, ROUNDS, STEPS, Latency, bench_broker, medians
 
     drawn = _table(
-        "broker: produce on loopback, three replicas", "record", "acks", "records per second", "MB per second", ""
+        f"broker: produce on loopback, three replicas, acks=all, idempotent, linger 5 ms; medians of {ROUNDS} rounds",
+        "record",
+        "partitions",
+        "records/s",
+        "Kafka 4.1.1",
+        "in 16 KiB batches",
+        "CPU of all nodes",
+        "at half of Kafka's rate",
+        "one at a time",
+        "linger 0",
     )
-    with TemporaryDirectory(prefix="faultline-bench-") as directory, LoopbackCluster(Path(directory)) as cluster:
-        _create_topic(cluster.bootstrap)
-        for size in _RECORDS:
-            rates = {
-                acks: max(_produce(cluster.bootstrap, size, acks) for _ in range(_ROUNDS)) for acks in ("1", "all")
-            }
-            for acks, rate in rates.items():
-                compared = "" if acks == "1" else f"{rate / rates['1']:.2f}× of acks=1"
-                drawn.add_row(f"{size} bytes", acks, f"{rate:,.0f}", f"{rate * size / 1e6:.1f}", compared)
-    drawn.caption = "one client, one thread: with small records the client is the slower end"
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("starting a cluster", total=STEPS)
+        load = os.getloadavg()[0]
+        measured = bench_broker(lambda done, what: progress.update(task, completed=done, description=what))
+
+    def shown(latencies: list[Latency]) -> str:
+        middle = medians(latencies)
+        return f"{middle.p50_ms:.1f}, {middle.p99_ms:.1f} ms"
+
+    for one in measured:
+        drawn.add_row(
+            f"{one.setting.record_bytes} bytes",
+            str(one.setting.partitions),
+            f"{median(one.rates):,.0f}",
+            one.setting.kafka,
+            f"{median(one.rates_small_batches):,.0f}",
+            f"{median(one.broker_us):.2f} µs a record",
+            shown(one.paced),
+            shown(one.alone),
+            shown(one.alone_no_linger),
+        )
+    others = [share for one in measured for share in one.others_share]
+    low, high = KAFKA_ALONE_MS
+    drawn.caption = (
+        f"latencies: p50, p99; Kafka's p50 one at a time was {low} to {high} ms\n"
+        f"load before: {load:.1f} on {os.cpu_count()} processors, of which others took {min(others):.0%} to "
+        f"{max(others):.0%} while throughput was measured"
+    )
     return drawn
 
 
@@ -151,55 +174,6 @@ def disk() -> Table:
             f"{measured.undisturbed_ratio:.2f}×",
         )
     return drawn
-
-
-def _produce(bootstrap: str, size: int, acks: str) -> float:
-    """Records per second until the last one is acknowledged."""
-    from confluent_kafka import Producer
-
-    failures: list[str] = []
-
-    def delivered(error: Any, message: Any) -> None:
-        if error is not None:
-            failures.append(str(error))
-
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "acks": acks,
-            "enable.idempotence": acks == "all",
-            "linger.ms": 5,
-            **_QUIET,
-            "queue.buffering.max.messages": 2 * _RECORDS[size],
-            "queue.buffering.max.kbytes": 1 << 20,
-        }
-    )
-    value = b"x" * size
-    producer.list_topics(_TOPIC, timeout=30)
-    began = time.perf_counter()
-    for number in range(_RECORDS[size]):
-        producer.produce(_TOPIC, value, on_delivery=delivered)
-        if number % 1000 == 0:
-            producer.poll(0)
-    left = producer.flush(120)
-    took = time.perf_counter() - began
-    if failures or left:
-        raise RuntimeError(f"{len(failures)} records failed and {left} were not acknowledged: {failures[:1]}")
-    return _RECORDS[size] / took
-
-
-def _create_topic(bootstrap: str) -> None:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-
-    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
-    (created,) = admin.create_topics([NewTopic(_TOPIC, num_partitions=6, replication_factor=3)]).values()
-    try:
-        created.result(30)
-    except KafkaException as error:
-        if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-            raise RuntimeError(str(error)) from None
 
 
 def _table(title: str, *headings: str) -> Table:

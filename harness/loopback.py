@@ -50,6 +50,11 @@ class LoopbackCluster:
         """`bootstrap.servers` for a client."""
         return ",".join(f"{node.host}:{node.port}" for node in self.layout.brokers)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of all nodes started."""
+        return [process.pid for process in self._processes.values()]
+
     def __enter__(self) -> Self:
         try:
             for node in self.layout.nodes:

@@ -40,8 +40,8 @@ SEQUENCE_MODULUS = 1 << 31
 """Sequence numbers count 0 … 2^31 - 1 and start again at 0."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
-_OFFSET = Struct(">q")
-_EPOCH = Struct(">i")
+_ASSIGNED = Struct(">q4si")
+"""Base offset, length, leader epoch."""
 _MAGIC_AT = 16
 _CODEC_MASK = 0x07
 _CONTROL_BIT = 0x20
@@ -184,14 +184,8 @@ def _refuse_several(records: bytes, first: Header) -> None:
 
 def assign(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
     """The same batch at another offset, in another leader epoch. The CRC does not cover either."""
-    return b"".join(
-        (
-            _OFFSET.pack(base_offset),
-            batch[8:LENGTH_END],
-            _EPOCH.pack(leader_epoch),
-            batch[_MAGIC_AT:],
-        )
-    )
+    head = _ASSIGNED.pack(base_offset, batch[8:LENGTH_END], leader_epoch)
+    return b"".join((head, memoryview(batch)[_MAGIC_AT:]))
 
 
 def build(

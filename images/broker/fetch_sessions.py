@@ -165,7 +165,11 @@ class AskingSession:
     def question(self, wanted: Mapping[Key, Any]) -> Question:
         """How to ask for exactly these partitions."""
         before = self._asked if self._epoch != FULL else {}
-        named = [Asked(key[0], part) for key, part in wanted.items() if before.get(key) != part]
+        named = [
+            Asked(key[0], part)
+            for key, part in wanted.items()
+            if (asked := before.get(key)) is not part and asked != part  # nearly all are the very same
+        ]
         forgotten = [key for key in before if key not in wanted]
         self._asked = dict(wanted)
         return Question(self._id, self._epoch, named, forgotten)

@@ -243,6 +243,8 @@ def _isr_suffices(partition: Partition, limits: Limits) -> bool:
 def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
     """Raise the high watermark to what every member of the maximal ISR holds, if the ISR suffices. It never falls
     within a leadership, and a member that has not been heard from holds it."""
+    if partition.high_watermark == partition.log_end:
+        return Step(partition)  # nobody holds more: positions are recorded up to the leader's own end
     if limits.rules.min_isr_gates_high_watermark and not _isr_suffices(partition, limits):
         return Step(partition)
     leadership = partition.leading

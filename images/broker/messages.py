@@ -220,12 +220,14 @@ class RequestEncoder:
 def encode_response(payload: Entity, correlation_id: int) -> bytes:
     """The whole frame of a response, its 4-byte length first."""
     codec = _codecs.get(type(payload)) or _codec(type(payload))
-    pieces: list[bytes] = []
+    pieces: list[bytes] = [b""]
     codec.write(payload, pieces)
-    content = b"".join(pieces)
+    length = sum(map(len, pieces))
     if codec.tagged_header:
-        return _RESPONSE_TAGGED.pack(5 + len(content), correlation_id) + content
-    return _RESPONSE.pack(4 + len(content), correlation_id) + content
+        pieces[0] = _RESPONSE_TAGGED.pack(5 + length, correlation_id)
+    else:
+        pieces[0] = _RESPONSE.pack(4 + length, correlation_id)
+    return b"".join(pieces)  # records are copied here, and nowhere else between the file and the socket
 
 
 def read_head(frame: bytes) -> Head:

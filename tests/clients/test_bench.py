@@ -1,0 +1,23 @@
+"""The broker's benchmark against real processes, with few records."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import bench_broker
+
+
+def test_every_setting_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_broker, "RECORDS", {100: 2_000, 1_000: 500})
+    monkeypatch.setattr(bench_broker, "ROUNDS", 2)
+    told: list[int] = []
+    measured = bench_broker.bench_broker(lambda done, _: told.append(done))
+    assert told == list(range(2 * len(bench_broker.SETTINGS)))
+    assert [one.setting for one in measured] == list(bench_broker.SETTINGS)
+    for one in measured:
+        for values in (one.rates, one.rates_small_batches, one.broker_us):
+            assert len(values) == 2
+            assert min(values) > 0
+        for latencies in (one.paced, one.alone, one.alone_no_linger):
+            assert len(latencies) == 2
+            assert all(0 < latency.p50_ms <= latency.p99_ms for latency in latencies)
