@@ -14,7 +14,8 @@ bridge                   as halves, but the first of `nodes` sees both and every
                          broker sees the controllers
 ring                     each broker from all but its neighbours in the ring of       brokers
                          brokers; of three brokers each only hears the one before it
-one-way                  what `nodes` send to `against`, one direction only           any → all
+one-way                  what `nodes` send to `against`, one direction only; to all   any → all
+                         where `against` turn out to be the same nodes
 leader-only              `nodes` from the other brokers, but not from the             leader/0
                          controllers: it stays leader and cannot replicate
 controller-from-brokers  the controllers from `nodes`, who see each other             brokers
@@ -130,7 +131,7 @@ def links(
         case Shape.RING:
             cut = _ring(_beginning_with(nodes, brokers))
         case Shape.ONE_WAY:
-            cut = one_way(nodes, against or everyone)
+            cut = one_way(nodes, [node for node in against if node not in nodes] or everyone)
         case Shape.LEADER_ONLY:
             cut = both_ways(nodes, [broker for broker in brokers if broker not in nodes])
         case Shape.CONTROLLER_FROM_BROKERS:

@@ -60,6 +60,12 @@ def test_one_way_cuts_one_direction_only() -> None:
     assert _cut(Shape.ONE_WAY, "b1") == {"b1b2", "b1b3", "b1c1"}
 
 
+def test_one_way_towards_oneself_cuts_towards_all() -> None:
+    """From leader/0 to b1, and b1 leads: seed 1226 of the default run had this as its only fault, which never bit."""
+    assert _cut(Shape.ONE_WAY, "b1", against=("b1",)) == {"b1b2", "b1b3", "b1c1"}
+    assert _cut(Shape.ONE_WAY, *BROKERS, *CONTROLLERS, against=("b1",)) >= {"b1b2", "b2b1", "b1c1", "c1b1"}
+
+
 def test_a_leader_cut_from_its_followers_keeps_the_controller() -> None:
     assert _cut(Shape.LEADER_ONLY, "b1") == {"b1b2", "b2b1", "b1b3", "b3b1"}
 
