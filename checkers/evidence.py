@@ -35,6 +35,10 @@ class CheckSettings:
     trace_has_one_clock: bool = True
     """Whether the trace's times and `seq` order events of different nodes; so in simulation only."""
     brokers: int = 3
+    retention_ms: int = -1
+    """`retention.ms` of the topic; -1 for no limit."""
+    retention_bytes: int = -1
+    """`retention.bytes` of the topic; -1 for no limit."""
     groups: bool = False
     """Whether the workload's consumers form a group, so that `checkers.groups` has something to judge."""
 
@@ -48,6 +52,11 @@ class CheckSettings:
     def promises_durability(self) -> bool:
         """Whether an acknowledged record may be lost only when the fault model is exceeded."""
         return self.acks == -1 and not self.unclean_election
+
+    @property
+    def retains_less(self) -> bool:
+        """Whether brokers may delete records by themselves."""
+        return self.retention_ms >= 0 or self.retention_bytes >= 0
 
     @property
     def losses_tolerated(self) -> int:

@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.deletions import permitted
 from checkers.evidence import RunEvidence
 from checkers.judging import Allowance, Excess
 from workloads.columns import NEVER
@@ -170,8 +171,11 @@ def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -
         before = reached
         if kind == "appended":
             reached = max(reached, log_end)
-        elif kind in ("log_recovered", "truncated"):
-            reached = max(first, min(reached, log_end if kind == "log_recovered" else offset))
+        elif kind == "log_recovered":
+            reached = max(first, min(reached, log_end))
+        elif kind == "truncated":
+            # A log that begins anew further up lacks nothing any more: what lies below has been deleted.
+            reached = max(first, offset)
         if reached != before:
             regained.append((time_ns, reached))
         if reached >= end:
@@ -211,6 +215,8 @@ def allowances(evidence: RunEvidence) -> Mapping[Partition, Allowance]:
         too_much = excesses(lost, evidence.settings.losses_tolerated)
         if too_much:
             special[name] = Allowance(unclean, too_much)
+    for name, start in permitted(evidence).items():
+        special[name] = replace(special.get(name, Allowance(unclean)), deleted_below=start)
     return special
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pyarrow as pa
 
+from checkers.deletions import OWN_DECISIONS, Asked
 from checkers.evidence import CheckSettings
 
+UNLIMITED = -1
 UNKNOWN = -1
 """The leader epoch of a record that the trace does not tell of. It is never held against anybody."""
 
@@ -85,6 +88,12 @@ class Followed:
     """Leader epoch start offset of each node's latest leadership."""
     high_watermarks: dict[str, int] = field(default_factory=dict)
     """Of each node, in its latest leadership."""
+    log_starts: dict[str, int] = field(default_factory=dict)
+    """Where each node's log starts; at 0 unless it is in here."""
+    moved_start: int = 0
+    """The greatest log start that any node has decided on by itself, not after its leader."""
+    asked: Asked | None = None
+    """What administrators asked to have deleted; None where nobody may ask."""
     excluded: set[int] = field(default_factory=set)
     """Registered after an unclean shutdown, and in no ISR since."""
     shrunk: set[str] = field(default_factory=set)
@@ -101,10 +110,13 @@ class Followed:
         """The log of `node`."""
         return self.logs.setdefault(node, [])
 
-    def first_missing(self, log: list[int]) -> int | None:
-        """The least committed offset that `log` does not hold."""
-        count = len(self.committed)
-        return None if log[:count] == self.committed else _differs(log[:count], self.committed)
+    def first_missing(self, node: str) -> int | None:
+        """The least committed offset that the log of `node` should hold, being above its start, and does not."""
+        log, count, start = self.log(node), len(self.committed), self.log_starts.get(node, 0)
+        if log[start:count] == self.committed[start:]:
+            return None
+        missing = _differs(log[start:count], self.committed[start:])
+        return None if missing is None else start + missing
 
 
 @dataclass(slots=True)
@@ -124,8 +136,9 @@ def _differs(one: list[int], other: list[int]) -> int | None:
     return min(len(one), len(other)) if len(one) < len(other) else None
 
 
-def follow(trace: pa.Table, settings: CheckSettings) -> Cluster:
-    """The cluster after the last event of `trace` (schema TRACE)."""
+def follow(trace: pa.Table, settings: CheckSettings, asked: Mapping[int, Asked] = MappingProxyType({})) -> Cluster:
+    """The cluster after the last event of `trace` (schema TRACE). `asked` has, by partition number, what administrators
+    asked to have deleted."""
     cluster = Cluster()
     now_ns = -1
     for event in _events(trace):
@@ -137,7 +150,11 @@ def follow(trace: pa.Table, settings: CheckSettings) -> Cluster:
         elif event.kind == "broker_registered":
             _registered(cluster, event)
         elif event.topic:
-            partition = cluster.partitions.setdefault((event.topic, event.partition), Followed())
+            partition = cluster.partitions.get((event.topic, event.partition))
+            if partition is None:
+                partition = cluster.partitions[event.topic, event.partition] = Followed()
+                if not event.topic.startswith("__"):
+                    partition.asked = asked.get(event.partition, Asked())
             partition.events += 1
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
@@ -175,9 +192,45 @@ def _appended(partition: Followed, event: Event, _: CheckSettings) -> None:
 
 def _truncated(partition: Followed, event: Event, _: CheckSettings) -> None:
     _resize(partition.log(event.node), event.offset)
+    start = event.details().get("log_start")
+    if isinstance(start, int):
+        _starts_at(partition, event, start, "began anew")
+
+
+def _log_start(partition: Followed, event: Event, settings: CheckSettings) -> None:
+    detail = event.details()
+    reason = str(detail.get("reason"))
+    moved = f"{event.node} moved its log's start {detail.get('before')} → {event.offset} {_at(event)} ({reason})"
+    committed = len(partition.committed)
+    if event.offset > committed:
+        above = f"no high watermark had passed {committed}, so what was deleted above may be acknowledged later"
+        _breach(partition, event, "log-start-uncommitted", committed, moved, above)
+    if reason in OWN_DECISIONS:
+        bound = partition.asked.bound if partition.asked is not None else 0
+        limits = {"retention_ms": settings.retention_ms, "retention_bytes": settings.retention_bytes}
+        if limits.get(reason, UNLIMITED) == UNLIMITED and (reason != "delete_records" or event.offset > bound):
+            wanted = f"deletion below {bound} had been asked for" if reason == "delete_records" else "nothing limits it"
+            _breach(partition, event, "log-start-unasked", bound, moved, wanted)
+        partition.moved_start = max(partition.moved_start, event.offset)
+    _starts_at(partition, event, event.offset, f"moved its start ({reason})")
+
+
+def _starts_at(partition: Followed, event: Event, start: int, how: str) -> None:
+    """The log of a node starts at `start` from now on, which somebody must have decided before."""
+    if start > max(partition.moved_start, partition.log_starts.get(event.node, 0)):
+        _breach(
+            partition,
+            event,
+            "log-start-unfounded",
+            partition.moved_start,
+            f"the log of {event.node} starts at {start} {_at(event)}: it {how}",
+            f"no leader's log, and no retention, had moved a start beyond {partition.moved_start}",
+        )
+    partition.log_starts[event.node] = start
 
 
 def _recovered(partition: Followed, event: Event, _: CheckSettings) -> None:
+    _starts_at(partition, event, max(event.offset, 0), "was recovered so")
     log = partition.log(event.node)
     if event.log_end < len(log):
         partition.shrunk.add(event.node)
@@ -201,7 +254,7 @@ def _became_leader(partition: Followed, event: Event, _: CheckSettings) -> None:
     partition.starts[event.node] = event.offset
     partition.high_watermarks[event.node] = UNKNOWN
     _leads(partition, event, event.node)
-    missing = partition.first_missing(log)
+    missing = partition.first_missing(event.node)
     # A node may learn late of an election that others have followed since: of those commits it need know nothing.
     if missing is not None and partition.committed_in[missing] < event.leader_epoch:
         _breach(
@@ -391,7 +444,7 @@ def _judge_candidates(partition: Followed, between_lives: set[str], now_ns: int)
             reason = "it registered after an unclean shutdown and has not joined the ISR since"
             partition.breaches.append(Breach("unclean-not-excluded", UNKNOWN, now_ns, UNKNOWN, (found, reason)))
             partition.excluded.discard(member)
-        missing = partition.first_missing(partition.log(node))
+        missing = partition.first_missing(node)
         if missing is not None:
             lines = (f"{found} with a log that ends at {len(partition.log(node))}", _lacks(partition, missing))
             since_ns = partition.committed_ns[missing]
@@ -402,6 +455,7 @@ _HANDLERS = {
     "appended": _appended,
     "truncated": _truncated,
     "log_recovered": _recovered,
+    "log_start": _log_start,
     "became_leader": _became_leader,
     "high_watermark": _high_watermark,
     "latest_told": _latest_told,

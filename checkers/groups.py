@@ -27,6 +27,8 @@ was passed over; `not-delivered` looks at the outcome alone, whatever the way.
 Lost offsets are excused, which makes the verdict `unknown`, when more replicas of `__consumer_offsets` lost data than
 the protocol survives; with unclean elections they are counted only. `not-delivered` promises nothing for acks=1 or 0.
 
+Records that were deleted (`checkers.deletions`) may be passed over and need not be delivered.
+
 What it cannot see: records delivered more than once, which a group may do; a member that was given partitions and died
 before it was told where to start; what members do that commit nothing and die.
 """
@@ -123,7 +125,7 @@ def _check_partition(
     }
     group = [
         *_owned_twice(starts),
-        *_reading(starts, polls, commits),
+        *_reading(starts, polls, commits, of_records.deleted_below),
         *_stale(commits, begun),
         *_went_back(commits),
         *_register(starts, commits),
@@ -185,8 +187,11 @@ def _owned_twice(starts: Sequence[Row]) -> Iterable[Found]:
             yield "owned-twice", start.offset, start.completed_ns, (other, start), "both own it in one generation"
 
 
-def _reading(starts: Sequence[Row], polls: Sequence[Row], commits: Sequence[Row]) -> Iterable[Found]:
-    """Each member's reading, from its start on: without gaps, and ahead of its commits."""
+def _reading(
+    starts: Sequence[Row], polls: Sequence[Row], commits: Sequence[Row], deleted_below: int
+) -> Iterable[Found]:
+    """Each member's reading, from its start on: without gaps, and ahead of its commits. What was deleted may be passed
+    over."""
     for start in starts:
         later = [other for other in starts if other.process == start.process and other.index > start.index]
         until_ns = min((other.invoked_ns for other in later), default=NEVER)
@@ -195,7 +200,7 @@ def _reading(starts: Sequence[Row], polls: Sequence[Row], commits: Sequence[Row]
         position = start.offset
         given = [(start.completed_ns, start.offset)]
         for poll in own:
-            if poll.offset > position:
+            if poll.offset > max(position, deleted_below):
                 reason = f"it stood at {position} and was asked from {poll.offset} on"
                 yield "records-skipped", position, poll.completed_ns, (start, poll), reason
             position = poll.end if poll.end >= 0 else poll.offset
@@ -203,7 +208,7 @@ def _reading(starts: Sequence[Row], polls: Sequence[Row], commits: Sequence[Row]
         for commit in commits:
             if commit.process == start.process and start.index < commit.index and commit.invoked_ns < until_ns:
                 most = max((end for time_ns, end in given if time_ns <= commit.invoked_ns), default=start.offset)
-                if commit.offset > most:
+                if commit.offset > max(most, deleted_below):
                     reason = f"it had been given the records below {most}"
                     yield "commit-beyond-read", most, commit.invoked_ns, (start, commit), reason
 

@@ -7,7 +7,8 @@ the few that are shown. An `Allowance` says what may happen to one partition, an
 - *excused*, `unknown`: more replicas lost data at one time than the protocol survives (`Excess`); the violation
   concerns an offset that went down with them, what was there existed by then, and the violation was seen after. It may
   be a bug or the loss;
-- *counted*: the topic allows unclean elections, which may do this. It appears in the figures only.
+- *counted*: the topic allows unclean elections, which may do this; or it is in `OF_DELETED`, may come of what was
+  deleted, and concerns nothing that was not. It appears in the figures only.
 
 Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended.
 """
@@ -42,11 +43,18 @@ INEXCUSABLE = frozenset(
         "quorum-not-superset",
         "high-watermark-fell",
         "latest-below-start",
+        "log-start-uncommitted",
+        "log-start-unasked",
+        "log-start-unfounded",
         "acknowledged-uncommitted",
         "commit-beyond-read",
         "records-skipped",
     }
 )
+
+OF_DELETED = frozenset({"duplicate", "not-delivered"})
+"""What may be found of records that were deleted. A duplicate among them: as in Kafka, a replica that began anew above
+0 knows no producer whose batches were deleted, and takes a retry for new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ class Allowance:
 
     unclean: bool = False
     excesses: tuple[Excess, ...] = ()
+    deleted_below: int = 0
+    """Records at lower offsets may have been deleted (`checkers.deletions`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +95,14 @@ class Violations:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def chosen(self, which: Int64) -> Violations:
+        """These of them only."""
+        since_ns = None if self.since_ns is None else self.since_ns[which]
+        explain = self.explain
+        return Violations(
+            self.kind, self.offsets[which], self.times_ns[which], lambda n: explain(int(which[n])), since_ns
+        )
+
 
 def judge(
     checker: str, found: Iterable[Violations], allowance: Allowance, figures: Mapping[str, float] | None = None
@@ -96,6 +114,12 @@ def judge(
         if not len(violations):
             continue
         excusable = violations.kind not in INEXCUSABLE
+        if violations.kind in OF_DELETED and allowance.deleted_below:
+            kept = np.flatnonzero(violations.offsets >= allowance.deleted_below)
+            counts["allowed"] += len(violations) - len(kept)
+            violations = violations.chosen(kept)
+            if not len(violations):
+                continue
         if excusable and allowance.unclean:
             counts["allowed"] += len(violations)
             continue

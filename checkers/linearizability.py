@@ -161,6 +161,8 @@ class _Wording:
             if code == CONFLICT:
                 times = np.maximum(times, self._appended_ns(placement.value_at[offsets]))
             elif code == TWICE:
+                # The pair concerns the lower of its two offsets.
+                offsets = np.minimum(offsets, self._stands_at(columns.poll_value[unread.record[chosen]], offsets))
                 times = np.maximum(times, self._appended_ns(columns.poll_value[unread.record[chosen]]))
             found.append(Violations(_UNREAD_KINDS[code], offsets, times, partial(self._unread, chosen, code)))
         offsets = columns.offset[placement.conflicting]
@@ -195,6 +197,15 @@ class _Wording:
         where = np.minimum(np.searchsorted(self.columns.value[rows], values), len(rows) - 1)
         found = self.columns.value[rows][where] == values
         return np.where(found, self.columns.completed_ns[rows][where], NEVER)
+
+    def _stands_at(self, values: Int64, otherwise: Int64) -> Int64:
+        """The offsets at which `values` stand in the log; those in `otherwise` where one does not."""
+        value_at = self.placement.value_at
+        if not len(values) or not len(value_at):
+            return otherwise
+        order = np.argsort(value_at, kind="stable")
+        where = np.minimum(np.searchsorted(value_at[order], values), len(order) - 1)
+        return np.where(value_at[order][where] == values, order[where], otherwise)
 
     def _ends(self, rows: Int64) -> Int64:
         """The offset an operation speaks of; a poll's last."""

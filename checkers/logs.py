@@ -8,8 +8,8 @@ log-mismatch     two records with one offset and one leader epoch differ; or the
 log-divergence   before recovery, two records differ below both replicas' high watermarks: one replica has something
                  else than what was committed. Counted when the topic allows unclean elections; excused beyond the
                  fault model.
-replicas-differ  after recovery the logs are not equal from start to end. Clients have stopped by then and every replica
-                 is in the ISR, so nothing is left to be copied or cut; nothing excuses it.
+replicas-differ  after recovery the logs are not equal from the later of their starts to the end. Clients have stopped
+                 by then and every replica is in the ISR, so nothing is left to be copied or cut; nothing excuses it.
 
 A record is compared by offset, leader epoch, value, producer id and sequence.
 

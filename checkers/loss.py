@@ -7,6 +7,9 @@ at the end of the run,
 - the final reads were completed (each partition read from its start to the end it was told) and did not return it; or
 - the log of every replica was collected and none holds it. This needs no recovery: a record on no disk is gone.
 
+A record below the offset up to which deletion was asked for, or is permitted, is deleted and not lost
+(`checkers.deletions`); it is counted as `deleted`.
+
 With acks=1 or 0 an acknowledged record that nobody read is not promised; those lost are counted as
 `acknowledged_lost_allowed`. Topics with unclean elections promise nothing, so what they lose is counted as `allowed`.
 When more replicas lost data at one time than the protocol survives, records that existed then at the offsets concerned
@@ -31,6 +34,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.deletions import permitted
 from checkers.evidence import RunEvidence
 from checkers.fault_model import allowances, usual
 from checkers.judging import Allowance, Violations, judge, together
@@ -63,6 +67,7 @@ def check(evidence: RunEvidence) -> Verdict:
 def lost_records(evidence: RunEvidence) -> pa.Table:
     """Every promised record that is lost, in the order of offsets, by the schema `checkers.tables.LOST`."""
     found = []
+    deleted = permitted(evidence)
     for topic, number, history in partitions(evidence.history):
         replicas = of_partition(evidence.replicas, topic, number)
         promises = _promises(
@@ -71,6 +76,7 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
             evidence.settings.acks,
             finally_read=_finally_read(evidence),
             every_log=_every_log(evidence, topic, number),
+            deleted_below=deleted.get((topic, number), 0),
         )
         if not len(promises.lost):
             continue
@@ -121,7 +127,10 @@ def check_partition(
     allowance: Allowance | None = None,
 ) -> Verdict:
     """One partition. `finally_read`: its final reads were completed; `every_log`: `replicas` holds all its replicas."""
-    promises = _promises(history, replicas, acks, finally_read=finally_read, every_log=every_log)
+    deleted_below = 0 if allowance is None else allowance.deleted_below
+    promises = _promises(
+        history, replicas, acks, finally_read=finally_read, every_log=every_log, deleted_below=deleted_below
+    )
     columns, final = promises.columns, promises.final
     values, offsets, rows, lost = promises.values, promises.offsets, promises.rows, promises.lost
 
@@ -154,10 +163,12 @@ def check_partition(
     figures = {
         "promised": float(len(values)),
         "lost": float(len(lost)),
+        "deleted": float((offsets < deleted_below).sum()),
         "acknowledged_lost_allowed": float(_unpromised_lost(promises, acks, finally_read)),
     }
     verdict = judge(NAME, found, allowance or Allowance(), figures)
-    undecided = np.setdiff1d(np.arange(len(values)), lost) if not finally_read else np.empty(0, dtype=np.int64)
+    kept = np.flatnonzero(offsets >= deleted_below)
+    undecided = np.setdiff1d(kept, lost) if not finally_read else np.empty(0, dtype=np.int64)
     if not len(undecided):
         return verdict
     reason = Finding(
@@ -185,9 +196,18 @@ class _Promises:
     on_disk: npt.NDArray[np.bool_]
     lost: Int64
     """Which of them are lost."""
+    deleted_below: int
 
 
-def _promises(history: pa.Table, replicas: pa.Table, acks: int, *, finally_read: bool, every_log: bool) -> _Promises:
+def _promises(
+    history: pa.Table,
+    replicas: pa.Table,
+    acks: int,
+    *,
+    finally_read: bool,
+    every_log: bool,
+    deleted_below: int,
+) -> _Promises:
     columns = Columns.from_table(history)
     final = np.asarray(pc.equal(history.column("phase"), "final").to_numpy(zero_copy_only=False), dtype=bool)
     final_values, _, _ = _returned(columns, final)
@@ -199,7 +219,8 @@ def _promises(history: pa.Table, replicas: pa.Table, acks: int, *, finally_read:
         missing |= ~read
     if every_log:
         missing |= ~on_disk
-    return _Promises(columns, final, values, offsets, rows, on_disk, np.flatnonzero(missing))
+    missing &= offsets >= deleted_below
+    return _Promises(columns, final, values, offsets, rows, on_disk, np.flatnonzero(missing), deleted_below)
 
 
 def _returned(columns: Columns, chosen: npt.NDArray[np.bool_]) -> tuple[Int64, Int64, Int64]:
@@ -237,7 +258,8 @@ def _unpromised_lost(promises: _Promises, acks: int, finally_read: bool) -> int:
     if acks == -1 or not finally_read:
         return 0
     columns = promises.columns
-    told = columns.value[(columns.kind == APPEND) & (columns.outcome == OK)]
+    acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
+    told = columns.value[acknowledged & ~((columns.offset >= 0) & (columns.offset < promises.deleted_below))]
     final_values, _, _ = _returned(columns, promises.final)
     return int((~np.isin(told, final_values) & ~np.isin(told, promises.values)).sum())
 

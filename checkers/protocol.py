@@ -21,6 +21,10 @@ committed-overwritten     what becomes committed at an offset is what was commit
 high-watermark-fell       it never falls within a leadership
 latest-below-start        a leader tells the latest offset only once its high watermark has reached its epoch's start
                           (Applied-HW)
+log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
+log-start-unasked         nobody moves a log's start by itself further than deletion was asked for, unless the topic has
+                          a retention (`checkers.deletions`)
+log-start-unfounded       who begins anew, recovers or follows starts no higher than somebody had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it
 
 Judged with care, each with the run that shows why:
@@ -38,6 +42,9 @@ in epoch 4 and commits; b3 wakes, takes up epoch 1 for an instant and lacks what
 
 *Events of one instant are judged together, when it is over.* Registering writes several records in one batch; between
 them the cluster is in a state that nobody can see.
+
+*What lies below a replica's log start is of no matter to what it holds.* It was deleted, and a replica may even have
+something else there: its leader, which has deleted the records, can no longer tell it where they part.
 
 *The superset is asked of the leader in office only.* One that was deposed and does not know it yet commits with its own
 old quorum, which holds whoever was elected; the controller's ISR has moved on without it.
@@ -58,6 +65,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.deletions import asked
 from checkers.evidence import RunEvidence
 from checkers.fault_model import allowances, usual
 from checkers.following import Breach, follow
@@ -74,7 +82,7 @@ def check(evidence: RunEvidence) -> Verdict:
     if not evidence.trace.num_rows:
         return undecided(NAME, "no protocol trace was recorded")
     special, rule = allowances(evidence), usual(evidence)
-    followed = follow(evidence.trace, evidence.settings)
+    followed = follow(evidence.trace, evidence.settings, asked(evidence))
     verdicts, converged = [], _convergences(evidence.trace)
     for name, partition in sorted(followed.partitions.items()):
         kinds: dict[str, list[Breach]] = {}
@@ -85,6 +93,7 @@ def check(evidence: RunEvidence) -> Verdict:
             "events": float(partition.events),
             "committed": float(len(partition.committed)),
             "elections": float(partition.elections),
+            "log_start": float(partition.moved_start),
             "high_watermark_moves": float(partition.moves),
             "trace_gaps": float(partition.gaps),
             "convergences": float(len(converged.get(name, ()))),

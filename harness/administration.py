@@ -1,7 +1,7 @@
 """The nemesis's administrator: asks the brokers, over Kafka's protocol, for what `nemesis/admin.py` needs.
 
-A request goes to one broker after another until one answers something else than that the controller did not; each is
-given little time, since some of them may be cut off or frozen.
+A request goes to one broker after another until one answers something else than that the controller did not, or that
+it does not lead; each is given little time, since some of them may be cut off or frozen.
 """
 
 from __future__ import annotations
@@ -11,17 +11,24 @@ from datetime import timedelta
 from typing import Any
 
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
+from kio.schema.delete_records.v2 import request as deleting
+from kio.schema.delete_records.v2 import response as deleted
 from kio.schema.describe_topic_partitions.v0 import request as describing
 from kio.schema.elect_leaders.v2 import request as electing
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
+from kio.schema.list_offsets.v7 import request as listing
+from kio.schema.list_offsets.v7 import response as listed
 
 from images.broker.wire import Connection, ConnectionLost
 
 ANSWER_LIMIT_S = 1.0
 UNANSWERED = "UNANSWERED"
 _TOPIC, _SET, _PREFERRED = 2, 0, 0
+_EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
+_DELETION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
+"""Shorter, so that a leader whose followers do not follow still answers in time that it has begun."""
 
 
 class Administration:
@@ -70,6 +77,34 @@ class Administration:
         answer = await self._ask(configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False))
         return _outcome(answer and answer.responses[0])
 
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """ListOffsets, of the start and of the latest offset."""
+        found = []
+        for timestamp in (_EARLIEST, _LATEST):
+            part = listing.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+            answer = await self._ask(
+                listing.ListOffsetsRequest(
+                    replica_id=_CONSUMER,
+                    isolation_level=0,
+                    topics=(listing.ListOffsetsTopic(name=topic, partitions=(part,)),),
+                )
+            )
+            told = answer and answer.topics[0].partitions[0]
+            if not told or told.error_code is not ErrorCode.none:
+                return None
+            found.append(int(told.offset))
+        return found[0], found[1]
+
+    async def delete_records(self, topic: str, partition: int, offset: int) -> str:
+        """DeleteRecords, of the partition's leader."""
+        part = deleting.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        answer = await self._ask(
+            deleting.DeleteRecordsRequest(
+                topics=(deleting.DeleteRecordsTopic(name=topic, partitions=(part,)),), timeout=_DELETION_TIMEOUT
+            )
+        )
+        return _outcome(answer and answer.topics[0].partitions[0])
+
     async def _ask(self, request: Any) -> Any:
         """The first answer that is one; None when there is none."""
         for host, port in self._addresses.values():
@@ -83,17 +118,21 @@ class Administration:
                 continue
             finally:
                 connection.close()
-            if not _timed_out(answer):
+            if not _could_not(answer):
                 return answer
         return None
 
 
-def _timed_out(answer: Any) -> bool:
-    """Whether the broker could not reach the controller."""
+def _could_not(answer: Any) -> bool:
+    """Whether the broker could not reach the controller, or does not lead the partition."""
     if getattr(answer, "error_code", ErrorCode.none) is ErrorCode.request_timed_out:
         return True
     responses = getattr(answer, "responses", ())
-    return any(getattr(part, "error_code", ErrorCode.none) is ErrorCode.request_timed_out for part in responses)
+    if any(getattr(part, "error_code", ErrorCode.none) is ErrorCode.request_timed_out for part in responses):
+        return True
+    if not isinstance(answer, deleted.DeleteRecordsResponse | listed.ListOffsetsResponse):
+        return False
+    return any(part.error_code is ErrorCode.not_leader_or_follower for part in answer.topics[0].partitions)
 
 
 def _outcome(result: Any) -> str:

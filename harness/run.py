@@ -301,7 +301,12 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> Settings:
         rate=spec.rate,
         acks=ACKS[spec.acks],
         record_empty_polls=spec.recency == "strict",
+        unix_ahead_ms=0 if spec.environment == "sim" else _unix_ahead_ms(),
     )
+
+
+def _unix_ahead_ms() -> int:
+    return round((time.time() - asyncio.get_running_loop().time()) * 1000)
 
 
 def _counts(recorder: Recorder) -> dict[tuple[str, str], int]:

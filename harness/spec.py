@@ -194,8 +194,14 @@ class Spec:
             faults_asked=self.faults_asked,
             trace_has_one_clock=self.environment in ONE_CLOCK,
             brokers=self.brokers,
+            retention_ms=self._retention("retention.ms"),
+            retention_bytes=self._retention("retention.bytes"),
             groups=self.workload == "groups",
         )
+
+    def _retention(self, key: str) -> int:
+        """As the settings have it; no run is so long that Kafka's default of a week would matter."""
+        return int(self.settings.get(key, self.settings.get(f"log.{key}", "-1")))
 
     def to_yaml(self) -> str:
         """The complete spec, read back by `parse` as the same value."""

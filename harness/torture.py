@@ -49,6 +49,8 @@ MUTANTS: tuple[str, ...] = (
     "consumer_reads_below_high_watermark",
     "offset_commit_after_high_watermark",
     "generation_fences_commits",
+    "log_start_never_above_high_watermark",
+    "retention_stops_at_high_watermark",
 )
 """The rules whose absence random faults must find."""
 
@@ -57,6 +59,11 @@ WORKLOADS: Mapping[str, str] = {
     "generation_fences_commits": "groups",
 }
 """The workload that finds a mutant, where it is not the default one."""
+
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "retention_stops_at_high_watermark": {"retention.ms": "800", "segment.bytes": "1024"},
+}
+"""The settings that a mutant needs to be found, where the default ones never let it act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,14 @@ def make(job: Job) -> Result:
     from harness.spec import Spec
 
     began = time.perf_counter()
-    outcome = run_in_simulation(Spec(seed=job.seed, workload=job.workload, without=(job.mutant,) if job.mutant else ()))
+    outcome = run_in_simulation(
+        Spec(
+            seed=job.seed,
+            workload=job.workload,
+            settings=SETTINGS.get(job.mutant, {}),
+            without=(job.mutant,) if job.mutant else (),
+        )
+    )
     causes = [
         f"{verdict.checker}: {finding.kind}"
         for verdict in outcome.verdicts

@@ -1,9 +1,9 @@
 """What an administrator does while everything else goes wrong.
 
-None of these is a failure, and each of them changes who leads, who follows or what an acknowledgement takes. They are
-asked of the cluster over Kafka's protocol like any administrator's request, so a cut-off controller may leave them
-undone. What was changed is changed back when the fault heals, which is tried again until it is done: a cluster that has
-lost all its other faults must end as it began.
+None of these is a failure, and each of them changes who leads, who follows, what an acknowledgement takes or where a
+log starts. They are asked of the cluster over Kafka's protocol like any administrator's request, so a cut-off
+controller may leave them undone. What was changed is changed back when the fault heals, which is tried again until it
+is done: a cluster that has lost all its other faults must end as it began. Only deleted records stay deleted.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site
+from nemesis.fault import Fault, Site, both_ways
 
 _RETRY_S = 0.5
 _RETRIES = 120
+_TO_HIGH_WATERMARK_SHARE = 0.1
+TO_HIGH_WATERMARK = -1
+"""The offset by which an administrator asks for everything below the high watermark to be deleted."""
 DONE = ""
 """What the admin port answers when a request was carried out; else it is the name of Kafka's error."""
 
@@ -145,6 +148,61 @@ class RollingRestart(Fault):
             await site.sleep(site.random.uniform(0.0, 0.3) * self.patience_ms / 1000)
             await start()
             await site.sleep(site.random.uniform(0.2, 1.0) * self.patience_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecords(Fault):
+    """Delete the records of a partition below an offset drawn up to its high watermark, now and again simply below it.
+
+    Lower offsets are likelier, so that most records stay to be judged. With `stalled` the leader is cut off from the
+    other brokers first, for a part of the patience, and everything below the high watermark is deleted: what has been
+    appended meanwhile is not committed, and must stay.
+
+    What is deleted stays deleted: nothing is undone. `asked_below` in the evidence is what was asked for, whether or
+    not anybody answered; for "below the high watermark" it is not known, and `to_high_watermark` is counted instead.
+    """
+
+    name: ClassVar[str] = "delete-records"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("deleted", "begun")
+
+    partition: int = 0
+    stalled: bool = False
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once."""
+        if self.stalled:
+            await self._stall(site)
+        offset = await self._draw(site)
+        if offset is None:
+            site.notes.append("nobody told where the log starts and ends")
+            return
+        if offset == TO_HIGH_WATERMARK:
+            site.count("to_high_watermark")
+        else:
+            site.note("asked_below", offset)
+        answer = await site.cluster.admin.delete_records(site.topic, self.partition, offset)
+        outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
+        site.count(outcome.get(answer, "refused"))
+
+    async def _stall(self, site: Site) -> None:
+        leader = await site.leader(self.partition)
+        if leader is None:
+            site.notes.append("no leader to be cut off")
+            return
+        site.aim([leader])
+        await site.cut(both_ways([leader], [broker for broker in site.cluster.brokers if broker != leader]))
+        await site.sleep(site.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
+
+    async def _draw(self, site: Site) -> int | None:
+        if self.stalled or site.random.random() < _TO_HIGH_WATERMARK_SHARE:
+            return TO_HIGH_WATERMARK
+        known = await site.cluster.admin.offsets(site.topic, self.partition)
+        if known is None:
+            return None
+        start, end = known
+        return start + int((end - start) * site.random.random() ** 3)
 
 
 async def _move(site: Site, partition: int) -> tuple[str, ...]:

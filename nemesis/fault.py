@@ -104,7 +104,7 @@ def _let_go(grips: dict[Any, int], key: Any) -> bool:
     return True
 
 
-_PEAKS: Final = ("offset_ms",)
+_PEAKS: Final = ("offset_ms", "asked_below")
 """Evidence of which the largest reading counts; everything else adds up."""
 
 
@@ -312,6 +312,10 @@ class Site:
     def count(self, name: str) -> None:
         """One more of what is counted as evidence under `name`."""
         self._gather({name: 1.0})
+
+    def note(self, name: str, value: float) -> None:
+        """Evidence under `name`, of which the largest value counts."""
+        self._gather({name: value})
 
     def undone_by(self, undo: Callable[[], Awaitable[None]]) -> None:
         """Have `undo` called when the fault heals. To be said before the deed."""

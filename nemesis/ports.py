@@ -73,6 +73,12 @@ class Admin(Protocol):
     async def elect_preferred(self, topic: str, partition: int) -> str:
         """Have the preferred replica elected."""
 
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """Where a partition's log starts, and the high watermark; None when no leader tells."""
+
+    async def delete_records(self, topic: str, partition: int, offset: int) -> str:
+        """Delete a partition's records below `offset`, or with -1 below the high watermark."""
+
     async def configure(self, topic: str, name: str, value: str) -> str:
         """Change one key of a topic's configuration."""
 

@@ -20,6 +20,7 @@ from typing import Any
 from nemesis.admin import (
     CancelReassignment,
     ControlledRestart,
+    DeleteRecords,
     ElectPreferred,
     RaiseMinIsr,
     Reassign,
@@ -62,6 +63,7 @@ FAULTS: Mapping[str, type[Fault]] = {
         RaiseMinIsr,
         ControlledRestart,
         RollingRestart,
+        DeleteRecords,
         QuickSuccession,
         PowerLossAll,
         FsyncLies,

@@ -27,6 +27,7 @@ from typing import TypeVar
 from nemesis.admin import (
     CancelReassignment,
     ControlledRestart,
+    DeleteRecords,
     ElectPreferred,
     RaiseMinIsr,
     Reassign,
@@ -294,6 +295,7 @@ def _admin(random: Random, ground: Ground, character: Character) -> Fault:
             RaiseMinIsr(),
             ControlledRestart((_broker(random, ground, character),)),
             RollingRestart(ground.patience_s * 1000),
+            DeleteRecords(partition, random.random() < 0.25, ground.patience_s * 1000),
         )
     )
 

@@ -9,12 +9,16 @@ directories Kafka has marked (`….-delete`, `….-future`).
 A replica is read as its broker would recover it: batch by batch, up to the first that is torn or corrupt. A node
 that was down when its files were collected may have such a tail; its log then ends before it.
 
+A log starts where its node traced that, or where Kafka's `log-start-offset-checkpoint` says, but not before its first
+segment. Records below, which share a segment with the start, are read all the same.
+
 The high watermark of a replica is the last its node traced, or else the one it last checkpointed, never above the
 log's end; -1 when neither tells.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +32,7 @@ from images.broker import batch
 from results.lines import StoreError
 
 CHECKPOINT = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
 _REPLICA = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
 _SEGMENT = re.compile(r"\d{20}\.log")
 
@@ -58,10 +63,16 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None) -> Logs:
     records: dict[str, list[object]] = {name: [] for name in REPLICAS.names}
     ends: dict[str, list[object]] = {name: [] for name in REPLICA_ENDS.names}
     traced = _traced_high_watermarks(trace) if trace is not None else {}
+    starts = _traced_log_starts(trace) if trace is not None else {}
     try:
         for replica in find_replicas(nodes):
             start, end = _read_log(replica, records)
             place = (replica.node, replica.topic, replica.partition)
+            moved = starts.get(place)
+            if moved is None:
+                moved = read_checkpoint(replica.directory.parent / LOG_STARTS).get(place[1:], 0)
+            start = max(start, moved)
+            end = max(start, end)
             known = traced.get(place)
             if known is None:
                 known = read_checkpoint(replica.directory.parent / CHECKPOINT).get(place[1:], -1)
@@ -84,7 +95,7 @@ def find_replicas(nodes: Path) -> Iterator[Replica]:
 
 
 def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
-    """(topic, partition) → high watermark from Kafka's checkpoint file; empty when it is missing or damaged."""
+    """(topic, partition) → offset from a checkpoint file of Kafka's; empty when it is missing or damaged."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -168,4 +179,18 @@ def _traced_high_watermarks(trace: pa.Table) -> dict[tuple[str, str, int], int]:
     ):
         place = (node, topic, partition)
         last[place] = min(last.get(place, high_watermark), offset) if kind == "truncated" else high_watermark
+    return last
+
+
+def _traced_log_starts(trace: pa.Table) -> dict[tuple[str, str, int], int]:
+    """(node, topic, partition) → where its log starts, as traced last."""
+    kinds = pa.array(["log_start", "log_recovered", "truncated"])
+    rows = trace.filter(pc.is_in(trace["kind"], value_set=kinds))
+    last: dict[tuple[str, str, int], int] = {}
+    for row in rows.select(["node", "topic", "partition", "kind", "offset", "detail"]).to_pylist():
+        start = row["offset"]
+        if row["kind"] == "truncated":
+            start = json.loads(row["detail"] or "{}").get("log_start")
+        if start is not None:
+            last[row["node"], row["topic"], row["partition"]] = start
     return last

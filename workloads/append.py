@@ -130,6 +130,7 @@ class Append:
                 acks=settings.acks,
                 max_in_flight=settings.max_in_flight,
                 delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+                unix_ahead_ms=settings.unix_ahead_ms,
             )
         )
         open_appends = [0] * settings.partitions

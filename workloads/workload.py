@@ -57,6 +57,8 @@ class Settings:
     """Batches in flight per partition and producer."""
     pipeline: int = 5
     """Appends a producer has open at once on one partition."""
+    unix_ahead_ms: int = 0
+    """How far Unix time, which records' timestamps are in, is ahead of the loop's clock; in simulation they are one."""
     delivery_timeout_ms: int = 8_000
     """How long a producer tries to get a record acknowledged; then its outcome is unknown."""
     request_timeout_ms: int = 1_500

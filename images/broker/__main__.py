@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = Path(config.log_directory)
         data.mkdir(parents=True, exist_ok=True)
         with TraceFile(options.trace or data / TRACE_FILE) as trace:
-            doors = Doors(RealFiles(data), SystemRandom(), trace.append, _log)
+            doors = Doors(RealFiles(data), SystemRandom(), trace.append, _log, _unix_ms)
             asyncio.run(_run(config, doors))
     except Exception as failure:
         first = _first_cause(failure)
@@ -69,6 +70,10 @@ async def _run(config: NodeConfig, doors: Doors) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await run_node(config, doors, stopping)
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _log(line: str) -> None:

@@ -39,6 +39,7 @@ from images.broker.files import read_whole, write_durably
 from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
 from images.broker.metadata_log import changes
+from images.broker.record_deletion import RecordDeletion
 from images.broker.replicas import Replicas
 from images.broker.server import Handler, Server
 from images.broker.serving import Serving
@@ -123,6 +124,7 @@ class BrokerNode:
                 spawn(self._tick(replicas))
                 spawn(groups.run())
                 spawn(self._checkpoint(replicas))
+                spawn(self._retain(replicas))
                 await told
                 session.cancel()
                 await self._hand_over()
@@ -167,6 +169,7 @@ class BrokerNode:
             Api.FETCH: serving.fetch,
             Api.LIST_OFFSETS: serving.list_offsets,
             Api.OFFSET_FOR_LEADER_EPOCH: serving.offset_for_leader_epoch,
+            Api.DELETE_RECORDS: RecordDeletion(replicas, lambda: self._applied).delete_records,
             Api.METADATA: describing.metadata,
             Api.DESCRIBE_CLUSTER: describing.describe_cluster,
             Api.DESCRIBE_CONFIGS: describing.describe_configs,
@@ -312,6 +315,12 @@ class BrokerNode:
         while True:
             await asyncio.sleep(interval_s)
             replicas.tick()
+
+    async def _retain(self, replicas: Replicas) -> None:
+        interval_s = self._config.seconds("log.retention.check.interval.ms")
+        while True:
+            await asyncio.sleep(interval_s)
+            replicas.retain()
 
     async def _checkpoint(self, replicas: Replicas) -> None:
         interval_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")

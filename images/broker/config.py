@@ -78,6 +78,9 @@ TOPIC_KEYS: Mapping[str, Key] = {
     "min.insync.replicas": Key(int, 1, "In-sync replicas an acks=all append needs.", minimum=1),
     "unclean.leader.election.enable": Key(bool, False, "Whether a replica outside ISR and ELR may be elected."),
     "segment.bytes": Key(int, 1 << 30, "Size at which a log segment is closed.", minimum=1024),
+    "segment.ms": Key(int, 604_800_000, "Age of its first record at which a log segment is closed.", minimum=1),
+    "retention.ms": Key(int, 604_800_000, "Age at which a closed segment is removed; -1 for never.", minimum=-1),
+    "retention.bytes": Key(int, -1, "Size of a log above which its oldest segments go; -1 for none.", minimum=-1),
     "flush.messages": Key(int, (1 << 63) - 1, "Records between two forced flushes of a log.", minimum=1),
     "max.message.bytes": Key(int, 1_048_588, "Largest record batch accepted.", minimum=1),
 }
@@ -87,6 +90,9 @@ BROKER_NAME_OF_TOPIC_KEY: Mapping[str, str] = {
     "min.insync.replicas": "min.insync.replicas",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
     "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "retention.ms": "log.retention.ms",
+    "retention.bytes": "log.retention.bytes",
     "flush.messages": "log.flush.interval.messages",
     "max.message.bytes": "message.max.bytes",
 }
@@ -104,6 +110,7 @@ NODE_KEYS: Mapping[str, Key] = {
     "replica.high.watermark.checkpoint.interval.ms": Key(
         int, 5_000, "Time between two checkpoints of the high watermarks.", minimum=1
     ),
+    "log.retention.check.interval.ms": Key(int, 300_000, "Time between two looks at what may be removed.", minimum=1),
     "max.incremental.fetch.session.cache.slots": Key(int, 1_000, "Fetch sessions kept at a time.", minimum=0),
     "min.incremental.fetch.session.eviction.ms": Key(
         int, 120_000, "Rest after which a fetch session makes room for a new one.", minimum=0
@@ -175,6 +182,9 @@ class TopicConfig:
     min_insync_replicas: int
     unclean_leader_election: bool
     segment_bytes: int
+    segment_ms: int
+    retention_ms: int
+    retention_bytes: int
     flush_interval_messages: int
     max_batch_bytes: int
 
@@ -255,6 +265,9 @@ class NodeConfig:
             min_insync_replicas=value("min.insync.replicas"),
             unclean_leader_election=bool(value("unclean.leader.election.enable")),
             segment_bytes=value("segment.bytes"),
+            segment_ms=value("segment.ms"),
+            retention_ms=value("retention.ms"),
+            retention_bytes=value("retention.bytes"),
             flush_interval_messages=value("flush.messages"),
             max_batch_bytes=value("max.message.bytes"),
         )

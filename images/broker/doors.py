@@ -6,6 +6,7 @@ one of these. Neither threads nor the `time` and `random` modules are used anywh
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -58,6 +59,11 @@ class Files(Protocol):
         """Return once names created, renamed and deleted in `directory` survive a power loss."""
 
 
+def loop_clock_ms() -> int:
+    """The running event loop's clock in whole milliseconds."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 @dataclass(frozen=True, slots=True)
 class Doors:
     """What a node is handed when it starts."""
@@ -68,3 +74,5 @@ class Doors:
     """Takes a protocol event at once, in order; the receiver adds the time and the node."""
     log: Callable[[str], None]
     """Takes one line for the node's log."""
+    now_ms: Callable[[], int] = loop_clock_ms
+    """The clock that records' timestamps go by, in ms: Unix time on a machine, the node's own clock in simulation."""

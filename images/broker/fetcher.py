@@ -41,8 +41,8 @@ from images.broker.wire import Connection, ConnectionLost
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task whose failure is the failure of the node."""
 
-LATEST = -1
-"""The timestamp by which ListOffsets asks for the end of a log."""
+LATEST, EARLIEST = -1, -2
+"""The timestamps by which ListOffsets asks for the end and the start of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,20 +232,36 @@ class Fetcher:
                 replica.diverged(asked.offset, asked.leader_epoch, diverging.epoch, diverging.end_offset)
                 return
             complaint = replica.replicate(
-                asked.offset, asked.leader_epoch, answer.records or b"", answer.high_watermark
+                asked.offset,
+                asked.leader_epoch,
+                answer.records or b"",
+                answer.high_watermark,
+                answer.log_start_offset,
             )
             if complaint is not None:
                 self._log(complaint)
                 self._rest(replica)
         elif answer.error_code is ErrorCode.offset_out_of_range:
-            await self._cut_to_leader_end(asked)
+            await self._return_to_range(asked)
         else:
             # Fenced, not yet known, no longer the leader: metadata on one side or the other is on its way.
             self._rest(replica)
 
-    async def _cut_to_leader_end(self, asked: _Sent) -> None:
+    async def _return_to_range(self, asked: _Sent) -> None:
+        """The leader does not have the offset asked for: cut to its end if that is lower, else begin at its start."""
+        end = await self._leader_offset(asked, LATEST)
+        if end is not None and end < asked.offset:
+            asked.replica.cut_to_leader_end(asked.leader_epoch, end)
+            return
+        start = None if end is None else await self._leader_offset(asked, EARLIEST)
+        if start is not None and start > asked.offset:
+            asked.replica.start_anew(asked.offset, asked.leader_epoch, start)
+        else:
+            self._rest(asked.replica)
+
+    async def _leader_offset(self, asked: _Sent, timestamp: int) -> int | None:
         partition = ListOffsetsPartition(
-            partition_index=asked.replica.index, current_leader_epoch=asked.fence, timestamp=LATEST
+            partition_index=asked.replica.index, current_leader_epoch=asked.fence, timestamp=timestamp
         )
         response = await self._call(
             ListOffsetsRequest(
@@ -255,10 +271,7 @@ class Fetcher:
             )
         )
         answer = response.topics[0].partitions[0]
-        if answer.error_code is ErrorCode.none:
-            asked.replica.cut_to_leader_end(asked.leader_epoch, answer.offset)
-        else:
-            self._rest(asked.replica)
+        return int(answer.offset) if answer.error_code is ErrorCode.none else None
 
     def _rest(self, replica: Replica) -> None:
         self._resting_until[replica] = asyncio.get_running_loop().time() + self._limits.backoff_s

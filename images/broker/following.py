@@ -32,9 +32,11 @@ def on_diverging(partition: Partition, epoch: int, end: int) -> Step:
 
 
 def truncate(partition: Partition, to: int) -> Step:
-    """Cut the log to `to`, or to its end if that is lower; the high watermark comes down with it."""
-    to = max(min(to, partition.log_end), partition.log_start)
+    """Cut the log to `to`, or to its end if that is lower; the high watermark comes down with it. So does the log's
+    start, which may lie above all that an uncleanly elected leader has."""
+    to = min(to, partition.log_end)
     cut = partition._replace(
+        log_start=min(partition.log_start, to),
         log_end=to,
         epochs=partition.epochs.truncate_end(to),
         high_watermark=min(partition.high_watermark, to),
@@ -42,10 +44,10 @@ def truncate(partition: Partition, to: int) -> Step:
     return Step(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
 
 
-def was_cut(partition: Partition, epochs: EpochCache, log_end: int) -> Partition:
+def was_cut(partition: Partition, epochs: EpochCache, log_start: int, log_end: int) -> Partition:
     """The log was cut to `log_end`: lower than `truncate` asked for if that lay inside a batch, which goes whole."""
     high_watermark = min(partition.high_watermark, log_end)
-    return partition._replace(epochs=epochs, log_end=log_end, high_watermark=high_watermark)
+    return partition._replace(epochs=epochs, log_start=log_start, log_end=log_end, high_watermark=high_watermark)
 
 
 def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partition:

@@ -120,6 +120,7 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
                 now_ms,
                 partition.log_end,
                 max(follower.heard, fetch.heard),
+                fetch.log_start,
             )
         followers.append(follower)
     return partition._replace(leadership=leadership._replace(followers=tuple(followers)))

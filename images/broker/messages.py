@@ -39,6 +39,7 @@ class Api(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
@@ -77,6 +78,7 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.API_VERSIONS: _versions(0, 3),
         Api.CREATE_TOPICS: _versions(2, 7),
         Api.DELETE_TOPICS: _versions(1, 6),
+        Api.DELETE_RECORDS: _versions(0, 2),
         Api.INIT_PRODUCER_ID: _versions(0, 4),
         Api.OFFSET_FOR_LEADER_EPOCH: _versions(2, 4),
         Api.DESCRIBE_CONFIGS: _versions(1, 4),

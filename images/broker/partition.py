@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.epochs import EpochCache
 from images.broker.generation import Generation
+from images.broker.retention import Reason
 from images.broker.rules import Rules
 
 NO_LEADER = -1
@@ -63,6 +64,8 @@ class Follower(NamedTuple):
     """The leader's LEO at its last fetch."""
     heard: int = 0
     """The newest question for the latest offset that it has been heard from since (see `confirms_latest`)."""
+    log_start: int = -1
+    """Where its log started at that fetch; -1 until it has told."""
 
 
 class Leadership(NamedTuple):
@@ -139,6 +142,8 @@ class ReplicaFetch(NamedTuple):
     last_fetched_epoch: int
     heard: int = 0
     """The newest question that had been asked when the answer this fetch follows upon was sent."""
+    log_start: int = -1
+    """Where the follower's log starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +194,30 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log, its epoch cache and its producer state to `to` (exclusive), or to the base of the batch it is in."""
+    """Cut the log, its epoch cache and its producer state to `to` (exclusive), or to the base of the batch it is in; a
+    log that started above starts there."""
 
     to: int
     log_end_before: int
     high_watermark_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew:
+    """Drop everything: the log is empty and starts at `at`."""
+
+    at: int
+    log_end_before: int
+    high_watermark_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """Let the log start at `after`, for good, before anybody is told."""
+
+    before: int
+    after: int
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +260,16 @@ class IsrSettled:
 
 
 Decision = (
-    BecameLeader | BecameFollower | Resigned | Truncate | Converged | HighWatermarkMoved | ProposeIsr | IsrSettled
+    BecameLeader
+    | BecameFollower
+    | Resigned
+    | Truncate
+    | StartAnew
+    | LogStartMoved
+    | Converged
+    | HighWatermarkMoved
+    | ProposeIsr
+    | IsrSettled
 )
 
 

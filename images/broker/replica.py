@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from images.broker import following, leading, roles, truncation
+from images.broker import deleting, following, leading, roles, truncation
 from images.broker.batch import CorruptBatch, Header, InvalidRecord, assign, check_produced, iterate
 from images.broker.log import Log
 from images.broker.partition import (
@@ -27,16 +27,19 @@ from images.broker.partition import (
     IsrRefused,
     IsrSettled,
     Limits,
+    LogStartMoved,
     Partition,
     ProposeIsr,
     ReplicaFetch,
     Resigned,
     Role,
+    StartAnew,
     Step,
     Truncate,
     View,
 )
 from images.broker.producers import Duplicate, Refuse, judge
+from images.broker.retention import Retention, expiry
 from images.broker.trace import TraceEvent
 from images.broker.waiting import Changes, next_change
 
@@ -96,6 +99,8 @@ class Replica:
             high_watermark=max(log.start, min(high_watermark, log.end)),
         )
         self.max_batch_bytes = max_batch_bytes
+        self.retention = Retention()
+        """How much of the log is kept."""
         self.configured: object = None
         """The topic configuration that the settings here are taken from, to tell whether it has changed."""
         self._trace = trace
@@ -109,6 +114,7 @@ class Replica:
         self._told: dict[int, tuple[int, int, int]] = {}
         """Per follower: connection, newest question and high watermark when its last fetch was answered."""
         self._asking = 0
+        self._deleting = 0
 
     @property
     def name(self) -> str:
@@ -202,12 +208,10 @@ class Replica:
         told = self._told.get(fetch.replica)
         if told is not None and told[0] == connection:
             # An answer was sent on this very connection, and this fetch came behind it: the follower has seen it.
-            fetch = ReplicaFetch(
-                fetch.replica, fetch.broker_epoch, fetch.leader_epoch, fetch.offset, fetch.last_fetched_epoch, told[1]
-            )
+            fetch = fetch._replace(heard=told[1])
         answer = leading.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._take(answer.step)
-        if self._asking:
+        if self._asking or self._deleting:
             self.changes.tell()
         if answer.error is not ErrorCode.none:
             self._trace_fenced("fetch", fetch.leader_epoch, answer.error, fetch.replica)
@@ -294,6 +298,45 @@ class Replica:
         known = leading.knows_committed(self.state, self.limits)
         return ErrorCode.none if known else ErrorCode.offset_not_available, -1, -1
 
+    # --- where the log starts -----------------------------------------------------------------------------------------
+
+    def delete_records(self, offset: int) -> tuple[ErrorCode, int]:
+        """Let the log start at `offset`, or at the high watermark if that is -1: an error, or the offset that has come
+        of it, which every replica that counts is to reach."""
+        error, wanted, step = deleting.delete_records(self.state, offset, self.limits)
+        self._take(step)
+        return error, wanted
+
+    async def deleted(
+        self, wanted: int, active: Callable[[], Mapping[int, int]], until: float
+    ) -> tuple[ErrorCode, int]:
+        """Wait until the low watermark has reached `wanted`; an error and what it is if it has not by `until`, or if
+        this replica leads no more. `active` gives the brokers that are alive."""
+        leader_epoch = self.state.leader_epoch
+        self._deleting += 1
+        try:
+            while True:
+                if self.state.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+                    return ErrorCode.not_leader_or_follower, -1
+                reached = deleting.low_watermark(self.state, active(), self.limits)
+                if reached >= wanted:
+                    return ErrorCode.none, reached
+                if not await next_change((self.changes,), until):
+                    return ErrorCode.request_timed_out, reached
+        finally:
+            self._deleting -= 1
+
+    def retain(self, now_ms: int) -> None:
+        """Remove the segments that retention gives up, at `now_ms` of the clock that timestamps go by."""
+        if self.state.role is Role.NONE or self.retention == Retention():
+            return
+        below = deleting.retained_from(self.state, self.limits)
+        found = expiry(self.log.segments(), self.retention, now_ms=now_ms, below=below)
+        if found is not None:
+            if found.offset == self.log.end:
+                self.log.roll()
+            self._take(deleting.move_start(self.state, found.offset, found.reason))
+
     # --- following ----------------------------------------------------------------------------------------------------
 
     def diverged(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
@@ -316,8 +359,16 @@ class Replica:
         if self.state.role is Role.FOLLOWER and self.state.leader_epoch == sent_epoch:
             self._take(following.truncate(self.state, leader_end))
 
-    def replicate(self, sent_offset: int, sent_epoch: int, records: bytes, leader_high_watermark: int) -> str | None:
-        """Append what the leader sent and take over its high watermark; gives a complaint about what could not be."""
+    def start_anew(self, sent_offset: int, sent_epoch: int, leader_start: int) -> None:
+        """The leader's log starts at `leader_start`, above the offset asked for, at which this one ends."""
+        if following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+            self._take(deleting.start_anew(self.state, leader_start))
+
+    def replicate(
+        self, sent_offset: int, sent_epoch: int, records: bytes, leader_high_watermark: int, leader_log_start: int = -1
+    ) -> str | None:
+        """Append what the leader sent, take over its high watermark and where its log starts; gives a complaint about
+        what could not be."""
         if not following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             return None
         complaint = None
@@ -328,6 +379,9 @@ class Replica:
             for header, batch in iterate(records):
                 if fences and header.leader_epoch > sent_epoch:
                     break  # written after this fetch was sent: it belongs to a leadership not followed yet
+                if self.log.start == self.log.end and header.base_offset < self.log.end < header.next_offset:
+                    # The leader's log starts inside this batch, and so this one was to; but batches come whole.
+                    self._take(deleting.start_anew(self.state, header.base_offset))
                 if header.base_offset != self.log.end:
                     complaint = f"{self.name}: batch at {header.base_offset} does not follow {self.log.end}"
                     break
@@ -338,6 +392,7 @@ class Replica:
         if self.log.end != self.state.log_end:
             self.state = following.replicated(self.state, self.log.epochs, self.log.end)
         self._take(following.on_leader_high_watermark(self.state, leader_high_watermark))
+        self._take(deleting.on_leader_log_start(self.state, leader_log_start, self.limits))
         return complaint
 
     # --- carrying out -------------------------------------------------------------------------------------------------
@@ -369,14 +424,29 @@ class Replica:
                 )
             else:
                 self._event("follower_high_watermark", offset=decision.before, high_watermark=decision.after)
-        elif isinstance(decision, Truncate):
-            self.log.truncate(decision.to)
-            self.state = following.was_cut(state, self.log.epochs, self.log.end)
+        elif isinstance(decision, Truncate | StartAnew):
+            before = self.log.start
+            if isinstance(decision, Truncate):
+                self.log.truncate(decision.to)
+            else:
+                self.log.truncate_fully_and_start_at(decision.at)
+            self.state = following.was_cut(state, self.log.epochs, self.log.start, self.log.end)
             self._event(
                 "truncated",
                 offset=self.log.end,
                 log_end=decision.log_end_before,
                 high_watermark=decision.high_watermark_before,
+                detail={"log_start": self.log.start} if self.log.start != before else None,
+            )
+        elif isinstance(decision, LogStartMoved):
+            self.log.advance_start(decision.after)
+            self.state = state._replace(epochs=self.log.epochs)
+            self._event(
+                "log_start",
+                offset=decision.after,
+                log_end=state.log_end,
+                high_watermark=state.high_watermark,
+                detail={"before": decision.before, "reason": str(decision.reason)},
             )
         elif isinstance(decision, Converged):
             self._event("converged", log_end=state.log_end, detail={"exchanges": decision.exchanges})

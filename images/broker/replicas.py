@@ -14,15 +14,19 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from errno import EIO
 
+from kio.schema.errors import ErrorCode
+
 from images.broker.config import Endpoint, NodeConfig, TopicConfig
 from images.broker.doors import Doors, Files
 from images.broker.fetcher import Fetcher, FetchLimits, Spawn
 from images.broker.files import read_whole, write_durably
 from images.broker.generation import Generation
+from images.broker.group_records import TOPIC as OFFSETS_TOPIC
 from images.broker.log import Log, LogConfig, holds_records
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
 from images.broker.partition import Limits, ProposeIsr, Role, View
 from images.broker.replica import Replica
+from images.broker.retention import Retention
 from images.broker.trace import TraceEvent
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -99,6 +103,12 @@ class Replicas:
         for replica in self._replicas.values():
             replica.tick(self.active)
 
+    def retain(self) -> None:
+        """Remove what the topics' retention gives up."""
+        now_ms = self._doors.now_ms()
+        for replica in self._replicas.values():
+            replica.retain(now_ms)
+
     def checkpoint_high_watermarks(self) -> None:
         """Write down the high watermarks, replacing the file as a whole; while no replica has been opened, the file of
         the last life stands."""
@@ -124,6 +134,7 @@ class Replicas:
         replica.limits = dataclasses.replace(replica.limits, min_insync_replicas=settings.min_insync_replicas)
         replica.max_batch_bytes = settings.max_batch_bytes
         replica.log.config = _log_config(settings)
+        replica.retention = retention_of(topic.name, settings)
         replica.configured = topic.config
 
     def _open(self, topic: TopicImage, partition: PartitionImage) -> Replica:
@@ -170,6 +181,7 @@ class Replicas:
             clock=self._clock,
             propose=self._propose,
         )
+        replica.retention = retention_of(topic.name, settings)
         replica.configured = topic.config
         return replica
 
@@ -215,12 +227,28 @@ class Replicas:
             self._fetchers[leader].follow(replicas)
 
 
+def find(replicas: Replicas, image: ClusterImage, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
+    """The replica of a partition asked for here, or the error that answers for it."""
+    replica = replicas.get(topic, index)
+    if replica is not None:
+        return replica, ErrorCode.none
+    if image.partition(topic, index) is not None:
+        return None, ErrorCode.not_leader_or_follower
+    return None, ErrorCode.unknown_topic_or_partition
+
+
 def _log_config(settings: TopicConfig) -> LogConfig:
     return LogConfig(
         segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
         flush_interval_messages=settings.flush_interval_messages,
         max_batch_bytes=settings.max_batch_bytes,
     )
+
+
+def retention_of(topic: str, settings: TopicConfig) -> Retention:
+    """Committed offsets are never deleted by age or size: Kafka keeps the newest of each, and here all are kept."""
+    return Retention() if topic == OFFSETS_TOPIC else Retention(settings.retention_ms, settings.retention_bytes)
 
 
 def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:

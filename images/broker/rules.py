@@ -69,6 +69,14 @@ class Rules:
         "so a deposed leader cannot tell an old one.",
         "RC 6.1",
     )
+    log_start_never_above_high_watermark: bool = _rule(
+        "A log's start moves up to the high watermark at most, whoever asks for it: a client's DeleteRecords or the "
+        "leader a follower learns it from.",
+        "RC 6.1; KIP-107",
+    )
+    retention_stops_at_high_watermark: bool = _rule(
+        "Retention by time and size removes only segments that lie below the high watermark.", "RC 6.1; KIP-107"
+    )
     idempotent_dedupe: bool = _rule(
         "A batch seen before from the same producer is answered with its first offsets and not appended again.",
         "RC 6.1",

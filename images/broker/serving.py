@@ -33,7 +33,7 @@ from images.broker.group_records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata import ClusterImage
 from images.broker.partition import ReplicaFetch
 from images.broker.replica import ACKS_ALL, Appended, Replica, Slice
-from images.broker.replicas import Replicas
+from images.broker.replicas import Replicas, find
 from images.broker.server import Hangup, Request
 from images.broker.waiting import next_change
 
@@ -116,12 +116,7 @@ class Serving:
         return part.index, replica, replica.append(part.records, acks)
 
     def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
-        replica = self._replicas.get(topic, index)
-        if replica is not None:
-            return replica, ErrorCode.none
-        if self._image().partition(topic, index) is not None:
-            return None, ErrorCode.not_leader_or_follower
-        return None, ErrorCode.unknown_topic_or_partition
+        return find(self._replicas, self._image(), topic, index)
 
     # --- Fetch --------------------------------------------------------------------------------------------------------
 
@@ -179,6 +174,7 @@ class Serving:
                     part.current_leader_epoch,
                     part.fetch_offset,
                     part.last_fetched_epoch,
+                    log_start=part.log_start_offset,
                 )
                 found = replica.fetch_for_replica(fetch, request.connection, self._replicas.active, size, at_least_one)
             else:

@@ -30,6 +30,7 @@ TORTURE_DEFAULTS: Mapping[str, str] = {
     "replica.socket.timeout.ms": "1500",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "controlled.shutdown.timeout.ms": "5000",
+    "log.retention.check.interval.ms": "1000",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
     "offsets.commit.timeout.ms": "1500",

@@ -13,7 +13,10 @@ became_leader             broker      leader_epoch, partition_epoch, offset=LESO
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
 appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id, …
-truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before
+truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: log_start, if
+                                      that changed with it
+log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
+                                      (delete_records, retention_ms, retention_bytes, leader)
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
 high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
                                       positions {replica: LEO the leader held for it}

@@ -75,7 +75,7 @@ def exchange(leader: Node, follower: Node, *, answer_lost: bool = False) -> Erro
     elif found.diverging is not None:
         asking.diverged(state.log_end, state.leader_epoch, *found.diverging)
     else:
-        return asking.replicate(state.log_end, state.leader_epoch, found.records, found.high_watermark)
+        return asking.replicate(state.log_end, state.leader_epoch, found.records, found.high_watermark, found.log_start)
     return None
 
 

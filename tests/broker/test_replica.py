@@ -27,14 +27,21 @@ ALL, LEADER_ONLY = -1, 1
 def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connection: int = 1) -> Slice:
     """One round of replication from `leader` to `follower`."""
     state = follower.state
-    asked = ReplicaFetch(state.node, ACTIVE[state.node], state.leader_epoch, state.log_end, state.epochs.latest)
+    asked = ReplicaFetch(
+        state.node,
+        ACTIVE[state.node],
+        state.leader_epoch,
+        state.log_end,
+        state.epochs.latest,
+        log_start=state.log_start,
+    )
     found = leader.fetch_for_replica(asked, connection, ACTIVE, max_bytes, True)
     if found.error is ErrorCode.none:
         leader.answered(state.node, connection)
         if found.diverging is not None:
             follower.diverged(asked.offset, asked.leader_epoch, *found.diverging)
         else:
-            follower.replicate(asked.offset, asked.leader_epoch, found.records, found.high_watermark)
+            follower.replicate(asked.offset, asked.leader_epoch, found.records, found.high_watermark, found.log_start)
     return found
 
 

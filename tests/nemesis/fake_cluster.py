@@ -24,6 +24,8 @@ class FakeCluster:
         self.clocks: dict[str, ClockChange] = {}
         self.calls: list[str] = []
         self.placed: tuple[str, ...] = self.brokers
+        self.offsets_told: tuple[int, int] | None = (0, 10)
+        """Where a partition's log starts, and its high watermark."""
         self.answers: list[str] = []
         """What the administrator is answered, in order; afterwards everything is carried out."""
         self._began_s: float | None = None
@@ -46,6 +48,13 @@ class FakeCluster:
 
     async def elect_preferred(self, topic: str, partition: int) -> str:
         self.calls.append(f"elect {topic}-{partition}")
+        return self._answer()
+
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
+        return self.offsets_told
+
+    async def delete_records(self, topic: str, partition: int, offset: int) -> str:
+        self.calls.append(f"delete {topic}-{partition} {offset}")
         return self._answer()
 
     async def configure(self, topic: str, name: str, value: str) -> str:

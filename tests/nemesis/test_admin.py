@@ -6,7 +6,15 @@ from random import Random
 
 import pytest
 
-from nemesis.admin import CancelReassignment, ControlledRestart, ElectPreferred, RaiseMinIsr, Reassign, RollingRestart
+from nemesis.admin import (
+    CancelReassignment,
+    ControlledRestart,
+    DeleteRecords,
+    ElectPreferred,
+    RaiseMinIsr,
+    Reassign,
+    RollingRestart,
+)
 from nemesis.fault import Fault, Grips, Site
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
@@ -110,3 +118,60 @@ def test_a_broker_told_to_leave_is_down_until_the_fault_heals() -> None:
     cluster = FakeCluster()
     carried_out(ControlledRestart(("b2",)), cluster)
     assert cluster.calls == ["stop b2", "start b2"]
+
+
+def test_records_are_deleted_within_the_log_or_below_its_high_watermark_and_what_was_asked_is_told() -> None:
+    offsets = set()
+    for seed in range(60):
+        cluster = FakeCluster()
+        cluster.offsets_told = (4, 9)
+        site = Site(cluster, Grips(), Random(seed), "t", min_isr=2)
+        run(DeleteRecords(0).inject(site))
+        (call,) = cluster.calls
+        offset = int(call.split()[-1])
+        offsets.add(offset)
+        asked = {"to_high_watermark": 1.0} if offset == -1 else {"asked_below": float(offset)}
+        assert site.evidence == asked | {"deleted": 1.0}
+    assert offsets >= {-1, 4, 5, 8}
+    assert offsets <= {-1, *range(4, 10)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "bit"),
+    [
+        ("REQUEST_TIMED_OUT", "begun", True),
+        ("UNANSWERED", "unanswered", False),
+        ("OFFSET_OUT_OF_RANGE", "refused", False),
+    ],
+)
+def test_a_deletion_bites_once_a_leader_has_begun_it(answer: str, outcome: str, bit: bool) -> None:
+    cluster = FakeCluster()
+    cluster.answers = [answer]
+    site = carried_out(DeleteRecords(0), cluster)
+    assert site.evidence[outcome] == 1.0
+    assert DeleteRecords(0).bit(site.evidence) is bit
+
+
+def test_a_stalled_deletion_cuts_the_leader_off_first_and_asks_for_all_that_is_committed() -> None:
+    cluster = FakeCluster()
+    cuts: list[int] = []
+
+    async def scenario() -> None:
+        site = Site(cluster, Grips(), Random(3), "t", min_isr=2)
+        await DeleteRecords(0, stalled=True).inject(site)
+        cuts.append(len(cluster.cuts))
+        await site.heal()
+        assert site.evidence["to_high_watermark"] == 1.0
+
+    run(scenario())
+    assert cuts == [4]
+    assert cluster.calls == ["cut", "delete t-0 -1", "mend"]
+    assert cluster.pristine
+
+
+def test_without_a_leader_that_tells_offsets_nothing_is_deleted() -> None:
+    cluster = FakeCluster()
+    cluster.offsets_told = None
+    site = carried_out(DeleteRecords(0), cluster)
+    assert not cluster.calls
+    assert site.notes == ["nobody told where the log starts and ends"]

@@ -104,3 +104,23 @@ def test_a_damaged_checkpoint_tells_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "replication-offset-checkpoint"
     path.write_text(text)
     assert read_checkpoint(path) == {}
+
+
+def test_a_log_starts_where_that_was_traced_else_checkpointed_but_not_before_its_first_segment(tmp_path: Path) -> None:
+    for node in ("b1", "b2", "b3", "b4"):
+        _replica(tmp_path, node, "t-0", {3: _batch(3, b"1", b"2", b"3")})
+    for node in ("b1", "b2", "b3"):
+        (tmp_path / node / "data" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 4\n", encoding="utf-8")
+    place = {"topic": "t", "partition": 0}
+    trace = _trace(
+        {"node": "b1", "kind": "log_start", "offset": 5, **place},
+        {"node": "b3", "kind": "log_start", "offset": 5, **place},
+        {"node": "b3", "kind": "truncated", "offset": 9, "detail": '{"log_start": 2}', **place},
+        {"node": "b4", "kind": "log_start", "offset": 5, **place},
+        {"node": "b4", "kind": "truncated", "offset": 9, "detail": "{}", **place},
+        {"node": "b4", "kind": "log_recovered", "offset": 8, "high_watermark": 8, **place},
+    )
+    logs = read_nodes(tmp_path, trace)
+    assert logs.ends["log_start"].to_pylist() == [5, 4, 3, 8]
+    assert logs.ends["log_end"].to_pylist() == [6, 6, 6, 8]
+    assert logs.records.num_rows == 12, "what shares a segment with the start is read all the same"

@@ -19,6 +19,7 @@ from harness.spec import parse
         {"fault": "raise-min-isr"},
         {"fault": "controlled-restart", "nodes": ["leader/0"]},
         {"fault": "rolling-restart"},
+        {"fault": "delete-records", "stalled": True},
     ],
     ids=lambda fault: fault["fault"],
 )

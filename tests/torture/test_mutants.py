@@ -17,7 +17,7 @@ from harness.bench_bugs import FLAWS, Flaw
 from harness.outcome import Outcome
 from harness.run import run_in_simulation
 from harness.spec import parse
-from harness.torture import MUTANTS, WORKLOADS
+from harness.torture import MUTANTS, SETTINGS, WORKLOADS
 
 TRIED = 12
 
@@ -31,12 +31,14 @@ FOUND_AT = {
     "consumer_reads_below_high_watermark": 0,
     "offset_commit_after_high_watermark": 0,
     "generation_fences_commits": 0,
+    "retention_stops_at_high_watermark": 0,
 }
 """Mutant → the first seed of the default run that finds it."""
 
 FOUND_BY = {
     "fence_fetch_epoch": ({"fault": "zombie-follower"}, 0),
     "leso_gates_isr_join": ({"fault": "hidden-commit"}, 0),
+    "log_start_never_above_high_watermark": ({"fault": "delete-records", "stalled": True}, 0),
     "broker_epoch_checked_in_alter_partition": ({"fault": "lost-incarnation", "victim": "b2"}, 0),
 }
 """Mutant → the story that finds it when it is told alone, and the first seed."""
@@ -64,7 +66,7 @@ def test_every_mutant_of_the_torture_has_its_regression() -> None:
 @pytest.mark.parametrize("mutant", FOUND_AT)
 def test_a_mutant_is_found_where_the_full_protocol_stands(mutant: str) -> None:
     for seed in range(FOUND_AT[mutant], FOUND_AT[mutant] + TRIED):
-        spec = {"seed": seed, "workload": WORKLOADS.get(mutant, "append")}
+        spec = {"seed": seed, "workload": WORKLOADS.get(mutant, "append"), "settings": SETTINGS.get(mutant, {})}
         if run_in_simulation(parse({**spec, "without": [mutant]})).validity is Validity.INVALID:
             assert run_in_simulation(parse(spec)).validity is Validity.VALID
             return

@@ -131,7 +131,7 @@ def test_stale_metadata_never_takes_a_consumer_back_to_an_older_epoch() -> None:
 
 
 @pytest.mark.parametrize(("code", "name"), [(6, "NOT_LEADER_OR_FOLLOWER"), (74, "FENCED_LEADER_EPOCH"),
-                                            (75, "UNKNOWN_LEADER_EPOCH"), (1, "OFFSET_OUT_OF_RANGE"),
+                                            (75, "UNKNOWN_LEADER_EPOCH"),
                                             (100, "UNKNOWN_TOPIC_ID"), (78, "OFFSET_NOT_AVAILABLE")])  # fmt: skip
 def test_an_error_is_told_and_reading_goes_on(code: int, name: str) -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:

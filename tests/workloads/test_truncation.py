@@ -136,6 +136,35 @@ def test_out_of_range_is_told_and_then_reset_by_the_policy() -> None:
     with_consumer(test, reset="earliest")
 
 
+@pytest.mark.parametrize(("reset", "goes_on"), [("earliest", [(2, 3), (3, 4)]), ("latest", [(4, 5)])])
+def test_who_read_below_what_was_deleted_goes_on_where_the_policy_says(reset: str, goes_on: list[object]) -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2, 3, 4)
+        cluster.logs[0].start = 2
+        fetched = await read(consumer, 3)
+        assert [one.error for one in fetched if one.error] == ["OFFSET_OUT_OF_RANGE"]
+        fill(cluster, 0, 5)
+        assert values([*fetched, *await read(consumer, 1)])[: len(goes_on)] == goes_on
+
+    with_consumer(test, reset=reset)
+
+
+def test_without_a_policy_out_of_range_is_told_then_raised_until_the_position_is_moved() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2, 3)
+        cluster.logs[0].start = 2
+        assert [one.error for one in await consumer.poll(1.0)] == ["OFFSET_OUT_OF_RANGE"]
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRangeError, match=r"does not have the position: .*-0 at 0") as raised:
+                await consumer.poll(1.0)
+            assert not isinstance(raised.value, LogTruncationError)
+            assert raised.value.positions == {P0: 0}
+        consumer.seek(*P0, 2)
+        assert values(await read(consumer, 1)) == [(2, 3)]
+
+    with_consumer(test)
+
+
 def test_an_offset_found_by_time_is_sought_with_its_epoch() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""Creating, deleting and describing topics, and describing the cluster.
+"""Creating, deleting and describing topics, deleting records, and describing the cluster.
 
 A request that changes something is sent to one broker after another until one answers whether it was done. Since an
 answer may be lost after the change was made, finding it already made after a lost answer counts as success.
@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
@@ -85,6 +86,42 @@ class Admin:
         await self._change(
             f"delete topic {name}", request, ErrorCode.unknown_topic_or_partition, frozenset(), timeout_s
         )
+
+    async def delete_records(self, topic: str, partition: int, offset: int, timeout_s: float) -> int:
+        """Delete the records of a partition below `offset`, or with -1 below the high watermark, trying until it is
+        done; the low watermark: no replica in sync has a record below it. Raises AdminError."""
+        client = self.client
+        client.follow(topic)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        backoff = Backoff(client.patience, client.random)
+        part = DeleteRecordsPartition(partition_index=partition, offset=offset)
+        request = DeleteRecordsRequest(
+            topics=(DeleteRecordsTopic(name=topic, partitions=(part,)),),
+            timeout=timedelta(seconds=client.patience.request_timeout_s),
+        )
+        while True:
+            last = "no leader is known"
+            leader = client.view.leader(topic, partition)
+            if leader is not None:
+                try:
+                    connection = await client.connection(leader.broker)
+                    response: Any = await connection.call(request, 2 * client.patience.request_timeout_s)
+                    answer = response.topics[0].partitions[0]
+                    if answer.error_code == 0:
+                        return int(answer.low_watermark)
+                    last = error_name(answer.error_code)
+                    if not ErrorCode(answer.error_code).retriable or answer.error_code == ErrorCode.offset_out_of_range:
+                        raise AdminError(f"delete records of {topic}-{partition} below {offset}: {last}")
+                except ConnectionLost as lost:
+                    last = str(lost)
+            if loop.time() >= deadline_s:
+                raise AdminError(
+                    f"delete records of {topic}-{partition} below {offset}: not done in {timeout_s} s; "
+                    f"the last answer: {last}"
+                )
+            await client.refresh()
+            await asyncio.sleep(backoff.next_s())
 
     async def wait_for_leaders(self, name: str, partitions: int, timeout_s: float) -> None:
         """Return once metadata tells a leader of every partition. Raises AdminError."""

@@ -8,8 +8,10 @@ when its position is of a later epoch than the leader it knows. If the log was t
   `on_truncation` is told; where it cannot be found, to the earliest or latest offset.
 - `reset` none: `poll` raises `LogTruncationError`, again and again until a `seek`.
 
-An OFFSET_OUT_OF_RANGE is always told as a `Fetched`; with a reset policy the position is then reset, without one it is
-the caller's to move. With `validates` off none of this happens: the semantics before KIP-320.
+An OFFSET_OUT_OF_RANGE, which means that what was to be read has been deleted or that the caller sought beyond the end,
+is always told as a `Fetched`. Then the position is reset by the policy, to the earliest or latest offset; without one
+`poll` raises `OffsetOutOfRangeError`, again and again until a `seek`. With `validates` off nothing is noticed of a
+truncation: the semantics before KIP-320.
 
 `poll` gives one `Fetched` for every answer about every partition, whether it holds records, an error or nothing, so
 that a workload can record each honestly. Every fetch carries the leader epoch known from metadata, so a broker that
@@ -37,7 +39,14 @@ from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopi
 from images.broker import batch as batches
 from images.broker.wire import ConnectionLost
 from workloads.clients.connections import Backoff, Client, error_name, loss_name
-from workloads.clients.fetched import Fetched, LogTruncationError, TopicPartition, epochs, read
+from workloads.clients.fetched import (
+    Fetched,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    TopicPartition,
+    epochs,
+    read,
+)
 from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer, confirmed, list_offset, validate
 from workloads.clients.positions import UNKNOWN_EPOCH, OffsetAndEpoch, Position, Truncation, need
 from workloads.clients.view import Leader
@@ -92,6 +101,8 @@ class Consumer:
         self._validates = validates
         self._on_truncation = on_truncation
         self._truncated: dict[TopicPartition, Truncation] = {}
+        self._out_of_range: dict[TopicPartition, int] = {}
+        """Positions that the leader's log does not have, without a policy to reset them by."""
         self._assigned: list[_Assigned] = []
         self._fetches: dict[int, asyncio.Task[None]] = {}
         """The fetch under way at each broker."""
@@ -112,6 +123,7 @@ class Consumer:
             self._assigned.append(known.get((topic, partition), fresh))
         kept = {(assigned.topic, assigned.partition) for assigned in self._assigned}
         self._truncated = {key: found for key, found in self._truncated.items() if key in kept}
+        self._out_of_range = {key: found for key, found in self._out_of_range.items() if key in kept}
         for fetched in list(self._ready):
             if (fetched.topic, fetched.partition) not in kept:
                 self._take_back(fetched.topic, fetched.partition)
@@ -148,12 +160,11 @@ class Consumer:
     async def poll(self, timeout_s: float) -> list[Fetched]:
         """What was answered, as soon as anything was; nothing after `timeout_s` seconds.
 
-        Raises LogTruncationError when there is nothing else to tell, see the module's docstring.
+        Raises LogTruncationError or OffsetOutOfRangeError when there is nothing else to tell: see the docstring above.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        if self._truncated and not self._ready:
-            raise LogTruncationError(dict(self._truncated))
+        self._raise_if_stuck()
         while not self._ready:
             self._wake.clear()
             next_s = min(deadline_s, self._fetch_what_is_due())
@@ -164,8 +175,7 @@ class Consumer:
                 timer.cancel()
             if self._bug is not None:
                 raise self._bug
-            if self._truncated and not self._ready:
-                raise LogTruncationError(dict(self._truncated))
+            self._raise_if_stuck()
             if loop.time() >= deadline_s:
                 break
         ready, self._ready = self._ready, []
@@ -225,11 +235,18 @@ class Consumer:
                 return assigned
         raise KeyError(f"{topic}-{partition} is not assigned")
 
+    def _raise_if_stuck(self) -> None:
+        if self._truncated and not self._ready:
+            raise LogTruncationError(dict(self._truncated))
+        if self._out_of_range and not self._ready:
+            raise OffsetOutOfRangeError("the log does not have the position", self._out_of_range)
+
     def _move(self, assigned: _Assigned, position: Position) -> None:
         assigned.position = position
         assigned.delivered = OffsetAndEpoch(position.offset, position.epoch)
         assigned.lost = False
         self._truncated.pop((assigned.topic, assigned.partition), None)
+        self._out_of_range.pop((assigned.topic, assigned.partition), None)
         self._take_back(assigned.topic, assigned.partition)
 
     def _take_back(self, topic: str, partition: int) -> None:
@@ -249,7 +266,8 @@ class Consumer:
         due: dict[tuple[int, str], list[tuple[_Assigned, Leader]]] = {}
         client.refresh_if_old()
         for assigned in self._assigned:
-            if assigned.busy or (assigned.topic, assigned.partition) in self._truncated:
+            key = (assigned.topic, assigned.partition)
+            if assigned.busy or key in self._truncated or key in self._out_of_range:
                 continue
             if assigned.not_before_s > now_s:
                 next_s = min(next_s, assigned.not_before_s)
@@ -395,6 +413,8 @@ class Consumer:
             hint = Leader(int(answer.current_leader.leader_id), int(answer.current_leader.leader_epoch))
             self.client.view.hint(fetched.topic, fetched.partition, hint)
             error = error_name(answer.error_code)
+            if error == _OUT_OF_RANGE and self._reset == "none":
+                self._out_of_range[assigned.topic, assigned.partition] = fetched.position
             assigned.lost = error == _OUT_OF_RANGE and self._reset != "none"
             self._failed(question, error)
             return

@@ -12,18 +12,22 @@ TopicPartition = tuple[str, int]
 
 
 class OffsetOutOfRangeError(Exception):
-    """A position cannot be read from, and there is no policy to reset it by."""
+    """A position cannot be read from, and there is no policy to reset it by; go on with `seek`."""
+
+    def __init__(self, why: str, positions: Mapping[TopicPartition, int]) -> None:
+        told = ", ".join(f"{topic}-{partition} at {position}" for (topic, partition), position in positions.items())
+        super().__init__(f"{why}: {told}")
+        self.positions: Mapping[TopicPartition, int] = dict(positions)
 
 
 class LogTruncationError(OffsetOutOfRangeError):
     """What was read is not in the log any more (Kafka's LogTruncationException); go on with `seek`."""
 
     def __init__(self, truncations: Mapping[TopicPartition, Truncation]) -> None:
-        told = ", ".join(
-            f"{topic}-{partition} at {found.position.offset} of epoch {found.position.epoch}"
-            for (topic, partition), found in truncations.items()
+        super().__init__(
+            "the log was truncated below the position",
+            {key: found.position.offset for key, found in truncations.items()},
         )
-        super().__init__(f"the log was truncated below the position: {told}")
         self.truncation_offsets: Mapping[TopicPartition, OffsetAndEpoch | None] = {
             key: found.divergence for key, found in truncations.items()
         }

@@ -134,6 +134,7 @@ class Producer:
         acks: int = -1,
         max_in_flight: int = 5,
         delivery_timeout_s: float = 8.0,
+        unix_ahead_ms: int = 0,
     ) -> None:
         client.follow(topic)
         self.client = client
@@ -141,6 +142,7 @@ class Producer:
         self.acks = acks
         self.max_in_flight = max_in_flight
         self.delivery_timeout_s = delivery_timeout_s
+        self.unix_ahead_ms = unix_ahead_ms
         self._lanes: dict[int, _Lane] = {}
         self._identity: tuple[int, int] | None = None
         self._identity_lock = asyncio.Lock()
@@ -314,7 +316,7 @@ class _Lane:
         idempotent = producer_id >= 0
         batch.data = build(
             batch.values,
-            timestamp_ms=int(self._loop.time() * 1000),
+            timestamp_ms=int(self._loop.time() * 1000) + self._producer.unix_ahead_ms,
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=self._next_sequence if idempotent else -1,
