@@ -113,9 +113,10 @@ class Followed:
     def first_missing(self, node: str) -> int | None:
         """The least committed offset that the log of `node` should hold, being above its start, and does not."""
         log, count, start = self.log(node), len(self.committed), self.log_starts.get(node, 0)
-        if log[start:count] == self.committed[start:]:
+        committed = self.committed[start:] if start else self.committed
+        if log[start:count] == committed:
             return None
-        missing = _differs(log[start:count], self.committed[start:])
+        missing = _differs(log[start:count], committed)
         return None if missing is None else start + missing
 
 

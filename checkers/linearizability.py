@@ -8,6 +8,9 @@ instants, are a run of that log. `checkers.oracle` says the same by search; the 
 
 No search is needed, because the broker returns offsets: the order of appends is known.
 
+Records deleted from its start change nothing of that: they have been appended, and keep their offsets; who asks for
+them is refused, and a refused read is no read.
+
 1. An acknowledged append stands at its offset. An append of unknown outcome that a poll returned stands where the poll
    says. A read of end h stands between the appends at h−1 and h.
 2. An offset below the greatest that anything speaks of, at which nothing stands, was taken by an append of unknown

@@ -35,18 +35,19 @@ only when snapshot and checkpoint that stand for it are on disk.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EIO
 
-from images.broker.batch import CorruptBatch, Header, check, parse, records
+from images.broker.batch import Header, check, parse
 from images.broker.doors import Files
 from images.broker.epochs import UNDEFINED, EpochCache
 from images.broker.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.broker.log_start import LogStart, read_log_start, write_log_start
+from images.broker.log_times import first_not_older, largest
+from images.broker.producer_history import ProducerHistory
 from images.broker.producers import ProducerTable, record
-from images.broker.retention import SegmentSummary
+from images.broker.retention import Removable
 from images.broker.segment import Segment, base_offset_of, segment_name
 from images.broker.snapshots import Snapshots
 
@@ -54,9 +55,6 @@ EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 LOG_START_CHECKPOINT = "log-start-checkpoint"
 CLEAN_SHUTDOWN = "clean-shutdown"
 NEVER = (1 << 63) - 1
-RECENT_TABLE_EVERY = 64
-RECENT_TABLES_KEPT = 64
-"""Producer tables kept in memory, one every so many batches: most cuts are near the end and need no snapshot."""
 
 
 class OffsetOutOfRange(Exception):
@@ -116,12 +114,9 @@ class Log:
         self._log_line = log_line
         self._snapshots = Snapshots(files, directory)
         self._segments: list[Segment] = []
-        self._before = ProducerTable()
-        """The producer table before the first segment."""
         self._moved_start: LogStart | None = None
         """What the log-start checkpoint holds."""
-        self._recent: deque[tuple[int, ProducerTable]] = deque(maxlen=RECENT_TABLES_KEPT)
-        self._until_recent = RECENT_TABLE_EVERY
+        self._history = ProducerHistory(self._snapshots)
         self._names_unsynced = False
         self._failure: OSError | None = None
 
@@ -220,7 +215,7 @@ class Log:
         """Check every batch and make everything else from them."""
         self._begin_at(bases[0])
         self._snapshots.delete_above(-1, but=bases[0])
-        self.end, self.producers = bases[0], self._before
+        self.end, self.producers = bases[0], self._history.before
         found_bytes = 0
         reason = ""
         for base in bases:
@@ -257,9 +252,8 @@ class Log:
         self._names_unsynced = False
         self.start = self.end = self.recovery_point = offset
         self.epochs = EpochCache()
-        self.producers = self._before = ProducerTable()
-        self._recent.clear()
-        self._until_recent = RECENT_TABLE_EVERY
+        self.producers = ProducerTable()
+        self._history.begin(offset)
 
     # ---- appending and reading ---------------------------------------------------------------------------------------
 
@@ -322,45 +316,14 @@ class Log:
         return segment.read(offset, max_bytes, before, at_least_one)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp (ms) of the first record not older than `timestamp`; None when all are older.
-
-        Of a batch whose compression cannot be read here, the first offset and the largest timestamp.
-        """
-        for segment in self._segments:
-            if segment.max_timestamp() < timestamp:
-                continue
-            for header in segment.headers(max(self.start, segment.base_offset)):
-                if header.max_timestamp < timestamp:
-                    continue
-                try:
-                    batch = segment.read(header.base_offset, header.size, header.next_offset, at_least_one=True)
-                    for found in records(batch):
-                        if found.timestamp >= timestamp and found.offset >= self.start:
-                            return found.offset, found.timestamp
-                except CorruptBatch:
-                    return max(self.start, header.base_offset), header.max_timestamp
-        return None
+        """Offset and timestamp (ms) of the first record not older than `timestamp`; None when all are older."""
+        return first_not_older(self._segments, self.start, timestamp)
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
         """Offset and timestamp (ms) of the first record that carries the largest timestamp; None when empty."""
         if self.end == self.start:
             return None
-        first = self._segments[0]
-        if first.base_offset == self.start:
-            largest = first.max_timestamp()
-        else:
-            largest = max((self._max_timestamp_of(header) for header in first.headers(self.start)), default=-1)
-        return self.offset_for_time(max([largest, *(segment.max_timestamp() for segment in self._segments[1:])]))
-
-    def _max_timestamp_of(self, header: Header) -> int:
-        """The largest timestamp of what a batch of the first segment holds from the log's start on."""
-        if header.base_offset >= self.start:
-            return header.max_timestamp
-        batch = self._segments[0].read(header.base_offset, header.size, header.next_offset, at_least_one=True)
-        try:
-            return max(found.timestamp for found in records(batch) if found.offset >= self.start)
-        except CorruptBatch:
-            return header.max_timestamp
+        return first_not_older(self._segments, self.start, largest(self._segments, self.start))
 
     # ---- syncing -----------------------------------------------------------------------------------------------------
 
@@ -387,12 +350,10 @@ class Log:
 
     # ---- the start ---------------------------------------------------------------------------------------------------
 
-    def segments(self) -> list[SegmentSummary]:
-        """What retention looks at, oldest first; the last may be empty."""
-        return [
-            SegmentSummary(segment.base_offset, segment.end, segment.size, segment.max_timestamp())
-            for segment in self._segments
-        ]
+    @property
+    def segments(self) -> Sequence[Removable]:
+        """What retention looks at, oldest first; the last may be empty. Gone with the next change of the log."""
+        return self._segments
 
     def roll(self) -> None:
         """Begin a new segment at the end, so that retention can remove the one before; nothing if that is empty."""
@@ -415,7 +376,7 @@ class Log:
         first = self._segment_at(offset)
         base = self._segments[first].base_offset
         try:
-            before = self._before
+            before = self._history.before
             if first:
                 before = self._producers_at(base)
                 self._snapshots.write_durably(base, before)
@@ -431,7 +392,7 @@ class Log:
             self._failure = error
             raise
         del self._segments[:first]
-        self._before = before
+        self._history.advance(base, before)
         self.start = offset
         self.recovery_point = max(self.recovery_point, offset)
         self.epochs = self.epochs.advance_start(offset)
@@ -444,14 +405,9 @@ class Log:
 
     def _begin_at(self, base: int) -> None:
         """The first segment found begins at `base`: the log starts there, or where its start was moved to."""
-        self.start = base
-        self._before = ProducerTable()
-        if self._moved_start is None:
-            return
-        self.start = max(base, self._moved_start.offset)
-        if self._moved_start.base == base:
-            found = self._snapshots.newest(above=base - 1, at_or_below=base)
-            self._before = self._before if found is None else found[1]
+        moved = self._moved_start
+        self.start = base if moved is None else max(base, moved.offset)
+        self._history.begin(base, snapshot_counts=moved is not None and moved.base == base)
 
     # ---- epochs and cutting ------------------------------------------------------------------------------------------
 
@@ -537,7 +493,7 @@ class Log:
             self.epochs = _with_batch(self.epochs, header)
         if header.producer_id >= 0:
             self.producers = record(self.producers, header)
-        self._count_table(self.end, self.producers)
+        self._history.appended(self.end, self.producers)
 
     def _restore(self, segment: Segment, error: OSError) -> None:
         try:
@@ -561,44 +517,29 @@ class Log:
 
     def _rebuild_producers(self) -> bool:
         """Make the producer table of `end` from the newest known one at or below it. Whether batches had to be read."""
-        while self._recent and self._recent[-1][0] > self.end:
-            self._recent.pop()
-        offset, table = self._known_producers(self.end)
-        self._until_recent = RECENT_TABLE_EVERY
-        scan_from = offset
-        for header in self._headers(offset):
+        self._history.cut(self.end)
+        known, table = self._history.known(self.end)
+        for header in self._headers(known):
             table = record(table, header)
-            self._count_table(header.next_offset, table)
+            self._history.appended(header.next_offset, table)
         self.producers = table
-        return scan_from < self.end
+        return known < self.end
 
     def _producers_at(self, offset: int) -> ProducerTable:
         """The producer table before `offset`, the base of a segment."""
         if offset == self.end:
             return self.producers
-        known, table = self._known_producers(offset)
+        known, table = self._history.known(offset)
         for header in self._headers(known):
             if header.base_offset >= offset:
                 break
             table = record(table, header)
         return table
 
-    def _known_producers(self, at_or_below: int) -> tuple[int, ProducerTable]:
-        """The newest producer table known without reading batches, and the offset that it is of."""
-        recent = next((known for known in reversed(self._recent) if known[0] <= at_or_below), None)
-        offset, table = recent or (self._segments[0].base_offset, self._before)
-        return self._snapshots.newest(above=offset, at_or_below=at_or_below) or (offset, table)
-
     def _headers(self, offset: int) -> Iterator[Header]:
         """The headers of all batches from the one that holds `offset`, a segment's base or a batch's."""
         for segment in self._segments[self._segment_at(offset) :]:
             yield from segment.headers(max(offset, segment.base_offset))
-
-    def _count_table(self, end: int, table: ProducerTable) -> None:
-        self._until_recent -= 1
-        if not self._until_recent:
-            self._until_recent = RECENT_TABLE_EVERY
-            self._recent.append((end, table))
 
 
 def _with_batch(epochs: EpochCache, header: Header) -> EpochCache:

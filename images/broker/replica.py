@@ -331,7 +331,7 @@ class Replica:
         if self.state.role is Role.NONE or self.retention == Retention():
             return
         below = deleting.retained_from(self.state, self.limits)
-        found = expiry(self.log.segments(), self.retention, now_ms=now_ms, below=below)
+        found = expiry(self.log.segments, self.retention, now_ms=now_ms, below=below)
         if found is not None:
             if found.offset == self.log.end:
                 self.log.roll()
@@ -439,8 +439,7 @@ class Replica:
                 detail={"log_start": self.log.start} if self.log.start != before else None,
             )
         elif isinstance(decision, LogStartMoved):
-            self.log.advance_start(decision.after)
-            self.state = state._replace(epochs=self.log.epochs)
+            # Traced first: a crash in between may leave the new start, and it would come from nowhere.
             self._event(
                 "log_start",
                 offset=decision.after,
@@ -448,6 +447,8 @@ class Replica:
                 high_watermark=state.high_watermark,
                 detail={"before": decision.before, "reason": str(decision.reason)},
             )
+            self.log.advance_start(decision.after)
+            self.state = state._replace(epochs=self.log.epochs)
         elif isinstance(decision, Converged):
             self._event("converged", log_end=state.log_end, detail={"exchanges": decision.exchanges})
         elif isinstance(decision, BecameLeader):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 UNLIMITED = -1
 
@@ -38,13 +38,19 @@ class Retention:
     bytes: int = UNLIMITED
 
 
-class SegmentSummary(NamedTuple):
-    """What retention looks at. `end` is exclusive, `max_timestamp` in ms, -1 without any."""
+class Removable(Protocol):
+    """A segment, as far as retention looks at it."""
 
-    base_offset: int
-    end: int
-    size: int
-    max_timestamp: int
+    @property
+    def end(self) -> int:
+        """Exclusive."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms, -1 without any. May have to read the segment."""
 
 
 class Expiry(NamedTuple):
@@ -54,7 +60,7 @@ class Expiry(NamedTuple):
     reason: Reason
 
 
-def expiry(segments: Sequence[SegmentSummary], retention: Retention, *, now_ms: int, below: int) -> Expiry | None:
+def expiry(segments: Sequence[Removable], retention: Retention, *, now_ms: int, below: int) -> Expiry | None:
     """How far the start may move for `retention`, all that is removed ending at or below `below`; None for nowhere."""
     gone, by_time = 0, 0
     if retention.ms != UNLIMITED:
@@ -71,9 +77,10 @@ def expiry(segments: Sequence[SegmentSummary], retention: Retention, *, now_ms: 
     return Expiry(segments[gone - 1].end, Reason.RETENTION_MS if gone == by_time else Reason.RETENTION_BYTES)
 
 
-def _may_go(segment: SegmentSummary, below: int) -> bool:
+def _may_go(segment: Removable, below: int) -> bool:
     return segment.size > 0 and segment.end <= below
 
 
-def _is_old(segment: SegmentSummary, retention_ms: int, now_ms: int) -> bool:
-    return segment.max_timestamp >= 0 and now_ms - segment.max_timestamp > retention_ms
+def _is_old(segment: Removable, retention_ms: int, now_ms: int) -> bool:
+    youngest = segment.max_timestamp()
+    return youngest >= 0 and now_ms - youngest > retention_ms
