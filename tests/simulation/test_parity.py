@@ -98,11 +98,14 @@ async def timeouts_and_cancellation(note: Note) -> None:
     except asyncio.CancelledError as error:
         note("args", error.args)
     note(await asyncio.wait_for(asyncio.sleep(0, "in time"), 1))
-    shielded = asyncio.create_task(asyncio.sleep(0.02, "kept"))
+    gate = asyncio.Event()
+    shielded = asyncio.create_task(gate.wait())
     try:
         await asyncio.wait_for(asyncio.shield(shielded), 0.005)
     except TimeoutError:
-        note("shield", shielded.done(), await shielded)
+        note("shield", shielded.done())
+        gate.set()
+        note("kept", await shielded)
 
 
 async def _with_timeout(coroutine: Awaitable[object]) -> object:
@@ -166,10 +169,17 @@ async def events_queues_locks_and_conditions(note: Note) -> None:
 
 @script
 async def waiting_for_the_first(note: Note) -> None:
-    tasks = [asyncio.create_task(asyncio.sleep(0.03 * delay, delay)) for delay in (3, 1, 2)]
+    async def opened(name: str) -> str:
+        await gates[name].wait()
+        return name
+
+    gates = {name: asyncio.Event() for name in "abc"}
+    tasks = [asyncio.create_task(opened(name)) for name in gates]
+    gates["b"].set()
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     note([task.result() for task in done], len(pending))
-    for future in asyncio.as_completed(pending):
+    for name, future in zip("ca", asyncio.as_completed(pending), strict=True):
+        gates[name].set()
         note(await future)
 
 
