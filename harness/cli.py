@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VALID, INVALID, UNKNOWN, NOT_CARRIED_OUT, BAD_USAGE, INTERRUPTED = 0, 1, 2, 3, 64, 130
 
 _PLAIN_WIDTH: Final = 140
+_COMPARISONS: Final = Path("results/comparisons")
 
 
 class Usage(Exception):
@@ -93,6 +94,7 @@ def _parser() -> _Parser:
     _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
     _add_suite(commands.add_parser("suite", help="many runs on Spark: specs × settings × seeds, resumable"))
     _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, show …"))
+    _add_serve(commands.add_parser("serve", help="browse runs, suites and comparisons with a browser, on this machine"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
     torture = commands.add_parser("torture", help="many seeds, and every mutant, on every core")
@@ -189,6 +191,21 @@ def _add_suite(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_suite)
 
 
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=_port, default=8321, metavar="N", help="on 127.0.0.1; 0 takes a free one (8321)")
+    parser.add_argument(
+        "--comparisons", type=Path, default=_COMPARISONS, metavar="DIR", help=f"where comparisons are ({_COMPARISONS})"
+    )
+    _add_store(parser)
+    parser.set_defaults(command=_serve)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what is to run, and on which hosts")
     _add_store(parser)
@@ -220,9 +237,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("comparison", metavar="SPEC.yaml", help="what to compare, or the name of a shipped comparison")
     parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (as the comparison says)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/comparisons"), metavar="DIR", help="where page and JSON go"
-    )
+    parser.add_argument("--out", type=Path, default=_COMPARISONS, metavar="DIR", help="where page and JSON go")
     parser.set_defaults(command=_compare)
 
 
@@ -438,6 +453,13 @@ def _suite(options: argparse.Namespace) -> int:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
     return suite_report.exit_code(runs)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from harness.serve import serve
+    from results.store import store_path
+
+    return serve(store_path(options.store), options.comparisons, options.port)
 
 
 def _rules(options: argparse.Namespace) -> int:

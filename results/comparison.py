@@ -140,21 +140,23 @@ def _cell(name: str, runs: Sequence[Run], beside: Sequence[Run], *, is_reference
 
 def render(comparison: Comparison) -> str:
     """The comparison as one self-contained page."""
+    return page.frame(f"{comparison.name} · Faultline", body(comparison))
+
+
+def body(comparison: Comparison) -> str:
+    """The page's sections."""
     sentences = "".join(f"<p>{escape(line)}.</p>" for line in comparison.sentences())
     head = f"<header><h1>{escape(comparison.name)}</h1>{sentences}</header>"
     picture = page.plot(
         _picture(comparison.cells), "Each setting with its 95 % intervals. Up is more available, left loses less."
     )
-    return page.frame(
-        f"{comparison.name} · Faultline",
-        "\n".join(
-            (
-                head,
-                page.section("Availability against loss", picture),
-                page.section("Settings", _table(comparison)),
-                page.section("Runs", _runs(comparison)),
-            )
-        ),
+    return "\n".join(
+        (
+            head,
+            page.section("Availability against loss", picture),
+            page.section("Settings", _table(comparison)),
+            page.section("Runs", _runs(comparison)),
+        )
     )
 
 

@@ -1,5 +1,8 @@
 """The page a report is written on: its frame, and the pieces that sections are made of.
 
+A page stands alone in a file, with all it needs inside it, or is served (`harness.serve`), with what pages have in
+common beside it, ASSETS. Both forbid themselves everything else by their content security policy.
+
 Every piece takes plain text and escapes it, except where its docstring says that it takes HTML.
 """
 
@@ -13,6 +16,18 @@ from typing import Any
 from results.figures.canvas import Figure, to_json
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+SERVED_POLICY = (
+    "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; img-src data: blob:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Of served pages, as a header: no script but those of ASSETS runs, whatever a run may be named."""
+ASSETS = {
+    "report.css": ("results", "report.css"),
+    "serve.css": ("results", "serve.css"),
+    "report.js": ("results", "report.js"),
+    "plotly.js": ("plotly", "package_data/plotly.min.js"),
+}
+"""What served pages load from `/assets/`: package and file in it."""
 _THIN_SPACE = "\u202f"
 
 
@@ -27,23 +42,50 @@ def frame(title: str, body: str) -> str:
 <title>{escape(title)}</title>
 <link rel="icon" href="data:,">
 <style>
-{_asset("results", "report.css")}</style>
+{asset("report.css")}</style>
 </head>
 <body>
 <main>
 {body}
 </main>
-<script>{_asset("plotly", "package_data/plotly.min.js")}</script>
+<script>{asset("plotly.js")}</script>
 <script>
-{_asset("results", "report.js")}</script>
+{asset("report.js")}</script>
 </body>
 </html>
 """
 
 
-def section(title: str, *content: str) -> str:
-    """A card; its content is HTML."""
-    return f"<section>\n<h2>{escape(title)}</h2>\n{''.join(content)}\n</section>"
+def served(title: str, navigation: str, body: str) -> str:
+    """The whole page around `navigation` and `body`, which are HTML, as the server sends it."""
+    drawing = '<script src="/assets/plotly.js"></script>' if 'class="plot"' in body else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)} · Faultline</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/assets/report.css">
+<link rel="stylesheet" href="/assets/serve.css">
+</head>
+<body>
+<a class="skip" href="#content">To the content</a>
+{navigation}
+<main id="content" tabindex="-1">
+{body}
+</main>
+{drawing}
+<script src="/assets/report.js"></script>
+</body>
+</html>
+"""
+
+
+def section(title: str, *content: str, anchor: str = "") -> str:
+    """A card; its content is HTML. `anchor` is what an address names after `#` to get here."""
+    named = f' id="{escape(anchor)}" tabindex="-1"' if anchor else ""
+    return f"<section{named}>\n<h2>{escape(title)}</h2>\n{''.join(content)}\n</section>"
 
 
 def table(heads: Sequence[str], rows: Iterable[str], kind: str = "") -> str:
@@ -144,5 +186,18 @@ def counted(number: int, noun: str) -> str:
     return f"{numeral(number)} {noun}" + ("" if number == 1 else "s")
 
 
-def _asset(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text(encoding="utf-8")
+def link(text: str, href: str) -> str:
+    """A link; without an address the text alone."""
+    return f'<a href="{escape(href)}">{escape(text)}</a>' if href else escape(text)
+
+
+def pill(validity: str | None) -> str:
+    """A verdict in its colour."""
+    word = validity or "not checked"
+    return f'<span class="pill {escape(word.replace(" ", "-"))}">{escape(word)}</span>'
+
+
+def asset(name: str) -> str:
+    """The text of one of ASSETS. Raises KeyError."""
+    package, path = ASSETS[name]
+    return files(package).joinpath(path).read_text(encoding="utf-8")

@@ -50,6 +50,8 @@ class Subject:
     gaps: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     evidence: RunEvidence
+    stored_as: str = ""
+    """SUITE/RUN, for a run that is in the store and has no directory: `path` is then where it would be exported to."""
 
     @property
     def validity(self) -> Validity:
@@ -62,8 +64,14 @@ def write_report(run: RunDirectory, evidence: RunEvidence | None = None) -> Path
 
     `evidence` saves loading it again. StoreError when the directory cannot be read or written.
     """
+    run.write_report(render(subject_of(run, evidence)))
+    return run.report_path
+
+
+def subject_of(run: RunDirectory, evidence: RunEvidence | None = None) -> Subject:
+    """What the report of a run directory is drawn from. StoreError when it cannot be read."""
     spec = run.path / "spec.yaml"
-    subject = Subject(
+    return Subject(
         path=run.path,
         status=run.status(),
         spec_text=run.read_spec_text() if spec.exists() else "",
@@ -72,24 +80,27 @@ def write_report(run: RunDirectory, evidence: RunEvidence | None = None) -> Path
         verdicts=tuple(run.verdicts()),
         evidence=evidence if evidence is not None else run.load(),
     )
-    run.write_report(render(subject))
-    return run.report_path
 
 
 def render(subject: Subject) -> str:
     """The whole page."""
-    body = "\n".join(
+    return page.frame(f"{subject.validity.value} · {subject.path.resolve().name} · Faultline", body(subject))
+
+
+def body(subject: Subject, beside: str = "") -> str:
+    """The page's sections; `beside`, which is HTML, comes after the faults."""
+    return "\n".join(
         (
             _header(subject),
             _checks(subject),
             _operations(subject.evidence),
             _partitions(subject.evidence),
             _faults(subject.evidence.faults),
+            beside,
             _recovery(subject),
             _bring_back(subject),
         )
     )
-    return page.frame(f"{subject.validity.value} · {subject.path.resolve().name} · Faultline", body)
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
@@ -220,13 +231,14 @@ def _faults(faults: pa.Table) -> str:
         rows.append(
             f'<tr class="bit-{bit}"><td class="name">{swatch}{escape(fault["fault"])}</td>'
             f"<td>{escape(', '.join(fault['nodes']))}</td>"
-            f'<td class="span">{fault["started_ns"] / 1e9:.2f} – {ended}</td><td>{bit}</td>'
+            f'<td class="span">{fault["started_ns"] / 1e9:.2f} – {ended}</td>'
+            f'<td data-head="bit">{bit}</td>'
             f"<td>{page.measures(_measured(fault['evidence']))}{page.note(fault['note'])}</td></tr>"
         )
     return page.section(
         "Faults",
         page.note("What the environment measured while each fault lasted; one that measured nothing did not bite."),
-        page.table(("fault", "nodes", "seconds", "bit", "evidence"), rows),
+        page.table(("fault", "nodes", "seconds", "bit", "evidence"), rows, "checks"),
     )
 
 
@@ -259,6 +271,9 @@ def _latencies(figures: dict[str, float]) -> str:
 def _bring_back(subject: Subject) -> str:
     place = shlex.quote(str(subject.path))
     parts = []
+    if subject.stored_as:
+        fetch = f"faultline store export {shlex.quote(subject.stored_as)} {place}"
+        parts += ["<p>Take it out of the store first:</p>", page.command("export", fetch)]
     if subject.spec_text:
         again = "Run it again, the same in every byte, and compare:" if subject.digest else "Run it again:"
         parts += [f"<p>{again}</p>", page.command("replay", f"faultline replay {place}")]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ def refuse_to_split(found: Found) -> None:
         )
 
 
-def tally(validities: Iterator[str | None] | list[str | None]) -> str:
+def tally(validities: Iterable[str | None]) -> str:
     """`2 invalid, 1 unknown, 40 valid`: the worst first."""
     counts = Counter(validity or "not checked" for validity in validities)
     order = ("invalid", "unknown", "not checked", "valid")

@@ -56,7 +56,7 @@ sys.path.insert(0, {root!r})
 from results.spark import session
 def look(_):
     import harness.spec, results.page
-    return harness.spec.__file__, len(results.page._asset("results", "report.css"))
+    return harness.spec.__file__, len(results.page.asset("report.css"))
 with session("probe", master="local-cluster[1,1,1024]", memory="1g") as spark:
     where, size = spark.sparkContext.parallelize([0], 1).map(look).collect()[0]
     print(where, size)

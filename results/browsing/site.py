@@ -1,0 +1,197 @@
+"""Which page belongs to which address, and what is answered when there is none.
+
+address                                 page
+--------------------------------------  ---------------------------------------------
+/                                       the overview
+/runs?find=WORDS                        runs, failures first
+/runs/RUN                               a run directory: its report, and what is beside it
+/runs/RUN/replicas                      its replica logs, side by side
+/runs/RUN/logs/NODE?find=WORDS&from=N   a node's log
+/runs/RUN/text/NODE                     the same as plain text
+/suites/SUITE                           a suite
+/suites/SUITE/RUN[/replicas]            a stored run
+/comparisons[/NAME]                     comparisons
+/assets/NAME                            style and scripts
+
+The steps of an address are names to be looked up (`results.browsing.catalogue`), each decoded once and by itself, so
+that neither `..` nor an encoded slash means anything. Whatever a run's files hold, the answer is a page: what cannot be
+read is told in a line, with status 500.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, unquote_to_bytes
+
+from results import comparison, page, report
+from results.browsing import lists, logs, replica_logs
+from results.browsing.catalogue import Catalogue, by_failure, node_log, node_logs
+from results.lines import StoreError
+from results.report import Subject
+from results.rundir import RunDirectory
+
+HTML = "text/html; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    content_type: str
+    body: bytes | Path
+    """A path is of a file to be sent as it is."""
+    keep: bool = False
+    """Whether the browser may keep it for the day."""
+
+
+class Site:
+    """All pages of one catalogue."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def answer(self, target: str) -> Answer:
+        """The answer to a GET of `target`, as it stood in the request. Raises nothing."""
+        path, _, query = target.partition("?")
+        steps = tuple(os.fsdecode(unquote_to_bytes(step)) for step in path.split("/")[1:] if step)
+        asked = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()} if query else {}
+        current = steps[0] if steps else ""
+        try:
+            found = self._page(steps, asked)
+        except StoreError as error:
+            return _html(500, "Cannot be shown", current, lists.trouble("This cannot be shown", str(error)))
+        except Exception as error:  # a stranger's files may hold anything, and the others are still to be browsed
+            reason = f"What is kept of it is damaged ({type(error).__name__})."
+            return _html(500, "Cannot be shown", current, lists.trouble("This cannot be shown", reason))
+        if found is None:
+            return _html(404, "Not found", current, lists.trouble("Not found", "There is nothing at this address."))
+        if isinstance(found, Answer):
+            return found
+        title, body = found
+        return _html(200, title, current, body)
+
+    def _page(self, steps: tuple[str, ...], asked: dict[str, str]) -> Answer | tuple[str, str] | None:
+        match steps:
+            case ():
+                return self._overview()
+            case ("runs",):
+                return self._runs(asked.get("find", ""))
+            case ("runs", name, *rest):
+                run = self._catalogue.directory(name)
+                return None if run is None else self._of_directory(run, tuple(rest), asked)
+            case ("suites", suite):
+                return self._suite(suite)
+            case ("suites", suite, name, *rest):
+                return self._of_stored(suite, name, tuple(rest))
+            case ("comparisons",):
+                return "Comparisons", lists.comparison_list(self._catalogue.comparisons())
+            case ("comparisons", name):
+                found = self._catalogue.comparison(name)
+                return None if found is None else (name, comparison.body(found))
+            case ("assets", name) if name in page.ASSETS:
+                return Answer(200, _TYPES[Path(name).suffix], page.asset(name).encode(), keep=True)
+        return None
+
+    def _overview(self) -> tuple[str, str]:
+        catalogue = self._catalogue
+        return "Overview", lists.overview(
+            str(catalogue.store),
+            catalogue.suites(),
+            catalogue.runs(),
+            catalogue.comparisons(),
+            catalogue.faults(),
+        )
+
+    def _runs(self, find: str) -> tuple[str, str]:
+        entries = self._catalogue.runs()
+        words = find.lower().split()
+        return "Runs", lists.run_list([entry for entry in entries if entry.fits(words)], find, len(entries))
+
+    def _suite(self, suite: str) -> tuple[str, str] | None:
+        entries = by_failure(entry for entry in self._catalogue.stored_runs() if entry.suite == suite)
+        return (suite, lists.suite(suite, entries)) if entries else None
+
+    def _of_directory(
+        self, run: RunDirectory, rest: tuple[str, ...], asked: dict[str, str]
+    ) -> Answer | tuple[str, str] | None:
+        match rest:
+            case ():
+                subject = report.subject_of(run)
+                return run.name, report.body(subject, _beside(subject, ("runs", run.name), node_logs(run)))
+            case ("replicas",):
+                return _replicas(report.subject_of(run), ("runs", run.name))
+            case ("logs" | "text" as kind, node):
+                path = node_log(run, node)
+                if path is None or kind == "text":
+                    return None if path is None else Answer(200, TEXT, path)
+                words, begin = asked.get("find", ""), asked.get("from", "")
+                shown = logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
+                here, raw = (lists.address("runs", run.name, part, node) for part in ("logs", "text"))
+                return f"{node} · {run.name}", _trail(("runs", run.name)) + logs.section(node, shown, words, here, raw)
+        return None
+
+    def _of_stored(self, suite: str, name: str, rest: tuple[str, ...]) -> tuple[str, str] | None:
+        run = self._catalogue.stored_run(suite, name)
+        if run is None or rest not in ((), ("replicas",)):
+            return None
+        subject = Subject(
+            path=Path(run.name),
+            status=run.status,
+            spec_text=run.row["spec"],
+            digest=run.row["digest"],
+            gaps=(),
+            verdicts=run.verdicts,
+            evidence=run.evidence,
+            stored_as=f"{suite}/{name}",
+        )
+        steps = ("suites", suite, name)
+        return (name, report.body(subject, _beside(subject, steps, []))) if not rest else _replicas(subject, steps)
+
+
+def _beside(subject: Subject, steps: tuple[str, ...], nodes: list[str]) -> str:
+    """What else there is of a run: replica logs and the nodes' own."""
+    ends = subject.evidence.replica_ends
+    items = []
+    for topic, partition in replica_logs.partitions(ends):
+        aligned = replica_logs.align(subject.evidence.replicas, ends, topic, partition)
+        count = len(aligned.differing)
+        told = f"they differ at {page.counted(count, 'offset')}" if count else "the same wherever they stand"
+        replicas = page.counted(len(aligned.ends), "replica")
+        href = f"{lists.address(*steps, 'replicas')}#{topic}-{partition}"
+        items.append(f"<li>{page.link(f'{topic}-{partition}', href)}: {replicas}, {told}</li>")
+    links = "".join(f"<li>{page.link(node, lists.address(*steps, 'logs', node))}</li>" for node in nodes)
+    return page.section(
+        "Logs",
+        f"<h3>Replica logs, side by side</h3><ul>{''.join(items)}</ul>" if items else "",
+        f"<h3>What the nodes wrote</h3><ul>{links}</ul>" if links else "",
+        page.note("" if items or links else "No logs were collected."),
+    )
+
+
+def _replicas(subject: Subject, steps: tuple[str, ...]) -> tuple[str, str]:
+    evidence = subject.evidence
+    parts = []
+    for topic, partition in replica_logs.partitions(evidence.replica_ends):
+        name = f"{topic}-{partition}"
+        aligned = replica_logs.align(evidence.replicas, evidence.replica_ends, topic, partition)
+        parts.append((-len(aligned.differing), name, replica_logs.sections(aligned, name)))
+    body = "".join(part for _, _, part in sorted(parts))
+    legend = page.note(
+        "A record is its leader epoch and the value a client wrote. Grey: at or above that replica's high watermark. "
+        "Marked: not what most replicas hold. Partitions that diverged come first."
+    )
+    return f"Replica logs · {steps[-1]}", _trail(steps) + page.section("Replica logs, side by side", legend) + body
+
+
+def _trail(steps: tuple[str, ...]) -> str:
+    return f'<p class="trail">{page.link(f"← {steps[-1]}", lists.address(*steps))}</p>'
+
+
+def _html(status: int, title: str, current: str, body: str) -> Answer:
+    text = page.served(title, lists.navigation(current), body)
+    return Answer(status, HTML, text.encode("utf-8", errors="replace"))

@@ -1,0 +1,327 @@
+"""The pages of `faultline serve`: all there, failures first, and safe whatever a run or a file or an address is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from checkers.verdict import Finding, Validity, Verdict
+from results import tables
+from results.browsing.catalogue import Catalogue
+from results.browsing.lists import address
+from results.browsing.logs import LINES, excerpt
+from results.browsing.site import Answer, Site
+from results.comparison import Run, compare
+from results.rundir import RunDirectory
+from tests.results.conftest import make_run
+
+Verdicts = Callable[[bool], Sequence[Verdict]]
+SCRIPT = "<script>alert(1)</script>"
+SECRET = "the-secret-of-the-neighbour"
+
+
+class Page(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        assert isinstance(answer.body, bytes)
+        self.feed(answer.body.decode())
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def links(self) -> list[str]:
+        return [str(attributes["href"]) for tag, attributes in self.elements if tag == "a"]
+
+    def runs_only_our_scripts(self) -> bool:
+        return all(
+            attributes.get("src") in ("/assets/report.js", "/assets/plotly.js")
+            or attributes.get("type") == "application/json"
+            for tag, attributes in self.elements
+            if tag == "script"
+        ) and not any(name.startswith("on") for _, attributes in self.elements for name in attributes)
+
+
+@pytest.fixture
+def store(tmp_path: Path, made_verdicts: Verdicts) -> Path:
+    """A run that kept its promises, one that did not, and the former in a suite."""
+    bad = make_run(tmp_path / "store")
+    bad.seal()
+    good = bad.path.with_name("20990101T000000-append-seed8")
+    shutil.copytree(bad.path, good)
+    bad.write_verdict(made_verdicts(False))
+    RunDirectory.open(good).write_verdict(made_verdicts(True))
+    tables.add_run(tmp_path / "store", "nightly", RunDirectory.open(good))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def site(store: Path, tmp_path: Path) -> Site:
+    return Site(Catalogue(store, tmp_path / "comparisons"))
+
+
+def bad_run(store: Path) -> Path:
+    (path,) = [path for path in store.glob("2*seed7") if not path.is_symlink()]
+    return path
+
+
+def show(site: Site, target: str) -> Page:
+    answer = site.answer(target)
+    assert answer.status == 200, target
+    page = Page(answer)
+    assert page.runs_only_our_scripts()
+    return page
+
+
+def test_every_link_of_every_page_leads_somewhere(site: Site, store: Path) -> None:
+    (bad_run(store) / "nodes" / "b1" / "node.log").write_text("a line\n")
+    seen, ahead = set(), ["/"]
+    while ahead:
+        target = ahead.pop()
+        seen.add(target)
+        answer = site.answer(target)
+        assert answer.status == 200, target
+        if isinstance(answer.body, bytes):
+            links = [link.partition("#")[0] for link in Page(answer).links() if link.startswith("/")]
+            ahead += [link for link in dict.fromkeys(links) if link not in seen and link not in ahead]
+    assert len(seen) >= 10
+
+
+def test_the_overview_tells_of_failures_before_anything_else(site: Site, store: Path) -> None:
+    page = show(site, "/")
+    assert "2 runs in " in page.text
+    assert "1 invalid, 1 valid." in page.text
+    runs = [link for link in page.links() if link.startswith("/runs/")]
+    assert runs[0] == f"/runs/{bad_run(store).name}"
+    assert "acknowledged-loss: lost-append" in page.text
+
+
+def test_runs_are_found_by_all_the_words_asked_for(site: Site, store: Path) -> None:
+    page = show(site, "/runs?find=LOST-append+seed")
+    assert f"/runs/{bad_run(store).name}" in page.links()
+    assert "1 run of 2 fit." in page.text
+    assert "No run fits." in show(site, "/runs?find=nothing-like-it").text
+
+
+def test_a_run_page_has_the_verdict_the_faults_the_pictures_and_the_logs(site: Site, store: Path) -> None:
+    run = bad_run(store)
+    (run / "nodes" / "b1" / "node.log").write_text("elected\n")
+    page = show(site, f"/runs/{run.name}")
+    for words in ("append, seed 7", "lost-append", "PowerLoss", "Replica logs, side by side", "faultline replay"):
+        assert words in page.text
+    assert sum(1 for tag, attributes in page.elements if attributes.get("class") == "plot") == 3
+    assert f"/runs/{run.name}/logs/b1" in page.links()
+    assert "elected" in show(site, f"/runs/{run.name}/logs/b1").text
+
+
+def test_a_stored_run_is_shown_from_the_tables_alone(site: Site, store: Path) -> None:
+    name = "20990101T000000-append-seed8"
+    shutil.rmtree(store / name)
+    page = show(site, f"/suites/nightly/{name}")
+    assert f"faultline store export nightly/{name} {name}" in page.text
+    assert "append-0" in show(site, f"/suites/nightly/{name}/replicas").text
+    assert f"/suites/nightly/{name}" in show(site, "/runs").links()
+
+
+def test_a_comparison_is_worked_out_anew_from_its_runs(site: Site, tmp_path: Path) -> None:
+    figures = {"acknowledged": 90.0, "planned": 100.0, "main_s": 1.0, "lost": 0.0}
+    made = compare("acks", "all", [Run(cell, seed, "valid", figures) for cell in ("all", "one") for seed in (1, 2)])
+    told = made.to_json()
+    told["sentences"] = ["a lie"]
+    (tmp_path / "comparisons").mkdir()
+    (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(told))
+    assert "all keeps 90.0% of writes available" in show(site, "/comparisons/acks").text
+    (tmp_path / "comparisons" / "acks.json").write_text('{"runs": [1], "reference": {}}')
+    assert site.answer("/comparisons/acks").status == 500
+
+
+# ---- strangers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/../../etc/passwd",
+        "/runs/../../etc/passwd",
+        "/runs/..%2f..%2fetc%2fpasswd",
+        "/runs/%2e%2e/%2e%2e/neighbour",
+        "/runs/%252e%252e%252fneighbour",
+        "/runs/..",
+        "/runs/.",
+        "/runs/latest/../../neighbour",
+        "/runs/RUN/logs/..%2f..%2f..%2f..%2fneighbour",
+        "/runs/RUN/logs/../../../neighbour",
+        "/runs/RUN/text/..",
+        "/runs/RUN/text/b1%00.txt",
+        "/runs/%00",
+        "/runs/RUN%00",
+        "/runs/%ff%fe",
+        "/runs/%",
+        "/runs/%zz",
+        "/suites/..%2f..%2f..",
+        "/suites/nightly/..%2f..%2fRUN",
+        "/comparisons/..%2fstore%2fRUN%2fverdict",
+        "/assets/..%2freport.py",
+        "/assets/report.css%00",
+        "/assets//etc/passwd",
+        "/runs/\\..\\..\\neighbour",
+        "/" + "a/" * 4000,
+    ],
+)
+def test_no_address_reaches_what_is_not_listed(site: Site, store: Path, target: str) -> None:
+    (store.parent / "neighbour").write_text(SECRET)
+    answer = site.answer(target.replace("RUN", bad_run(store).name))
+    assert answer.status == 404
+    assert isinstance(answer.body, bytes)
+    assert SECRET.encode() not in answer.body
+    assert b"root:" not in answer.body
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        SCRIPT.replace("/", "∕"),
+        "<img src=x onerror=alert(1)>",
+        '"><b a="',
+        "a b?c#d%2e%2e",
+        "..%2f",
+        "\n\t",
+        "é",
+        "javascript:alert(1)",
+    ],
+)
+def test_a_run_of_any_name_is_listed_linked_and_shown_as_text(site: Site, store: Path, name: str) -> None:
+    bad_run(store).rename(store / name)
+    assert address("runs", name) in show(site, "/").links()
+    page = show(site, address("runs", name))
+    assert " ".join(name.split()) in page.text
+    assert not [tag for tag, attributes in page.elements if tag in ("img", "b") and attributes]
+
+
+def test_a_run_whose_name_is_no_utf8_is_listed_and_its_logs_are_shown(site: Site, store: Path) -> None:
+    (bad_run(store) / "nodes" / "b1" / "node.log").write_text("elected\n")
+    bad_run(store).rename(store / os.fsdecode(b"run-\xff"))
+    assert "/runs/run-%FF" in show(site, "/").links()
+    assert "elected" in show(site, "/runs/run-%FF/logs/b1").text
+    assert site.answer("/runs/run-%FF").status == 500  # Arrow opens no file of such a name
+
+
+def test_whatever_is_in_a_runs_files_stays_text(site: Site, store: Path) -> None:
+    run = RunDirectory.open(bad_run(store))
+    run.write_verdict([Verdict(SCRIPT, Validity.INVALID, (Finding(SCRIPT, (SCRIPT,), SCRIPT, 0),), {SCRIPT: 1.0})])
+    run.write_status("failed", message=SCRIPT, stage=SCRIPT, **{SCRIPT: SCRIPT})
+    run.write_spec(f"name: {SCRIPT}\n")
+    (run.nodes_path / "b1").rename(run.nodes_path / "<b onclick=x>")
+    (run.nodes_path / "<b onclick=x>" / "node.log").write_text(f"{SCRIPT}\n\x00\x1b[31m\n")
+    for target in ("/", "/runs", f"/runs?find={SCRIPT}", f"/runs/{run.name}", f"/runs/{run.name}/replicas"):
+        page = show(site, target)
+        assert "alert(1)" in page.text or target.endswith("replicas")
+    assert SCRIPT in show(site, address("runs", run.name, "logs", "<b onclick=x>")).text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"status.json": '{"state": 1, "started": [], "facts": 3, "seed": {"a": 1}}'},
+        {"status.json": "[" * 100_000},
+        {"status.json": '"\\ud800"', "verdict.json": '{"validity": {"a": 1}, "checks": {"a": 1}}'},
+        {"verdict.json": '{"checks": [3, {"validity": "invalid", "findings": 3, "checker": "\\ud800"}]}'},
+        {"settings.json": '{"acks": 77}'},
+        {"history.parquet": "PAR1"},
+        {"spec.yaml": "&a [*a]"},
+        {"recovery.json": '{"seconds": NaN, "waiting_for": 3}'},
+    ],
+)
+def test_a_damaged_run_is_told_of_and_the_others_are_still_browsed(
+    site: Site, store: Path, damage: dict[str, str]
+) -> None:
+    run = bad_run(store)
+    for name, text in damage.items():
+        (run / name).write_text(text)
+    assert site.answer(f"/runs/{run.name}").status in (200, 500)
+    assert f"/runs/{run.name}" in show(site, "/runs").links()
+    assert site.answer("/runs/20990101T000000-append-seed8").status == 200
+
+
+@pytest.mark.parametrize("where", ["spec.yaml", "nodes/b1/node.log", "nodes/b2", "history.parquet", "deep"])
+def test_a_run_with_a_link_that_leads_out_is_not_opened(site: Site, store: Path, where: str) -> None:
+    outside = store.parent / "outside"
+    outside.mkdir()
+    (outside / "node.log").write_text(SECRET)
+    run = bad_run(store)
+    link = run / ("nodes/b1/data/append-0/link" if where == "deep" else where)
+    link.unlink(missing_ok=True)
+    link.symlink_to(outside if where == "nodes/b2" else outside / "node.log")
+    for target in (f"/runs/{run.name}", f"/runs/{run.name}/logs/b1", f"/runs/{run.name}/text/b2"):
+        answer = site.answer(target)
+        assert answer.status == 500
+        assert isinstance(answer.body, bytes)
+        assert b"leads out of the run" in answer.body
+        assert SECRET.encode() not in answer.body
+
+
+def test_links_and_pipes_in_place_of_the_small_files_are_neither_read_nor_waited_for(site: Site, store: Path) -> None:
+    secret = store.parent / "secret.json"
+    secret.write_text(json.dumps({"state": "finished", "name": SECRET}))
+    run = bad_run(store)
+    (run / "status.json").unlink()
+    (run / "status.json").symlink_to(secret)
+    (run / "verdict.json").unlink()
+    os.mkfifo(run / "verdict.json")
+    assert SECRET not in show(site, "/runs").text
+    assert site.answer(f"/runs/{run.name}").status == 500
+
+
+def test_a_link_to_a_run_or_to_a_comparison_elsewhere_is_not_there(site: Site, store: Path, tmp_path: Path) -> None:
+    elsewhere = make_run(tmp_path / "elsewhere")
+    (store / "linked").symlink_to(elsewhere.path)
+    (tmp_path / "comparisons").mkdir()
+    (tmp_path / "comparisons" / "c.json").symlink_to(elsewhere.path / "settings.json")
+    assert site.answer("/runs/linked").status == 404
+    assert site.answer("/comparisons/c").status == 404
+    assert "/runs/linked" not in show(site, "/").links()
+
+
+def test_a_damaged_file_of_the_store_is_named_on_the_first_page(site: Site, store: Path) -> None:
+    (path,) = (store / "tables" / "v1" / "trace" / "suite=nightly").glob("*.parquet")
+    path.write_bytes(b"PAR1")
+    text = show(site, "/").text
+    assert "Left out of the store: 1 file" in text
+    assert path.name in text
+    assert site.answer("/suites/nightly/20990101T000000-append-seed8").status == 500
+
+
+# ---- a node's log ----------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_shown_from_its_end_and_can_be_walked_to_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    path.write_text("".join(f"line {number}\n" for number in range(1, 2 * LINES + 11)))
+    last = excerpt(path, "", None)
+    assert (last.lines[0][0], last.lines[-1]) == (LINES + 11, (2 * LINES + 10, f"line {2 * LINES + 10}"))
+    assert last.earlier == 11
+    before = excerpt(path, "", last.earlier)
+    assert (before.lines[0][0], before.later) == (11, LINES + 11)
+    assert excerpt(path, "", before.earlier).lines[0][0] == 1
+
+
+def test_only_the_lines_that_hold_the_words_are_shown_with_their_own_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    path.write_bytes(b"one\nELECTED b1\n\xff\xfe\nelected b2 of " + b"x" * 100_000 + b"\nlast\n")
+    found = excerpt(path, "Elected", None)
+    assert [number for number, _ in found.lines] == [2, 4]
+    assert found.lines[1][1].endswith(" … (cut)")
+    assert excerpt(path, "last", None).lines == ((5, "last"),)
