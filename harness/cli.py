@@ -94,6 +94,10 @@ def _parser() -> _Parser:
     _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
     _add_suite(commands.add_parser("suite", help="many runs on Spark: specs × settings × seeds, resumable"))
     _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, show …"))
+    _add_report(commands.add_parser("report", help="a stored suite as one page: failures first, every number traced"))
+    _add_trend(
+        commands.add_parser("trend", help="a suite over many nights, with the nights since which it is different")
+    )
     _add_serve(commands.add_parser("serve", help="browse runs, suites and comparisons with a browser, on this machine"))
     rules = commands.add_parser("rules", help="the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
@@ -189,6 +193,21 @@ def _add_suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the runs as JUnit XML here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary as JSON here")
     parser.set_defaults(command=_suite)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", metavar="SUITE", help="its exact name, or nightly for the newest of that name")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/suites/SUITE/report.html)")
+    _add_store(parser)
+    parser.set_defaults(command=_report)
+
+
+def _add_trend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", metavar="SUITE", help="the name that the nights share: nightly")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/trends/SUITE.html)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drawing behind the p-values (0)")
+    _add_store(parser)
+    parser.set_defaults(command=_trend)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -453,6 +472,39 @@ def _suite(options: argparse.Namespace) -> int:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
     return suite_report.exit_code(runs)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from harness.reporting import suite_report
+    from results.lines import StoreError
+    from results.store import store_path
+
+    try:
+        print(f"report: {suite_report(store_path(options.store), options.suite, options.out)}")
+    except StoreError as error:
+        print(f"faultline report: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    return VALID
+
+
+def _trend(options: argparse.Namespace) -> int:
+    from harness.reporting import shown_trend, trend_report
+    from results.lines import StoreError
+    from results.store import store_path
+    from results.trend import read_trend
+
+    if options.seed < 0:
+        raise Usage(f"faultline trend: --seed: {options.seed} is below 0")
+    console, store = _console(), store_path(options.store)
+    try:
+        trend = read_trend(store, options.suite, seed=options.seed)
+        for part in shown_trend(trend):
+            console.print(part, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"report: {trend_report(store, trend, options.out)}", soft_wrap=True, highlight=False)
+    except StoreError as error:
+        print(f"faultline trend: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    return VALID
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -94,6 +94,23 @@ class Comparison:
         }
 
 
+def from_json(name: str, values: Any) -> Comparison:
+    """What `to_json` wrote, worked out anew from its runs. Raises ValueError for anything else."""
+    try:
+        runs = [
+            Run(
+                str(run["cell"]),
+                int(run["seed"]),
+                str(run["validity"]),
+                {str(figure): float(value) for figure, value in run["figures"].items()},
+            )
+            for run in values["runs"]
+        ]
+        return compare(name, str(values["reference"]), runs)
+    except (AttributeError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
 def compare(name: str, reference: str, runs: Sequence[Run]) -> Comparison:
     """Raises ValueError unless every cell has one run of every seed."""
     by_cell: dict[str, dict[int, Run]] = {}

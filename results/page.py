@@ -191,10 +191,10 @@ def link(text: str, href: str) -> str:
     return f'<a href="{escape(href)}">{escape(text)}</a>' if href else escape(text)
 
 
-def pill(validity: str | None) -> str:
-    """A verdict in its colour."""
-    word = validity or "not checked"
-    return f'<span class="pill {escape(word.replace(" ", "-"))}">{escape(word)}</span>'
+def pill(validity: str | None, word: str = "") -> str:
+    """A verdict in its colour, or another word in that colour."""
+    kind = validity or "not checked"
+    return f'<span class="pill {escape(kind.replace(" ", "-"))}">{escape(word or kind)}</span>'
 
 
 def asset(name: str) -> str:

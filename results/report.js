@@ -1,4 +1,5 @@
-// Draws every figure in the colours of the page, keeps their time axes together, and copies commands.
+// Draws every figure in the colours of the page, keeps their time axes together, copies commands, and narrows a list of
+// runs down to those behind a number.
 (() => {
   const plots = [...document.querySelectorAll(".plot")];
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -33,6 +34,13 @@
     return Plotly.react(plot, figure.data, themed(figure.layout), config);
   }
 
+  function open(address) {
+    // A page of this server, or a file beside this one: never an address with a scheme of its own.
+    if (typeof address !== "string" || !address) return;
+    const target = new URL(address, location.href);
+    if (target.protocol === location.protocol && target.host === location.host) location.href = target.href;
+  }
+
   let following = false;
   function follow(source, change) {
     const reset = change["xaxis.autorange"] === true;
@@ -48,11 +56,45 @@
   }
 
   Promise.all(plots.map((plot) =>
-    draw(plot).then(() => plot.on("plotly_relayout", (change) => follow(plot, change))),
+    draw(plot).then(() => {
+      plot.on("plotly_relayout", (change) => follow(plot, change));
+      plot.on("plotly_click", (click) => open(click.points[0].customdata));
+    }),
   )).then(() => { document.documentElement.dataset.drawn = "true"; });
   const redraw = () => plots.forEach(draw);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   window.matchMedia("(max-width: 640px)").addEventListener("change", redraw);
+
+  const list = document.querySelector("#runs table.runs tbody");
+  const inOrder = list ? [...list.rows] : [];
+  function narrowDown() {
+    const asked = new URLSearchParams(location.hash.startsWith("#runs?") ? location.hash.slice(6) : "");
+    const value = (row) => parseFloat(row.querySelector(`[data-by="${CSS.escape(asked.get("by"))}"]`)?.dataset.value);
+    const fits = (row) =>
+      (!asked.has("cell") || row.dataset.cell === asked.get("cell")) &&
+      (!asked.has("valid") || row.dataset.valid === asked.get("valid")) &&
+      (!asked.has("cause") || row.dataset.cause.split("\n").includes(asked.get("cause"))) &&
+      (!asked.has("by") || !Number.isNaN(value(row)));
+    const rows = asked.has("by")
+      ? [...inOrder].sort((a, b) => (value(a) - value(b) || 0) * (asked.get("first") === "low" ? 1 : -1))
+      : inOrder;
+    list.append(...rows);
+    for (const row of rows) row.hidden = !fits(row);
+    const note = document.querySelector("#runs .narrowed");
+    note.textContent = "";
+    if (![...asked].length) return;
+    const words = [asked.get("cell"), asked.get("cause"), asked.get("valid") === "no" ? "not valid" : null];
+    const shown = rows.filter((row) => !row.hidden).length;
+    const all = Object.assign(document.createElement("a"), { href: "#runs", textContent: "Show all" });
+    note.append(`${shown} of ${rows.length} runs: ${words.filter(Boolean).join(", ")}. `, all);
+    const section = document.getElementById("runs");
+    section.focus({ preventScroll: true });
+    section.scrollIntoView();
+  }
+  if (list) {
+    window.addEventListener("hashchange", narrowDown);
+    narrowDown();
+  }
 
   for (const button of document.querySelectorAll("button[data-copies]")) {
     button.addEventListener("click", async () => {

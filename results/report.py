@@ -50,8 +50,10 @@ class Subject:
     gaps: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     evidence: RunEvidence
-    stored_as: str = ""
-    """SUITE/RUN, for a run that is in the store and has no directory: `path` is then where it would be exported to."""
+    whole: bool = True
+    """Whether `evidence` is there; else only the verdicts and their figures are kept."""
+    commands: tuple[tuple[str, str], ...] = ()
+    """What brings it back, each after words that say so; empty for a run directory, of which that is known."""
 
     @property
     def validity(self) -> Validity:
@@ -89,18 +91,10 @@ def render(subject: Subject) -> str:
 
 def body(subject: Subject, beside: str = "") -> str:
     """The page's sections; `beside`, which is HTML, comes after the faults."""
-    return "\n".join(
-        (
-            _header(subject),
-            _checks(subject),
-            _operations(subject.evidence),
-            _partitions(subject.evidence),
-            _faults(subject.evidence.faults),
-            beside,
-            _recovery(subject),
-            _bring_back(subject),
-        )
-    )
+    evidence = subject.evidence
+    recorded = (_operations(evidence), _partitions(evidence), _faults(evidence.faults), beside)
+    sections = (_header(subject), _checks(subject), *(recorded if subject.whole else ()))
+    return "\n".join((*sections, _recovery(subject), _bring_back(subject)))
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
@@ -139,6 +133,8 @@ def _sentence(subject: Subject) -> str:
         words.append(f"Undecided: {', '.join(unsure)}.")
     if not words:
         words.append(f"All {checks} passed: every promise checked was kept.")
+    if not subject.whole:
+        return " ".join(words)
     done = page.counted(subject.evidence.history.num_rows, "operation")
     faults = subject.evidence.faults
     bit = pc.sum(faults["bit"]).as_py() or 0
@@ -269,15 +265,11 @@ def _latencies(figures: dict[str, float]) -> str:
 
 
 def _bring_back(subject: Subject) -> str:
-    place = shlex.quote(str(subject.path))
-    parts = []
-    if subject.stored_as:
-        fetch = f"faultline store export {shlex.quote(subject.stored_as)} {place}"
-        parts += ["<p>Take it out of the store first:</p>", page.command("export", fetch)]
-    if subject.spec_text:
-        again = "Run it again, the same in every byte, and compare:" if subject.digest else "Run it again:"
-        parts += [f"<p>{again}</p>", page.command("replay", f"faultline replay {place}")]
-    parts += ["<p>Judge what was recorded once more:</p>", page.command("check", f"faultline check {place}")]
+    commands = subject.commands or _commands(subject)
+    parts = [
+        f"<p>{escape(words)}</p>{page.command(f'command-{number}', line)}"
+        for number, (words, line) in enumerate(commands)
+    ]
     if subject.digest:
         parts.append(f'<p class="dim">Digest of the run: <code>{escape(subject.digest)}</code></p>')
     if subject.spec_text:
@@ -285,6 +277,15 @@ def _bring_back(subject: Subject) -> str:
     if subject.status.facts:
         parts.append(page.folded("What the runner noted", page.definitions(subject.status.facts)))
     return page.section("Bring it back", *parts)
+
+
+def _commands(subject: Subject) -> list[tuple[str, str]]:
+    place = shlex.quote(str(subject.path))
+    judge = ("Judge what was recorded once more:", f"faultline check {place}")
+    if not subject.spec_text:
+        return [judge]
+    again = "Run it again, the same in every byte, and compare:" if subject.digest else "Run it again:"
+    return [(again, f"faultline replay {place}"), judge]
 
 
 # ---- what sections read ----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def mean(values: Numbers, *, seed: int = 0) -> Interval:
     return share(values, np.ones(len(values)), seed=seed)
 
 
-def share(parts: Numbers, wholes: Numbers, *, seed: int = 0) -> Interval:
+def share(parts: Numbers, wholes: Numbers, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """All parts together over all wholes together, one of each a run: a run counts as much as it did.
 
     Raises ValueError without runs. Where nothing was done at all the share is 0.
@@ -44,7 +44,7 @@ def share(parts: Numbers, wholes: Numbers, *, seed: int = 0) -> Interval:
     above, below = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
     if not len(above) or len(above) != len(below):
         raise ValueError(f"{len(above)} parts of {len(below)} wholes make no share")
-    drawn = np.random.default_rng(seed).integers(0, len(above), size=(RESAMPLES, len(above)))
+    drawn = np.random.default_rng(seed).integers(0, len(above), size=(resamples, len(above)))
     low, high = np.quantile(_ratio(above[drawn].sum(axis=1), below[drawn].sum(axis=1)), _tails())
     return Interval(float(_ratio(above.sum(), below.sum())), float(low), float(high))
 

@@ -15,12 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from results import stored, tables
-from results.comparison import Comparison, Run, compare
-from results.layout import SCHEMAS
+from results.comparison import Comparison, from_json
+from results.layout import tables_path
 from results.lines import StoreError
 from results.rundir import RunDirectory
 from results.store import runs as run_directories
+from results.suites import SuiteResult, read_suite, series, suite_names
+from results.trend import Trend, read_trend
 
 NOT_CHECKED = "not checked"
 ORDER = {"invalid": 0, "unknown": 1, NOT_CHECKED: 2, "valid": 3}
@@ -63,11 +67,12 @@ class SuiteEntry:
 
 
 class Catalogue:
-    """One store and one directory of comparisons. Nothing is kept between questions: what is told is what is there."""
+    """One store and one directory of comparisons. What is told is what is there at that moment."""
 
     def __init__(self, store: Path, comparisons: Path) -> None:
         self.store = store
         self._comparisons = comparisons
+        self._trends: dict[str, tuple[list[tuple[str, int]], Trend]] = {}
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 
@@ -82,7 +87,8 @@ class Catalogue:
 
     def stored_runs(self) -> list[Entry]:
         """The runs of the tables, in their order."""
-        findings = _first_findings(tables.read(self.store, "verdicts").table.to_pylist())
+        verdicts = tables.read(self.store, "verdicts").table
+        findings = _first_findings(verdicts.filter(pc.not_equal(verdicts["validity"], "valid")).to_pylist())
         rows = tables.read(self.store, "runs").table.to_pylist()
         return [_stored_entry(row, findings.get((row["suite"], row["run"]), "")) for row in rows]
 
@@ -103,8 +109,12 @@ class Catalogue:
         return sorted(found, key=lambda suite: (suite.started, suite.name), reverse=True)
 
     def faults(self) -> list[tables.Fault]:
-        """The files of the store that had to be left out."""
-        return [fault for name in SCHEMAS for fault in tables.read(self.store, name).faults]
+        """The files that had to be left out of what lists are made from; `faultline store verify` reads all others."""
+        return [fault for name in ("runs", "verdicts") for fault in tables.read(self.store, name).faults]
+
+    def trends(self) -> list[str]:
+        """The names that suites of several nights share, in order."""
+        return sorted({series(suite) for suite in suite_names(self.store)})
 
     def comparisons(self) -> list[str]:
         """The names of the comparisons, in order."""
@@ -120,12 +130,35 @@ class Catalogue:
                 return RunDirectory.open(path)
         return None
 
+    def suite_directory(self, suite: str, name: str) -> RunDirectory | None:
+        """The directory of a run that its suite kept; None without one. StoreError for one not safe to open."""
+        home = _directory(_directory(_directory(self.store, "suites"), suite), "runs")
+        path = _directory(home, name)
+        if path is None:
+            return None
+        look_through(path)
+        return RunDirectory.open(path)
+
     def stored_run(self, suite: str, run: str) -> stored.StoredRun | None:
         """The stored run; None when there is none. StoreError when it cannot be read."""
         for batch in stored.batches(self.store):
             if batch.suite == suite and batch.complete and run in batch.runs:
                 return stored.read_run(self.store, stored.Found(suite, run, (batch,)))
         return None
+
+    def suite(self, name: str) -> SuiteResult | None:
+        """The suite; None when none of this name is stored."""
+        return read_suite(self.store, name) if name in suite_names(self.store) else None
+
+    def trend(self, name: str) -> Trend | None:
+        """All suites of this name; None when none is stored. Worked out anew only when the store has changed."""
+        if name not in self.trends():
+            return None
+        now = [(str(path), path.stat().st_mtime_ns) for path in sorted(tables_path(self.store).glob("runs/*/*"))]
+        known = self._trends.get(name)
+        if known is None or known[0] != now:
+            known = self._trends[name] = (now, read_trend(self.store, name))
+        return known[1]
 
     def comparison(self, name: str) -> Comparison | None:
         """The comparison, worked out anew from its runs; None without one. StoreError when it is damaged."""
@@ -172,6 +205,15 @@ def node_log(run: RunDirectory, node: str) -> Path | None:
     return run.nodes_path / node / "node.log" if node in node_logs(run) else None
 
 
+def _directory(parent: Path | None, name: str) -> Path | None:
+    """The directory in `parent` of exactly this name, found by listing; None without one. Links do not count."""
+    try:
+        entries = [] if parent is None else list(parent.iterdir())
+    except OSError:
+        return None
+    return next((it for it in entries if it.name == name and it.is_dir() and not it.is_symlink()), None)
+
+
 def _regular(directory: Path) -> list[Path]:
     try:
         return [path for path in sorted(directory.iterdir()) if path.is_file() and not path.is_symlink()]
@@ -181,20 +223,10 @@ def _regular(directory: Path) -> list[Path]:
 
 def _comparison(path: Path) -> Comparison:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        runs = [
-            Run(
-                str(run["cell"]),
-                int(run["seed"]),
-                str(run["validity"]),
-                {str(name): float(value) for name, value in run["figures"].items()},
-            )
-            for run in values["runs"]
-        ]
-        return compare(path.stem, str(values["reference"]), runs)
+        return from_json(path.stem, json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise StoreError.of("read", path, error) from error
-    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except ValueError as error:
         raise StoreError(f"{path.name} is not a comparison that can be read: {error}") from error
 
 
@@ -236,7 +268,7 @@ def _stored_entry(row: Mapping[str, Any], told: str) -> Entry:
 def _first_findings(verdicts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for row in sorted(verdicts, key=lambda row: ORDER.get(row["validity"], 1)):
-        if row["validity"] == "valid" or (row["suite"], row["run"]) in found:
+        if (row["suite"], row["run"]) in found:
             continue
         try:
             findings = json.loads(row["findings"])

@@ -29,7 +29,7 @@ def of_run(entry: Entry) -> str:
 
 def navigation(current: str) -> str:
     """The links on top of every page; `current` is the first step of the page's own address."""
-    links = (("", "Overview"), ("runs", "Runs"), ("comparisons", "Comparisons"))
+    links = (("", "Overview"), ("runs", "Runs"), ("trends", "Trends"), ("comparisons", "Comparisons"))
     items = "".join(
         f'<a href="/{path}"{" aria-current=page" if path == current else ""}>{escape(text)}</a>' for path, text in links
     )
@@ -79,13 +79,6 @@ def run_list(entries: Sequence[Entry], find: str, number: int) -> str:
     )
 
 
-def suite(name: str, entries: Sequence[Entry]) -> str:
-    """The runs of a suite."""
-    words = f"{page.counted(len(entries), 'run')}: {tally(entry.validity for entry in entries)}."
-    head = f"<header><h1>{escape(name)}</h1><p>{escape(words)}</p></header>"
-    return head + page.section("Runs, failures first", run_table(entries))
-
-
 def run_table(entries: Iterable[Entry]) -> str:
     """Runs in the order given."""
     rows = (
@@ -102,6 +95,12 @@ def run_table(entries: Iterable[Entry]) -> str:
 def comparison_list(names: Sequence[str]) -> str:
     """The page of comparisons."""
     return _comparisons(names) or page.section("Comparisons", page.note("faultline compare makes one."))
+
+
+def trend_list(names: Sequence[str]) -> str:
+    """The page of trends."""
+    items = "".join(f"<li>{page.link(name, address('trends', name))}</li>" for name in names)
+    return page.section("Trends", f"<ul>{items}</ul>" if items else page.note("faultline suite makes suites."))
 
 
 def trouble(title: str, reason: str) -> str:

@@ -9,7 +9,9 @@ address                                 page
 /runs/RUN/logs/NODE?find=WORDS&from=N   a node's log
 /runs/RUN/text/NODE                     the same as plain text
 /suites/SUITE                           a suite
-/suites/SUITE/RUN[/replicas]            a stored run
+/suites/SUITE/RUN                       a run of it, from its directory if it was kept, else from the tables
+                 /replicas, /logs …     as of a run directory
+/trends[/NAME]                          the suites of many nights that share a name
 /comparisons[/NAME]                     comparisons
 /assets/NAME                            style and scripts
 
@@ -21,13 +23,14 @@ read is told in a line, with status 500.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, unquote_to_bytes
 
-from results import comparison, page, report
+from results import comparison, page, report, suite_page, trend_page
 from results.browsing import lists, logs, replica_logs
-from results.browsing.catalogue import Catalogue, by_failure, node_log, node_logs
+from results.browsing.catalogue import Catalogue, node_log, node_logs
 from results.lines import StoreError
 from results.report import Subject
 from results.rundir import RunDirectory
@@ -83,11 +86,18 @@ class Site:
                 return self._runs(asked.get("find", ""))
             case ("runs", name, *rest):
                 run = self._catalogue.directory(name)
-                return None if run is None else self._of_directory(run, tuple(rest), asked)
+                return None if run is None else _of_directory(run, ("runs", name), tuple(rest), asked)
             case ("suites", suite):
                 return self._suite(suite)
             case ("suites", suite, name, *rest):
+                run = self._catalogue.suite_directory(suite, name)
+                if run is not None:
+                    return _of_directory(run, ("suites", suite, name), tuple(rest), asked)
                 return self._of_stored(suite, name, tuple(rest))
+            case ("trends",):
+                return "Trends", lists.trend_list(self._catalogue.trends())
+            case ("trends", name):
+                return self._trend(name)
             case ("comparisons",):
                 return "Comparisons", lists.comparison_list(self._catalogue.comparisons())
             case ("comparisons", name):
@@ -113,44 +123,67 @@ class Site:
         return "Runs", lists.run_list([entry for entry in entries if entry.fits(words)], find, len(entries))
 
     def _suite(self, suite: str) -> tuple[str, str] | None:
-        entries = by_failure(entry for entry in self._catalogue.stored_runs() if entry.suite == suite)
-        return (suite, lists.suite(suite, entries)) if entries else None
+        found = self._catalogue.suite(suite)
+        return (
+            None if found is None else (suite, suite_page.body(found, lambda run: lists.address("suites", suite, run)))
+        )
 
-    def _of_directory(
-        self, run: RunDirectory, rest: tuple[str, ...], asked: dict[str, str]
-    ) -> Answer | tuple[str, str] | None:
-        match rest:
-            case ():
-                subject = report.subject_of(run)
-                return run.name, report.body(subject, _beside(subject, ("runs", run.name), node_logs(run)))
-            case ("replicas",):
-                return _replicas(report.subject_of(run), ("runs", run.name))
-            case ("logs" | "text" as kind, node):
-                path = node_log(run, node)
-                if path is None or kind == "text":
-                    return None if path is None else Answer(200, TEXT, path)
-                words, begin = asked.get("find", ""), asked.get("from", "")
-                shown = logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
-                here, raw = (lists.address("runs", run.name, part, node) for part in ("logs", "text"))
-                return f"{node} · {run.name}", _trail(("runs", run.name)) + logs.section(node, shown, words, here, raw)
-        return None
+    def _trend(self, name: str) -> tuple[str, str] | None:
+        found = self._catalogue.trend(name)
+        if found is None:
+            return None
+        return f"{name} over time", trend_page.body(found, lambda suite: lists.address("suites", suite))
 
     def _of_stored(self, suite: str, name: str, rest: tuple[str, ...]) -> tuple[str, str] | None:
         run = self._catalogue.stored_run(suite, name)
         if run is None or rest not in ((), ("replicas",)):
             return None
+        whole = run.row["evidence"]
         subject = Subject(
             path=Path(run.name),
             status=run.status,
             spec_text=run.row["spec"],
             digest=run.row["digest"],
-            gaps=(),
+            gaps=() if whole else ("of this run only verdicts and figures are kept, as of every valid run of a suite",),
             verdicts=run.verdicts,
             evidence=run.evidence,
-            stored_as=f"{suite}/{name}",
+            whole=whole,
+            commands=_of_exported(f"{suite}/{name}", name) if whole else _FROM_SPEC,
         )
         steps = ("suites", suite, name)
-        return (name, report.body(subject, _beside(subject, steps, []))) if not rest else _replicas(subject, steps)
+        return _replicas(subject, steps) if rest else (name, report.body(subject, _beside(subject, steps, [])))
+
+
+_FROM_SPEC = (("Save the complete spec, below, as spec.yaml, and run it again:", "faultline run spec.yaml"),)
+
+
+def _of_exported(stored_as: str, name: str) -> tuple[tuple[str, str], ...]:
+    place = shlex.quote(name)
+    return (
+        ("Take it out of the store:", f"faultline store export {shlex.quote(stored_as)} {place}"),
+        ("Run it again and compare:", f"faultline replay {place}"),
+        ("Judge what was recorded once more:", f"faultline check {place}"),
+    )
+
+
+def _of_directory(
+    run: RunDirectory, steps: tuple[str, ...], rest: tuple[str, ...], asked: dict[str, str]
+) -> Answer | tuple[str, str] | None:
+    match rest:
+        case ():
+            subject = report.subject_of(run)
+            return run.name, report.body(subject, _beside(subject, steps, node_logs(run)))
+        case ("replicas",):
+            return _replicas(report.subject_of(run), steps)
+        case ("logs" | "text" as kind, node):
+            path = node_log(run, node)
+            if path is None or kind == "text":
+                return None if path is None else Answer(200, TEXT, path)
+            words, begin = asked.get("find", ""), asked.get("from", "")
+            shown = logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
+            here, raw = (lists.address(*steps, part, node) for part in ("logs", "text"))
+            return f"{node} · {run.name}", _trail(steps) + logs.section(node, shown, words, here, raw)
+    return None
 
 
 def _beside(subject: Subject, steps: tuple[str, ...], nodes: list[str]) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -21,14 +22,22 @@ from results import tables
 from results.browsing.catalogue import Catalogue
 from results.browsing.lists import address
 from results.browsing.site import Site
+from results.layout import batch_path
 from results.rundir import RunDirectory
 from tests.results.conftest import INVALID, VALID, make_run
+from tests.results.nights import make_night, plain, suite_name
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 SCRIPT = "</script><script>document.title='owned'</script>"
 WIDE, NARROW = 1180, 360
 Open = Callable[..., Page]
+
+
+def lossy(random: np.random.Generator, cell: str, night: int) -> Mapping[str, float]:
+    """Some runs of one cell lose something."""
+    figures = plain(random, cell, night)
+    return {**figures, "lost": 3.0 if cell == "append" and figures["acknowledged"] > 575 else 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +56,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stranger.write_spec(f"name: {SCRIPT}\n")
     for run in (bad, stranger):
         (run.nodes_path / "b1" / "node.log").write_text(f"0.1 elected\n0.2 {SCRIPT}{'x' * 3000}\n")
+    for night in range(3):
+        make_night(store, night, lossy, seeds=20)
+    batch_path(store, "verdicts", suite_name(2), "a-file-of-a-stranger-with-a-long-name").write_bytes(b"PAR1")
     tables.add_run(store, "nightly", bad)
     tables.add_run(store, "nightly", RunDirectory.open(good))
     return store
@@ -113,6 +125,10 @@ def pages(store: Path) -> Sequence[str]:
         f"/runs/{bad}/replicas",
         f"/runs/{bad}/logs/b1",
         "/suites/nightly",
+        f"/suites/{suite_name(0)}",
+        f"/suites/{suite_name(0)}/append-seed0",
+        "/trends",
+        "/trends/nightly",
         f"/suites/nightly/{bad}",
         address("runs", hostile),
         address("runs", hostile, "logs", "b1"),
@@ -193,8 +209,37 @@ def test_from_the_first_page_to_a_diverged_log_and_back_by_keyboard_alone(visit:
 
 def test_runs_are_found_by_typing(visit: Open, store: Path) -> None:
     page = visit("/runs")
-    page.get_by_label("Find runs").press_sequentially("lost-append")
+    page.get_by_label("Find runs").press_sequentially("acknowledged-loss")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/runs?find=lost-append")
+    page.wait_for_url("**/runs?find=acknowledged-loss")
     assert page.locator("tbody tr").count() == 1
-    assert page.get_by_label("Find runs").input_value() == "lost-append"
+    assert page.get_by_label("Find runs").input_value() == "acknowledged-loss"
+
+
+def test_a_number_of_a_suite_leads_to_the_runs_behind_it_and_from_there_to_a_run(visit: Open) -> None:
+    page = visit(f"/suites/{suite_name(0)}")
+    everything = page.locator("#runs tbody tr").count()
+    page.locator("table.cells tbody tr").first.get_by_role("link").nth(1).click()
+    rows = page.locator("#runs tbody tr:visible")
+    assert 0 < rows.count() < everything
+    told = page.locator("#runs .narrowed").inner_text()
+    assert told.startswith(f"{rows.count()} of {everything} runs: append, not valid.")
+    assert all("invalid" in text for text in rows.all_inner_texts())
+    page.get_by_role("link", name="Show all").click()
+    assert page.locator("#runs tbody tr:visible").count() == everything
+    page.goto(f"{page.url.partition('#')[0]}#runs?cell=groups&by=available&first=low")
+    shares = [float(text.split()[0]) for text in page.locator("#runs tr:visible [data-by=available]").all_inner_texts()]
+    assert len(shares) == 20
+    assert shares == sorted(shares)
+    page.locator("#runs tbody tr:visible a").first.click()
+    page.wait_for_url("**/groups-seed*")
+
+
+def test_a_point_of_a_picture_opens_what_it_stands_for_and_nothing_else(visit: Open) -> None:
+    page = visit("/trends/nightly")
+    click = "address => document.querySelector('.plot').emit('plotly_click', {points: [{customdata: address}]})"
+    for foreign in ("javascript:alert(1)", "//evil.example/", "https://evil.example/", ""):
+        page.evaluate(click, foreign)
+    assert page.url.endswith("/trends/nightly")
+    page.evaluate(click, page.evaluate("document.querySelector('.plot').data[0].customdata[0]"))
+    page.wait_for_url(f"**/suites/{suite_name(0)}")

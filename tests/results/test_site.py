@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from results.browsing.logs import LINES, excerpt
 from results.browsing.site import Answer, Site
 from results.comparison import Run, compare
 from results.rundir import RunDirectory
-from tests.results.conftest import make_run
+from tests.results.conftest import INVALID, VALID, make_run
+from tests.results.nights import make_night
 
-Verdicts = Callable[[bool], Sequence[Verdict]]
 SCRIPT = "<script>alert(1)</script>"
 SECRET = "the-secret-of-the-neighbour"
 
@@ -55,16 +54,24 @@ class Page(HTMLParser):
         ) and not any(name.startswith("on") for _, attributes in self.elements for name in attributes)
 
 
-@pytest.fixture
-def store(tmp_path: Path, made_verdicts: Verdicts) -> Path:
+@pytest.fixture(scope="module")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that kept its promises, one that did not, and the former in a suite."""
-    bad = make_run(tmp_path / "store")
+    store = tmp_path_factory.mktemp("made")
+    bad = make_run(store)
     bad.seal()
     good = bad.path.with_name("20990101T000000-append-seed8")
     shutil.copytree(bad.path, good)
-    bad.write_verdict(made_verdicts(False))
-    RunDirectory.open(good).write_verdict(made_verdicts(True))
-    tables.add_run(tmp_path / "store", "nightly", RunDirectory.open(good))
+    bad.write_verdict(INVALID)
+    RunDirectory.open(good).write_verdict(VALID)
+    tables.add_run(store, "nightly", RunDirectory.open(good))
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path, made_store: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(made_store, tmp_path / "store", symlinks=True)
     return tmp_path / "store"
 
 
@@ -127,6 +134,36 @@ def test_a_run_page_has_the_verdict_the_faults_the_pictures_and_the_logs(site: S
     assert "elected" in show(site, f"/runs/{run.name}/logs/b1").text
 
 
+def test_a_run_that_its_suite_kept_is_shown_from_there_with_its_logs(site: Site, store: Path) -> None:
+    kept = store / "suites" / "nightly" / "runs" / "20990101T000000-append-seed8"
+    kept.parent.mkdir(parents=True)
+    (store / kept.name).rename(kept)
+    (kept / "nodes" / "b1" / "node.log").write_text("elected\n")
+    page = show(site, f"/suites/nightly/{kept.name}")
+    assert f"faultline replay {kept}" in page.text
+    assert "elected" in show(site, f"/suites/nightly/{kept.name}/logs/b1").text
+    (kept / "nodes" / "b1" / "link").symlink_to("/etc")
+    assert site.answer(f"/suites/nightly/{kept.name}").status == 500
+
+
+def test_of_a_valid_run_of_a_suite_its_figures_are_shown_and_that_no_more_is_kept(site: Site, store: Path) -> None:
+    suite = make_night(store, 0)
+    page = show(site, f"/suites/{suite}/append-seed3")
+    assert "of this run only verdicts and figures are kept" in page.text
+    assert "faultline run spec.yaml" in page.text
+    assert "No operation was recorded" not in page.text
+
+
+def test_a_suite_and_its_trend_are_shown_and_worked_out_anew_when_the_store_changes(site: Site, store: Path) -> None:
+    first = make_night(store, 0)
+    assert f"/suites/{first}/append-seed0" in show(site, f"/suites/{first}").links()
+    assert "/trends/nightly" in show(site, "/trends").links()
+    page = show(site, "/trends/nightly")
+    assert show(site, "/trends/nightly").text == page.text
+    second = make_night(store, 1)
+    assert f"/suites/{second}" in show(site, "/trends/nightly").links()
+
+
 def test_a_stored_run_is_shown_from_the_tables_alone(site: Site, store: Path) -> None:
     name = "20990101T000000-append-seed8"
     shutil.rmtree(store / name)
@@ -172,6 +209,8 @@ def test_a_comparison_is_worked_out_anew_from_its_runs(site: Site, tmp_path: Pat
         "/runs/%",
         "/runs/%zz",
         "/suites/..%2f..%2f..",
+        "/suites/..%2f../runs",
+        "/trends/..%2f..",
         "/suites/nightly/..%2f..%2fRUN",
         "/comparisons/..%2fstore%2fRUN%2fverdict",
         "/assets/..%2freport.py",
@@ -296,7 +335,7 @@ def test_a_link_to_a_run_or_to_a_comparison_elsewhere_is_not_there(site: Site, s
 
 
 def test_a_damaged_file_of_the_store_is_named_on_the_first_page(site: Site, store: Path) -> None:
-    (path,) = (store / "tables" / "v1" / "trace" / "suite=nightly").glob("*.parquet")
+    (path,) = (store / "tables" / "v1" / "verdicts" / "suite=nightly").glob("*.parquet")
     path.write_bytes(b"PAR1")
     text = show(site, "/").text
     assert "Left out of the store: 1 file" in text

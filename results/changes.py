@@ -1,0 +1,209 @@
+"""Where a figure changed from one night to the next: change points by permutation, with the number of looks paid for.
+
+Given are parts and wholes, one of each a *unit* and night: a unit is a spec with a seed, the figure of some nights is
+all their parts together over all their wholes together. Nights may share units (the same seeds every night) or not.
+
+- A stretch of nights is cut in two wherever that can be done; the statistic of a cut is the difference of the figure
+  after and before it, over its standard deviation under the null hypothesis; that of the stretch is the largest.
+- The null hypothesis is that units differ and nights do not. Then a unit's runs may as well have come in another order:
+  they are turned by a drawn number of runs, forwards or backwards, each unit's by itself; units with a single run on a
+  single night change places. p is how often the largest statistic is then at least the one seen. No distribution is
+  assumed, so that rare failures and the long tails of latency are judged as fairly as anything; and taking the largest
+  in every draw pays for having looked at every cut.
+- A run that is the same as on the night before, because the program is or because the change did not touch it, is one
+  run that lasted two nights (`same`): it says a thing once, and is moved as one.
+- Nights on real machines have their own weather, which no unit shows by itself. For those (`nights_vary`) whole nights
+  are also put in a drawn order; the cut must stand out from both, and the greater p-value counts. That takes nights:
+  a change that is to be seen needs at least three on either side and some ten in all.
+- The cut with the largest statistic is a change point when p ≤ `level`; then each side is looked at by itself. With no
+  change anywhere, anything is flagged with a probability of about `level` at most. Over several figures the caller
+  divides the level by their number (Bonferroni).
+
+It says nothing about a cut with fewer than UNITS_MIN units on either side, and cannot tell a change of the program
+from one of the spec. The same numbers and seed give the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+DRAWS_MIN = 1000
+UNITS_MIN = 20
+UNITS_MAX = 250
+"""More are put together in about so many groups, those that ran anew on the same nights, which are then the units."""
+_AT_A_TIME = 50
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change point."""
+
+    at: int
+    """The first night after it."""
+    before: float
+    after: float
+    low: float
+    """Of the difference, with 95 % confidence where nothing else was looked at."""
+    high: float
+    p: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Units:
+    """Units × nights."""
+
+    part: Matrix
+    whole: Matrix
+    anew: Mask
+    """Where a run begins: it lasts to the next, or as long as the unit is there."""
+
+
+def change_points(
+    parts: Matrix, wholes: Matrix, same: Mask, *, level: float, nights_vary: bool = False, seed: int = 0
+) -> list[Change]:
+    """The change points of units × nights, in order.
+
+    A whole of 0 means that a unit was not there that night; `same` tells where its run is the one of the night before.
+    """
+    nights = np.flatnonzero(wholes.any(axis=0))
+    there = parts[:, nights], wholes[:, nights], same[:, nights]
+    found = _split(*there, 0, len(nights), level, nights_vary, seed)
+    return sorted((replace(it, at=int(nights[it.at])) for it in found), key=lambda change: change.at)
+
+
+def _split(
+    parts: Matrix, wholes: Matrix, same: Mask, begin: int, end: int, level: float, nights_vary: bool, seed: int
+) -> Iterator[Change]:
+    part, whole = parts[:, begin:end], wholes[:, begin:end]
+    possible = _possible(whole)
+    if not possible.any():
+        return
+    random = np.random.default_rng([seed, begin, end])
+    draws = max(DRAWS_MIN, int(5 / level))
+    units = _grouped(part, whole, same[:, begin:end])
+    best, p = _of_turns(units, possible, draws, random)
+    if nights_vary:
+        p = max(p, _of_order(part, whole, possible, draws, random))
+    if p > level:
+        return
+    at = begin + best + 1
+    yield _change(part, whole, best + 1, at, p, random)
+    yield from _split(parts, wholes, same, begin, at, level, nights_vary, seed)
+    yield from _split(parts, wholes, same, at, end, level, nights_vary, seed)
+
+
+def _possible(wholes: Matrix) -> Mask:
+    """The cuts that leave enough units on either side."""
+    there = wholes > 0
+    before = np.maximum.accumulate(there, axis=1)[:, :-1].sum(axis=0)
+    after = np.maximum.accumulate(there[:, ::-1], axis=1)[:, ::-1][:, 1:].sum(axis=0)
+    return np.asarray((before >= UNITS_MIN) & (after >= UNITS_MIN))
+
+
+def _grouped(part: Matrix, whole: Matrix, same: Mask) -> _Units:
+    """At most about UNITS_MAX units: each the sum of some that were there, and ran anew, on the same nights."""
+    there = whole > 0
+    anew = there & ~same
+    anew[np.arange(len(there)), there.argmax(axis=1)] |= there.any(axis=1)
+    size = -(-len(part) // UNITS_MAX)
+    if size == 1:
+        return _Units(part, whole, anew)
+    _, pattern = np.unique(np.hstack([there, anew]), axis=0, return_inverse=True)
+    order = np.argsort(pattern.ravel(), kind="stable")
+    ordered = pattern.ravel()[order]
+    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    starts = np.flatnonzero(rank % size == 0)
+    return _Units(
+        np.add.reduceat(part[order], starts, axis=0),
+        np.add.reduceat(whole[order], starts, axis=0),
+        anew[order][starts],
+    )
+
+
+def _of_turns(units: _Units, possible: Mask, draws: int, random: np.random.Generator) -> tuple[int, float]:
+    """The cut that stands out most, counted from 0, and how often units turned by themselves have one as clear."""
+    differences = np.abs(_differences(*_turned(units, draws, random)))
+    statistics = _over(differences, differences[1:].std(axis=0), possible)
+    return int(np.argmax(statistics[0])), _exceeded(statistics.max(axis=1))
+
+
+def _turned(units: _Units, draws: int, random: np.random.Generator) -> tuple[Matrix, Matrix]:
+    """The nights' sums of parts and wholes: as they are in the first row, then a row a draw."""
+    rows, columns = np.nonzero(units.whole > 0)
+    runs = np.cumsum(units.anew[rows, columns]) - 1
+    heads = np.flatnonzero(units.anew[rows, columns])
+    row_of_run = rows[heads]
+    counts = np.bincount(row_of_run, minlength=len(units.part))
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    place = np.arange(len(heads)) - starts[row_of_run]
+    nights = np.bincount(rows, minlength=len(units.part))
+    alone = np.flatnonzero(nights[row_of_run] == 1)
+    by_night = np.argsort(columns, kind="stable")
+    edges = np.searchsorted(columns[by_night], np.arange(units.part.shape[1]))
+    parts, wholes = (it[rows, columns][heads] for it in (units.part, units.whole))
+    at = runs[by_night]
+    sums = [[np.add.reduceat(it[at][None, :], edges, axis=1)] for it in (parts, wholes)]
+    for done in range(0, draws, _AT_A_TIME):
+        size = min(_AT_A_TIME, draws - done)
+        turns = random.integers(0, 1 << 30, size=(size, len(units.part)))[:, row_of_run]
+        ways = random.choice(np.array([-1, 1]), size=(size, len(units.part)))[:, row_of_run]
+        source = starts[row_of_run] + (turns + ways * place) % counts[row_of_run]
+        source[:, alone] = random.permuted(np.tile(alone, (size, 1)), axis=1)
+        moved = source[:, at]
+        for kept, values in zip(sums, (parts, wholes), strict=True):
+            kept.append(np.add.reduceat(values[moved], edges, axis=1))
+    return np.vstack(sums[0]), np.vstack(sums[1])
+
+
+def _of_order(part: Matrix, whole: Matrix, possible: Mask, draws: int, random: np.random.Generator) -> float:
+    """How often whole nights in a drawn order have a cut that stands out as much."""
+    nights = np.arange(part.shape[1])
+    orders = np.vstack([nights, random.permuted(np.tile(nights, (draws, 1)), axis=1)])
+    differences = np.abs(_differences(part.sum(axis=0)[orders], whole.sum(axis=0)[orders]))
+    return _exceeded(_over(differences, differences[1:].std(axis=0), possible).max(axis=1))
+
+
+def _differences(parts: Matrix, wholes: Matrix) -> Matrix:
+    """The figure after minus before each cut, from the nights' sums."""
+    before, of_before = parts.cumsum(axis=1)[:, :-1], wholes.cumsum(axis=1)[:, :-1]
+    after, of_after = parts.sum(axis=1)[:, None] - before, wholes.sum(axis=1)[:, None] - of_before
+    return _ratio(after, of_after) - _ratio(before, of_before)
+
+
+def _change(part: Matrix, whole: Matrix, cut: int, at: int, p: float, random: np.random.Generator) -> Change:
+    """The change at a cut, its interval by the Bayesian bootstrap over units."""
+    sides = [(it[:, :cut].sum(axis=1), it[:, cut:].sum(axis=1)) for it in (part, whole)]
+    (before, after), (of_before, of_after) = sides
+    weights = random.standard_exponential((DRAWS_MIN, len(part)))
+    drawn = (weights @ after) / (weights @ of_after) - (weights @ before) / (weights @ of_before)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Change(
+        at,
+        float(before.sum() / of_before.sum()),
+        float(after.sum() / of_after.sum()),
+        float(low),
+        float(high),
+        p,
+    )
+
+
+def _ratio(parts: Matrix, wholes: Matrix) -> Matrix:
+    return np.divide(parts, wholes, out=np.zeros_like(parts), where=np.broadcast_to(wholes > 0, parts.shape))
+
+
+def _over(sizes: Matrix, deviations: Matrix, possible: Mask) -> Matrix:
+    return np.where(possible, _ratio(sizes, np.broadcast_to(deviations, sizes.shape)), 0.0)
+
+
+def _exceeded(largest: Matrix) -> float:
+    """The share that is at least as large as the first, which counts among them; rounding decides nothing."""
+    return float((largest >= largest[0] * (1 - _ROUNDING)).sum() / len(largest))

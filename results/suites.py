@@ -1,0 +1,287 @@
+"""What the runs of a stored suite come to: one value a run, and figures over many of them.
+
+A suite's runs are grouped by *cell*, the entry of the suite they belong to. A run's outcome is its verdict, or `failed`
+when it could not be carried out, or `not checked`. Figures are those of `results.metrics` as the pipeline stored them
+(checker `measured`); a run stored without them counts for its outcome alone.
+
+Suites of many nights go by one name: `nightly` for `nightly-20261121T001500`, which is how `faultline suite` names one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from results import tables
+from results.layout import MEASURED
+from results.lines import StoreError
+from results.page import numeral
+from results.statistics import Interval, share
+
+FAILED, NOT_CHECKED = "failed", "not checked"
+OUTCOMES = ("invalid", FAILED, "unknown", NOT_CHECKED, "valid")
+"""The worst first."""
+RESAMPLES = 1000
+"""For an interval over a suite's runs, of which there may be thousands."""
+_NIGHT = re.compile(r"(?P<series>.+)-\d{8}T\d{6}(-\d+)?")
+_SEED = re.compile(r"(?m)^seed:.*$")
+_NAME = re.compile(r"(?m)^name:.*$")
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRun:
+    """One run of a suite."""
+
+    run: str
+    cell: str
+    seed: int
+    outcome: str
+    causes: tuple[str, ...]
+    """`checker: kind` of each thing found, without repetition; why it failed for one that did."""
+    figures: Mapping[str, float]
+    """Of `results.metrics`, and `planned`: the appends that the rate asked for. Empty when nothing was measured."""
+    digest: str = ""
+    simulated: bool = True
+    setting: str = ""
+    """A digest of the spec without its seed: the same for runs that differ in nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure over many runs: all parts together over all wholes together, one of each a run."""
+
+    name: str
+    words: str
+    unit: str
+    """`%`, for a share, or that of the part."""
+    of: Callable[[SuiteRun], tuple[float, float] | None]
+    """A run's part and whole; None for a run that has none."""
+    more_is_better: bool = False
+
+    def over(self, runs: Iterable[SuiteRun]) -> Interval | None:
+        """With its bootstrap interval over runs; None where no run has it."""
+        found = [pair for pair in map(self.of, runs) if pair is not None]
+        if not found:
+            return None
+        return share([part for part, _ in found], [whole for _, whole in found], resamples=RESAMPLES)
+
+    def value(self, run: SuiteRun) -> float | None:
+        """Of one run."""
+        pair = self.of(run)
+        return None if pair is None or not pair[1] else pair[0] / pair[1]
+
+    def written(self, value: float) -> str:
+        """`97.4 %`, `12.3 ms`."""
+        return f"{self.bare(value)} {self.unit}"
+
+    def bare(self, value: float) -> str:
+        """The same without the unit."""
+        return f"{100 * value:.2f}" if self.unit == "%" else numeral(float(f"{value:.3g}"))
+
+
+def _share(part: str, whole: str) -> Callable[[SuiteRun], tuple[float, float] | None]:
+    def of(run: SuiteRun) -> tuple[float, float] | None:
+        return (run.figures[part], run.figures[whole]) if part in run.figures and whole in run.figures else None
+
+    return of
+
+
+def _mean(name: str) -> Callable[[SuiteRun], tuple[float, float] | None]:
+    return lambda run: (run.figures[name], 1.0) if name in run.figures else None
+
+
+def _not_valid(run: SuiteRun) -> tuple[float, float]:
+    return float(run.outcome != "valid"), 1.0
+
+
+FAILURES = Measure("failures", "runs not valid", "%", _not_valid)
+MEASURES = (
+    FAILURES,
+    Measure("available", "planned writes acknowledged", "%", _share("acknowledged", "planned"), more_is_better=True),
+    Measure("unavailable", "time without acknowledgements", "%", _share("unavailable_s", "main_s")),
+    Measure("lost", "acknowledged records lost", "%", _share("lost", "acknowledged")),
+    Measure("p50", "append latency, median", "ms", _mean("append_ms_p50")),
+    Measure("p99", "append latency, 99th percentile", "ms", _mean("append_ms_p99")),
+    Measure("recovery", "time to recover", "s", _mean("recovery_s")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """A suite as it lies in the store."""
+
+    name: str
+    started: str
+    """ISO 8601, UTC."""
+    version: str
+    commit: str
+    """Empty when it is not known."""
+    runs: tuple[SuiteRun, ...]
+    """The worst first, then by cell and seed."""
+    planned: int
+    """How many runs it was to have; that many or fewer are there."""
+    coverage: tuple[tuple[str, str, int, int], ...] = ()
+    """Kind, name, in how many runs, how often in all."""
+    faults: tuple[tables.Fault, ...] = field(default=())
+    """Files of it that had to be left out."""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """In order."""
+        return tuple(sorted({run.cell for run in self.runs}))
+
+    def outcomes(self, cell: str | None = None) -> dict[str, int]:
+        """How many runs ended how, the worst first; of one cell, or of all."""
+        found = [run.outcome for run in self.runs if cell in (None, run.cell)]
+        return {name: found.count(name) for name in OUTCOMES if name in found}
+
+    def causes(self) -> dict[str, list[SuiteRun]]:
+        """What was found, in which runs that are not valid: what made a run invalid first, then the most frequent."""
+        found: dict[str, list[SuiteRun]] = {}
+        for run in self.runs:
+            for cause in run.causes if run.outcome != "valid" else ():
+                found.setdefault(cause, []).append(run)
+
+        def order(item: tuple[str, list[SuiteRun]]) -> tuple[int, int, str]:
+            return OUTCOMES.index(item[1][0].outcome), -len(item[1]), item[0]
+
+        return dict(sorted(found.items(), key=order))
+
+
+def series(suite: str) -> str:
+    """The name that a suite shares with those of other nights."""
+    night = _NIGHT.fullmatch(suite)
+    return night["series"] if night else suite
+
+
+def suite_names(store: Path) -> list[str]:
+    """The suites that have a complete run in the tables, in order."""
+    return sorted(set(tables.read(store, "runs").table["suite"].to_pylist()))
+
+
+def newest(store: Path, name: str) -> str:
+    """The suite of this name, or the newest of those that go by it. StoreError when there is none."""
+    every = suite_names(store)
+    if name in every:
+        return name
+    nights = [suite for suite in every if series(suite) == name]
+    if not nights:
+        known = ", ".join(sorted({series(suite) for suite in every})) or "none"
+        raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
+    return max(nights)
+
+
+def read_suite(store: Path, name: str) -> SuiteResult | None:
+    """The suite; None when the tables have no run of it. StoreError for a name that can be none."""
+    read = {table: tables.read(store, table, name) for table in ("runs", "metrics", "verdicts", "coverage")}
+    rows = read["runs"].table.to_pylist()
+    if not rows:
+        return None
+    figures: dict[str, dict[str, float]] = {}
+    for row in read["metrics"].table.to_pylist():
+        if row["checker"] == MEASURED:
+            figures.setdefault(row["run"], {})[row["figure"]] = row["value"]
+    causes: dict[str, list[str]] = {}
+    for row in read["verdicts"].table.to_pylist():
+        if row["validity"] != "valid":
+            causes.setdefault(row["run"], []).extend(_kinds(row["checker"], row["findings"]))
+    runs = [_run(row, causes.get(row["run"], []), figures.get(row["run"], {})) for row in rows]
+    begun = _plan(store, name)
+    return SuiteResult(
+        name=name,
+        started=str(begun.get("started") or min(row["started"] for row in rows)),
+        version=str(begun.get("version") or rows[0]["version"]),
+        commit=str(begun.get("commit") or ""),
+        runs=tuple(sorted(runs, key=lambda run: (OUTCOMES.index(run.outcome), run.cell, run.seed, run.run))),
+        planned=max(len(runs), _planned_runs(begun)),
+        coverage=_coverage(read["coverage"].table.to_pylist()),
+        faults=tuple(fault for stored in read.values() for fault in stored.faults),
+    )
+
+
+def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float]) -> SuiteRun:
+    spec = _asked(_SEED.sub("", row["spec"]))
+    outcome = row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
+    if row["state"] != "finished":
+        message = _object(row["facts"]).get("message")
+        outcome, causes = FAILED, [str(message or row["state"]), *causes]
+    if figures:
+        figures["planned"] = spec.rate * figures.get("main_s", 0.0) or figures.get("appends", 0.0)
+    return SuiteRun(
+        run=row["run"],
+        cell=row["cell"],
+        seed=row["seed"],
+        outcome=outcome,
+        causes=tuple(dict.fromkeys(causes)),
+        figures=figures,
+        digest=row["digest"] or "",
+        simulated=spec.simulated,
+        setting=spec.digest,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a spec asks for."""
+
+    rate: float
+    """Appends per second; 0 when it cannot be told."""
+    simulated: bool
+    digest: str
+
+
+@cache
+def _asked(spec: str) -> _Asked:
+    """Of a spec without its seed, which would defeat the cache."""
+    digest = blake2b(_NAME.sub("", spec).encode(errors="replace"), digest_size=8).hexdigest()
+    try:
+        values = yaml.safe_load(spec)
+        return _Asked(float(values["rate"]), values.get("environment", "sim") == "sim", digest)
+    except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return _Asked(0.0, True, digest)
+
+
+def _kinds(checker: str, findings: str) -> list[str]:
+    try:
+        kinds = [str(finding["kind"]) for finding in json.loads(findings)]
+    except (KeyError, TypeError, ValueError):
+        kinds = []
+    return [f"{checker}: {kind}" for kind in kinds] or [checker]
+
+
+def _coverage(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str, int, int], ...]:
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        runs, times = found.get((row["kind"], row["name"]), (0, 0))
+        found[row["kind"], row["name"]] = (runs + 1, times + row["count"])
+    return tuple((kind, name, *counts) for (kind, name), counts in sorted(found.items()))
+
+
+def _plan(store: Path, suite: str) -> dict[str, Any]:
+    """What the suite was begun with, if `faultline suite` made it."""
+    path = store / "suites" / suite / "suite.json"
+    try:
+        return _object(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def _planned_runs(begun: Mapping[str, Any]) -> int:
+    cells, seeds = begun.get("cells"), begun.get("seeds")
+    return len(cells) * seeds if isinstance(cells, dict | list) and isinstance(seeds, int) else 0
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,153 @@
+"""Figures over the nights of a suite: each cell's, night by night, and where they changed.
+
+Nights are the suites that go by one name, in the order in which they began. Each cell is followed by itself through the
+nights that have it, so that a cell added later shifts nothing. `results.changes` says how a change point is found; the
+level is divided by the number of cells and figures, so that with no change anywhere the chance of any flag is about
+ALPHA at most. A flag says that runs came out differently, and not why: where the cell's spec is another one since, that
+is told with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from results.changes import Change, Mask, Matrix, change_points
+from results.lines import StoreError
+from results.statistics import Interval
+from results.suites import MEASURES, Measure, SuiteResult, SuiteRun, read_suite, series, suite_names
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A change point of one figure of one cell."""
+
+    cell: str
+    measure: Measure
+    since: str
+    """The first suite after it."""
+    until: str
+    """The last suite before it."""
+    change: Change
+    other_spec: bool
+    """Whether the cell's spec is not what it was before."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether it went the wrong way."""
+        return (self.change.after > self.change.before) is not self.measure.more_is_better
+
+    def sentence(self) -> str:
+        """In plain words."""
+        measure, change = self.measure, self.change
+        went = "rose" if change.after > change.before else "fell"
+        chance = f"p = {change.p:.4f}" if change.p >= 0.001 else "p < 0.001"
+        spec = "; its spec is another one since" if self.other_spec else ""
+        by = f"{measure.bare(change.low)} to {measure.written(change.high)}"
+        return (
+            f"{self.cell}: {measure.words} {went} from {measure.written(change.before)} to "
+            f"{measure.written(change.after)} (difference {by}, {chance}){spec}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """What one cell came to in one suite."""
+
+    suite: SuiteResult
+    runs: tuple[SuiteRun, ...]
+    figures: tuple[Interval | None, ...]
+    """One each of MEASURES."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """All nights of one name."""
+
+    name: str
+    suites: tuple[SuiteResult, ...]
+    cells: tuple[tuple[str, tuple[Night, ...]], ...]
+    flags: tuple[Flag, ...]
+    """The latest first, what went the wrong way first within a night."""
+
+    def flags_at(self, cell: str, suite: str) -> list[Flag]:
+        """Of this cell, with this suite the first after it."""
+        return [flag for flag in self.flags if (flag.cell, flag.since) == (cell, suite)]
+
+
+def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
+    """The trend of all suites of this name. StoreError when there is none."""
+    every = suite_names(store)
+    found = [read_suite(store, suite) for suite in every if series(suite) == name]
+    suites = [suite for suite in found if suite is not None]
+    if not suites:
+        known = ", ".join(sorted({series(suite) for suite in every})) or "none"
+        raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
+    return trend(name, suites, seed=seed)
+
+
+def trend(name: str, suites: Sequence[SuiteResult], *, seed: int = 0) -> Trend:
+    """Follow each cell through the nights, and find where its figures changed."""
+    ordered = sorted(suites, key=lambda suite: (suite.started, suite.name))
+    cells = sorted({cell for suite in ordered for cell in suite.cells})
+    nights = {cell: tuple(_night(suite, cell) for suite in ordered if cell in suite.cells) for cell in cells}
+    level = ALPHA / (len(cells) * len(MEASURES)) if cells else ALPHA
+    flags = [flag for cell in cells for flag in _flags(cell, nights[cell], level, seed)]
+    order = {suite.name: number for number, suite in enumerate(ordered)}
+    flags.sort(key=lambda flag: (-order[flag.since], not flag.worse, flag.cell, flag.measure.name))
+    return Trend(name, tuple(ordered), tuple(nights.items()), tuple(flags))
+
+
+def _night(suite: SuiteResult, cell: str) -> Night:
+    runs = tuple(run for run in suite.runs if run.cell == cell)
+    return Night(suite, runs, tuple(measure.over(runs) for measure in MEASURES))
+
+
+def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[Flag]:
+    vary = any(not run.simulated for night in nights for run in night.runs)
+    same = _same(nights)
+    found = []
+    for number, measure in enumerate(MEASURES):
+        parts, wholes = _units(nights, measure)
+        for change in change_points(parts, wholes, same, level=level, nights_vary=vary, seed=seed + number):
+            before, after = nights[change.at - 1], nights[change.at]
+            other = {run.setting for run in before.runs} != {run.setting for run in after.runs}
+            found.append(Flag(cell, measure, after.suite.name, before.suite.name, change, other))
+    return found
+
+
+def _same(nights: Sequence[Night]) -> Mask:
+    """Where a seed's run is the one of the night before: simulated, and every figure the same to the last digit."""
+    seeds = sorted({run.seed for night in nights for run in night.runs})
+    found = np.zeros((len(seeds), len(nights)), dtype=bool)
+    rows = {seed: row for row, seed in enumerate(seeds)}
+    last: dict[int, SuiteRun] = {}
+    for column, night in enumerate(nights):
+        for run in night.runs:
+            before = last.get(run.seed)
+            found[rows[run.seed], column] = before is not None and _is_same(run, before)
+            last[run.seed] = run
+    return found
+
+
+def _is_same(run: SuiteRun, before: SuiteRun) -> bool:
+    figures = (run.outcome, run.figures) == (before.outcome, before.figures)
+    return run.simulated and figures and bool(run.figures or run.digest == before.digest != "")
+
+
+def _units(nights: Sequence[Night], measure: Measure) -> tuple[Matrix, Matrix]:
+    """Parts and wholes, a row a seed and a column a night."""
+    rows = {seed: row for row, seed in enumerate(sorted({run.seed for night in nights for run in night.runs}))}
+    parts, wholes = np.zeros((len(rows), len(nights))), np.zeros((len(rows), len(nights)))
+    for column, night in enumerate(nights):
+        for run in night.runs:
+            pair = measure.of(run)
+            if pair is not None:
+                parts[rows[run.seed], column] += pair[0]
+                wholes[rows[run.seed], column] += pair[1]
+    return parts, wholes

@@ -1,0 +1,188 @@
+"""What a stored suite comes to, and its page: failures first, and every number leads to the runs behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import numpy as np
+import plotly.graph_objects
+import pytest
+
+from harness.cli import main
+from results import suite_page, tables
+from results.layout import batch_path
+from results.rundir import RunDirectory
+from results.suites import MEASURES, SuiteResult, read_suite, series
+from tests.results.conftest import INVALID, make_run
+from tests.results.nights import make_night, plain
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def lossy(random: np.random.Generator, cell: str, night: int) -> Mapping[str, float]:
+    """Two of ten runs of the cell `append` lose something."""
+    figures = plain(random, cell, night)
+    return {**figures, "lost": 3.0 if cell == "append" and figures["acknowledged"] > 578 else 0.0}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, text, and the JSON of the figures."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.figures: list[str] = []
+        self._inside = ""
+        self.feed(text)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = dict(attrs).get("type") or tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "application/json":
+            self.figures.append(data)
+        elif self._inside not in ("script", "style"):
+            self.words.append(data)
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> SuiteResult:
+    found = read_suite(tmp_path, make_night(tmp_path, 0, lossy))
+    assert found is not None
+    return found
+
+
+def test_a_suite_tells_its_runs_the_worst_first_with_what_they_were_asked_for(suite: SuiteResult) -> None:
+    assert (len(suite.runs), suite.planned, suite.cells) == (60, 60, ("append", "groups"))
+    bad = suite.outcomes("append")["invalid"]
+    assert 0 < bad < 15
+    assert [run.outcome for run in suite.runs] == ["invalid"] * bad + ["valid"] * (60 - bad)
+    assert all(run.figures["planned"] == 600 for run in suite.runs)
+    assert suite.causes() == {"loss: lost-append": list(suite.runs[:bad])}
+    assert suite.coverage == (("fault", "kill", 60, 120),)
+
+
+def test_a_share_over_runs_is_all_parts_over_all_wholes(suite: SuiteResult) -> None:
+    available = next(measure for measure in MEASURES if measure.name == "available")
+    interval = available.over(suite.runs)
+    assert interval is not None
+    told = sum(run.figures["acknowledged"] for run in suite.runs)
+    assert interval.value == pytest.approx(told / (60 * 600))
+    assert interval.low < interval.value < interval.high
+
+
+def test_runs_that_failed_or_were_never_checked_count_as_not_valid_and_have_no_figures(tmp_path: Path) -> None:
+    unchecked, failed, fine = (make_run(tmp_path / name) for name in ("a", "b", "c"))
+    for run in (unchecked, failed, fine):
+        run.seal()
+    failed.write_status("failed", message="the cluster did not come up")
+    fine.write_verdict(INVALID)
+    renamed = [run.path.rename(tmp_path / name) for run, name in ((unchecked, "one"), (failed, "two"), (fine, "three"))]
+    for path in renamed:
+        tables.add_run(tmp_path / "store", "docker", RunDirectory.open(path))
+    found = read_suite(tmp_path / "store", "docker")
+    assert found is not None
+    assert found.outcomes() == {"invalid": 1, "failed": 1, "not checked": 1}
+    assert "the cluster did not come up" in found.causes()
+    assert "acknowledged-loss: lost-append" in found.causes()
+
+
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [("nightly-20261121T001500", "nightly"), ("nightly-20261121T001500-2", "nightly"), ("docker", "docker")],
+)
+def test_suites_of_many_nights_share_a_name(suite: str, name: str) -> None:
+    assert series(suite) == name
+
+
+def test_every_number_of_a_cell_leads_to_the_runs_behind_it(suite: SuiteResult) -> None:
+    page = Page(suite_page.render(suite, lambda run: f"runs/{run}"))
+    links = [str(attributes["href"]) for tag, attributes in page.elements if tag == "a"]
+    asked = [parse_qs(link.partition("?")[2]) for link in links if link.startswith("#runs?")]
+    assert {"cause": ["loss: lost-append"]} in asked
+    assert {"cell": ["append"], "valid": ["no"]} in asked
+    for cell in suite.cells:
+        told = [measure.name for measure in MEASURES if measure.name not in ("failures", "recovery")]
+        assert [it["by"][0] for it in asked if it.get("cell") == [cell] and "by" in it] == told
+    rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-cell" in attributes]
+    assert len(rows) == 60
+    assert [row["data-valid"] for row in rows[:2]] == ["no", "no"]
+    assert sum(1 for link in links if link.startswith("runs/")) >= 60
+
+
+def test_the_page_stands_alone_names_failures_first_and_draws_what_plotly_takes(suite: SuiteResult) -> None:
+    text = suite_page.render(suite, lambda run: "")
+    page = Page(text)
+    assert page.text.index("lost-append") < page.text.index("planned writes acknowledged")
+    assert not [tag for tag, attributes in page.elements if tag in ("script", "link") and attributes.get("src")]
+    assert len(page.figures) == 2
+    for figure in page.figures:
+        plotly.graph_objects.Figure(json.loads(figure))
+
+
+def test_what_a_suite_holds_stays_text(tmp_path: Path) -> None:
+    name = make_night(tmp_path, 0, lossy)
+    found = read_suite(tmp_path, name)
+    assert found is not None
+    hostile = replace(
+        found,
+        commit=SCRIPT,
+        version=SCRIPT,
+        coverage=((SCRIPT, SCRIPT, 1, 1),),
+        runs=tuple(replace(run, run=SCRIPT, cell=f'"{SCRIPT}', causes=(SCRIPT,)) for run in found.runs[:3]),
+    )
+    page = Page(suite_page.render(hostile, lambda run: '"><script>'))
+    assert sum(1 for tag, attributes in page.elements if tag == "script" and not attributes) == 2
+    assert SCRIPT in page.text
+
+
+def test_a_damaged_file_of_a_suite_is_named_on_its_page(tmp_path: Path) -> None:
+    name = make_night(tmp_path, 0)
+    batch_path(tmp_path, "metrics", name, "batch-00001").write_bytes(b"PAR1")
+    found = read_suite(tmp_path, name)
+    assert found is not None
+    text = Page(suite_page.render(found, lambda run: "")).text
+    assert "batch-00001.parquet: is not Parquet, or damaged" in text
+    assert "60 valid" in text
+
+
+def test_the_command_writes_the_newest_suite_of_a_name_and_links_what_was_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_night(tmp_path, 0)
+    newest = make_night(tmp_path, 1, lossy)
+    kept = tmp_path / "suites" / newest / "runs" / "append-seed0" / "report.html"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("")
+    assert main(["report", "nightly", "--store", str(tmp_path)]) == 0
+    written = tmp_path / "suites" / newest / "report.html"
+    assert capsys.readouterr().out == f"report: {written}\n"
+    assert 'href="runs/append-seed0/report.html"' in written.read_text()
+    assert 'append-seed1/report.html"' not in written.read_text()
+    assert main(["report", newest, "--store", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 0
+    assert f'href="suites/{newest}/runs/append-seed0/report.html"' in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("command", ["report", "trend"])
+def test_a_suite_that_is_not_there_or_a_page_that_cannot_be_written_is_one_line(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_night(tmp_path, 0)
+    assert main([command, "weekly", "--store", str(tmp_path)]) == 3
+    told = capsys.readouterr().err
+    assert (
+        told == f"faultline {command}: 'weekly': no suite of this name is stored in {tmp_path} (there are: nightly)\n"
+    )
+    assert main([command, "nightly", "--store", str(tmp_path), "--out", str(tmp_path / "no" / "page.html")]) == 3
+    assert capsys.readouterr().err.startswith(f"faultline {command}: cannot write {tmp_path / 'no' / 'page.html'}: ")
