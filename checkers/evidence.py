@@ -25,7 +25,10 @@ class CheckSettings:
     min_insync_replicas: int = 2
     replication_factor: int = 3
     unclean_election: bool = False
-    """`unclean.leader.election.enable`, or an unclean recovery strategy other than `manual`."""
+    """`unclean.leader.election.enable`, or `proactive` unclean recovery: whoever is there may be elected."""
+    unclean_recovery: str = "manual"
+    """`unclean.recovery.strategy`. Balanced recovery promises as much durability as none at all: it must not lose what
+    fewer than min.insync.replicas replicas lost."""
     recency: str = "default"
     """`default`: an empty poll proves nothing. `strict`: it asserts the end of the log."""
     time_limit_ns: int = 60_000_000_000

@@ -80,6 +80,7 @@ class Followed:
     isr: frozenset[int] | None = None
     """As the controller last decided; None before it has."""
     elr: frozenset[int] = frozenset()
+    last_known_elr: frozenset[int] = frozenset()
     min_isr: int = 1
     """As the controller last decided; a leader goes by what held at the partition epoch that it knows."""
     min_isr_at: dict[int, int] = field(default_factory=dict)
@@ -399,6 +400,14 @@ def _partition_changed(partition: Followed, event: Event, settings: CheckSetting
     if partition.min_isr not in tuple(partition.min_isr_at.values())[-1:]:
         partition.min_isr_at[event.partition_epoch] = partition.min_isr
     before = partition.isr
+    # What a balanced recovery may do: elect one of the last known ELR when nobody is left in ISR and ELR.
+    recovered = (
+        settings.unclean_recovery == "balanced"
+        and detail.get("reason") == "unclean_recovery"
+        and not before
+        and not partition.elr
+        and event.leader in partition.last_known_elr
+    )
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1
         _leads(partition, event, f"b{event.leader}")
@@ -408,16 +417,18 @@ def _partition_changed(partition: Followed, event: Event, settings: CheckSetting
             before is not None
             and event.leader not in before | partition.elr | proposed
             and not settings.unclean_election
+            and not recovered
         ):
             held = f"the ISR was {_names(before)} and the ELR {_names(partition.elr)}"
             elected = f"b{event.leader} was elected in leader epoch {event.leader_epoch} {_at(event)}"
             _breach(partition, event, "unclean-election", UNKNOWN, elected, held)
     joined = isr - (before or frozenset())
-    if settings.unclean_election or before is None or detail.get("reason") == "alter_partition":
+    if settings.unclean_election or recovered or before is None or detail.get("reason") == "alter_partition":
         partition.excluded -= joined
     partition.shrunk -= {f"b{member}" for member in joined}
     partition.leader, partition.leader_epoch = event.leader, event.leader_epoch
     partition.isr, partition.elr = isr, elr
+    partition.last_known_elr = frozenset(_integers(detail, "last_known_elr"))
     partition.unsettled = True
 
 

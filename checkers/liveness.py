@@ -65,7 +65,7 @@ def _more(lines: list[str], shown: int) -> tuple[str, ...]:
 def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
     """Why the protocol itself may have left a partition without a leader; empty when it may not."""
     settings = evidence.settings
-    if settings.unclean_election:
+    if settings.unclean_election or settings.unclean_recovery != "manual":
         return ()
     stopped = sorted({blow.node for blow in blows(evidence.faults) if blow.killed > 0 or blow.lost_bytes > 0})
     brokers = [node for node in stopped if node.startswith("b")]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from workloads.columns import APPEND, END_OFFSET, FAIL, INFO, NOTHING, OK, POLL, Columns, Int64
 
@@ -254,14 +255,25 @@ def _place_seen(
     if len(rest) == 0:
         return seen_at[stands], unknown[order][stands], Unread(_none(), _none(), _none())
     kind = np.full(len(rest), PHANTOM, dtype=np.int64)
-    ours = np.isin(values[rest], columns.value[(columns.kind == APPEND) & (columns.outcome == OK)])
-    kind[ours] = TWICE
+    ours, told = _told_offsets(columns, values[rest])
+    # What was read where its append was told it stands has been displaced there, and stands nowhere else.
+    kind[ours] = np.where(told[ours] == offsets[rest][ours], CONFLICT, TWICE)
     elsewhere = free & match
     elsewhere[elsewhere] = seen_at[where[elsewhere]] != offsets[elsewhere]
     kind[match[rest]] = np.where(elsewhere[rest][match[rest]], TWICE, CONFLICT)
     kind[np.isin(values[rest], columns.value[failed])] = FAILED
     polls = np.searchsorted(columns.starts, odd[rest], side="right") - 1
     return seen_at[stands], unknown[order][stands], Unread(odd[rest], polls, kind)
+
+
+def _told_offsets(columns: Columns, values: Int64) -> tuple[npt.NDArray[np.bool_], Int64]:
+    """For each of `values`, whether its append was acknowledged, and the offset it was told."""
+    acknowledged = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK))
+    if not len(acknowledged):
+        return np.zeros(len(values), dtype=bool), np.full(len(values), NOTHING, dtype=np.int64)
+    acknowledged = acknowledged[np.argsort(columns.value[acknowledged], kind="stable")]
+    where = np.minimum(np.searchsorted(columns.value[acknowledged], values), len(acknowledged) - 1)
+    return columns.value[acknowledged][where] == values, columns.offset[acknowledged][where]
 
 
 def _late(rows: _Rows, latest: Int64) -> Int64:

@@ -10,9 +10,11 @@ leader-incomplete         whoever becomes leader holds everything committed in a
                           Completeness)
 candidate-incomplete      after every ISR change, election, registration and recovery each member of ISR ∪ ELR holds
                           everything committed (Leader Candidate Completeness)
-unclean-election          nobody is elected who was in neither the ISR nor the ELR, unless the topic allows it
+unclean-election          nobody is elected who was in neither the ISR nor the ELR, unless the topic allows it: anybody
+                          by unclean election or proactive recovery, a member of the LastKnownELR by balanced recovery
+                          when ISR and ELR are empty
 unclean-not-excluded      who registers after an unclean shutdown is in no ISR and no ELR until it has joined an ISR
-                          anew (Unclean Exclusion)
+                          anew, or was elected by an unclean recovery (Unclean Exclusion)
 quorum-too-small          the high watermark moves only with a quorum of min.insync.replicas (MinISR recovery quorum)
 quorum-not-superset       the quorum that moves it holds the controller's ISR ∪ ELR while that ISR is large enough, for
                           the leader in office (Replication Quorum Superset)

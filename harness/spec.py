@@ -149,6 +149,11 @@ class Spec:
         return int(self.settings["min.insync.replicas"])
 
     @property
+    def unclean_recovery(self) -> str:
+        """The strategy that the settings have for unclean recovery."""
+        return self.settings.get("unclean.recovery.strategy", "manual")
+
+    @property
     def steady_s(self) -> float:
         """How long a cluster must stay whole to be believed: longer than a leader believes in a silent follower, and a
         controller in a silent broker."""
@@ -179,6 +184,7 @@ class Spec:
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             lacks=lacks,
+            recovers=self.unclean_recovery != "manual",
         )
         return draw(random, ground, self.time_limit_s, self.families)
 
@@ -188,7 +194,9 @@ class Spec:
             acks=ACKS[self.acks],
             min_insync_replicas=self.min_insync_replicas,
             replication_factor=self.replication_factor,
-            unclean_election=self.settings.get("unclean.leader.election.enable", "false").lower() == "true",
+            unclean_election=self.settings.get("unclean.leader.election.enable", "false").lower() == "true"
+            or self.unclean_recovery == "proactive",
+            unclean_recovery=self.unclean_recovery,
             recency=self.recency,
             time_limit_ns=round(self.time_limit_s * 1e9),
             faults_asked=self.faults_asked,

@@ -12,7 +12,9 @@ first, and the faults from that character:
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills and power losses (both come back as unclean restarts) therefore hit only the *victims*
 of a run: at most min.insync.replicas − 1 brokers, drawn up front. Controllers may be killed, paused and cut off, but
-their disks keep what was synced. Everything is healed at the end.
+their disks keep what was synced. Where the topics have an unclean recovery (`unclean.recovery.strategy`), kills hit any
+broker: a killed process loses nothing, and the recovery must find one that has everything. Everything is healed at the
+end.
 
 All draws come from the one stream handed in.
 """
@@ -65,6 +67,8 @@ class Ground:
     """How long the cluster takes to act on a silent broker: the scale of every duration drawn."""
     lacks: Collection[Means] = ()
     """What the environment cannot do; faults that need it are not drawn."""
+    recovers: bool = False
+    """Whether the cluster recovers by itself from unclean shutdowns of more brokers than may lose data."""
 
     @property
     def unclean_budget(self) -> int:
@@ -220,6 +224,8 @@ def _partition(random: Random, ground: Ground, character: Character) -> Fault:
 def _kill(random: Random, ground: Ground, character: Character) -> Fault:
     if ground.controllers and (not character.victims or random.random() < 0.25):
         return Kill(nodes=(random.choice(ground.controllers),))
+    if ground.recovers and random.random() < 0.7:
+        return Kill(nodes=tuple(_some(random, ground.brokers)))
     return Kill(nodes=tuple(_some(random, character.victims)))
 
 

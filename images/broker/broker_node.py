@@ -40,6 +40,7 @@ from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
 from images.broker.metadata_log import changes
 from images.broker.record_deletion import RecordDeletion
+from images.broker.replica_log_info import ReplicaLogInfo
 from images.broker.replicas import Replicas
 from images.broker.server import Handler, Server
 from images.broker.serving import Serving
@@ -177,6 +178,7 @@ class BrokerNode:
             Api.DELETE_TOPICS: describing.delete_topics,
             Api.INIT_PRODUCER_ID: describing.init_producer_id,
             Api.FIND_COORDINATOR: finding.find_coordinator,
+            Api.GET_REPLICA_LOG_INFO: ReplicaLogInfo(replicas, lambda: self._applied, lambda: self._epoch).get,
             **administering.handlers(),
             **groups.handlers(),
         }

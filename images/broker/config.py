@@ -77,6 +77,13 @@ class Key:
 TOPIC_KEYS: Mapping[str, Key] = {
     "min.insync.replicas": Key(int, 1, "In-sync replicas an acks=all append needs.", minimum=1),
     "unclean.leader.election.enable": Key(bool, False, "Whether a replica outside ISR and ELR may be elected."),
+    "unclean.recovery.strategy": Key(
+        str,
+        "manual",
+        "What is done for a partition without a leader: nothing (manual), the best log of the LastKnownELR once its "
+        "ISR and ELR are empty (balanced), the best log that can be had (proactive).",
+        choices=("manual", "balanced", "proactive"),
+    ),
     "segment.bytes": Key(int, 1 << 30, "Size at which a log segment is closed.", minimum=1024),
     "segment.ms": Key(int, 604_800_000, "Age of its first record at which a log segment is closed.", minimum=1),
     "retention.ms": Key(int, 604_800_000, "Age at which a closed segment is removed; -1 for never.", minimum=-1),
@@ -89,6 +96,7 @@ TOPIC_KEYS: Mapping[str, Key] = {
 BROKER_NAME_OF_TOPIC_KEY: Mapping[str, str] = {
     "min.insync.replicas": "min.insync.replicas",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
+    "unclean.recovery.strategy": "unclean.recovery.strategy",
     "segment.bytes": "log.segment.bytes",
     "segment.ms": "log.roll.ms",
     "retention.ms": "log.retention.ms",
@@ -120,6 +128,9 @@ NODE_KEYS: Mapping[str, Key] = {
     "broker.heartbeat.interval.ms": Key(int, 2_000, "Time between two heartbeats to the controller.", minimum=1),
     "broker.session.timeout.ms": Key(int, 9_000, "Silence after which the controller fences a broker.", minimum=1),
     "controlled.shutdown.timeout.ms": Key(int, 30_000, "Time a stopping broker hands leadership over.", minimum=0),
+    "unclean.recovery.timeout.ms": Key(
+        int, 300_000, "Time after which a proactive recovery waits for no more replicas.", minimum=0
+    ),
     "offsets.topic.num.partitions": Key(int, 50, "Partitions of __consumer_offsets when it is created.", minimum=1),
     "offsets.topic.replication.factor": Key(int, 3, "Replicas of __consumer_offsets when it is created.", minimum=1),
     "offsets.commit.timeout.ms": Key(int, 5_000, "Time a committed offset may take to be replicated.", minimum=1),

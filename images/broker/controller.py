@@ -27,7 +27,7 @@ from typing import Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from images.broker import reassignment
+from images.broker import reassignment, unclean_recovery
 from images.broker.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal, IsrResult, judge
 from images.broker.config import ConfigError
 from images.broker.election import change
@@ -49,6 +49,7 @@ from images.broker.placement import NewTopic, TopicDefaults, TopicRefused, plan
 from images.broker.rules import Rules
 from images.broker.topic_config import ConfigChange, altered
 from images.broker.trace import TraceEvent
+from images.broker.unclean_recovery import LogEnd, Recovery
 
 PRODUCER_IDS_PER_BLOCK = 1000
 A = TypeVar("A")
@@ -298,6 +299,19 @@ class Controller:
         results = [draft.elect(topic, index, unclean) for topic, index in wanted]
         return draft.step(tuple(r for r in results if not (everywhere and r.error is ErrorCode.election_not_needed)))
 
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """The partitions that an unclean recovery is to find a leader for, and whose logs must be told of."""
+        wanted = (unclean_recovery.wanted(topic, partition) for topic, partition in self.image.partitions())
+        return tuple(recovery for recovery in wanted if recovery is not None)
+
+    def recover(self, topic: str, index: int, told: Mapping[int, LogEnd], *, overdue: bool) -> Step[bool]:
+        """Elect a leader by what replicas `told` of their logs, if that suffices; answers whether it did.
+
+        `overdue`: the time is over that a proactive recovery waits for everybody.
+        """
+        draft = _Draft(self)
+        return draft.step(draft.recover(topic, index, told, overdue=overdue))
+
     def _session_end_ms(self, broker_id: int) -> int:
         return self.contacts[broker_id] + self.settings.session_timeout_ms
 
@@ -397,7 +411,9 @@ class _Draft:
         always: bool = False,
         onto: PartitionImage | None = None,
         preferred: int = NO_LEADER,
+        recovered: int = NO_LEADER,
         allow_unclean: bool | None = None,
+        told: Mapping[int, LogEnd] | None = None,
     ) -> None:
         changed = change(
             topic,
@@ -409,11 +425,12 @@ class _Draft:
             always=always,
             onto=onto,
             preferred=preferred,
+            recovered=recovered,
             allow_unclean=allow_unclean,
         )
         if changed is not None:
             self.write(changed.partition)
-            self._tell_partition(topic, changed.partition, reason, changed.unclean)
+            self._tell_partition(topic, changed.partition, reason, changed.unclean, told)
 
     def alter(self, request: AlterPartition, proposal: IsrProposal) -> IsrResult:
         error = judge(self.image, request, proposal, self._rules)
@@ -521,11 +538,31 @@ class _Draft:
             error = ErrorCode.preferred_leader_not_available
         return PartitionResult(name, index) if elected else _refused(name, index, error, "No such replica may lead.")
 
+    def recover(self, name: str, index: int, told: Mapping[int, LogEnd], *, overdue: bool) -> bool:
+        topic, partition = self.image.topics.get(name), self.image.partition(name, index)
+        if topic is None or partition is None:
+            return False
+
+        def broker_epoch(replica: int) -> int | None:
+            return self.image.brokers[replica].epoch if self.image.is_active(replica) else None
+
+        leader = unclean_recovery.elected(topic, partition, told, broker_epoch, self._rules, overdue=overdue)
+        if leader != NO_LEADER:
+            self._change(topic, partition, (leader,), "unclean_recovery", recovered=leader, told=told)
+        return leader != NO_LEADER
+
     def _tell_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:
         self._trace.append(TraceEvent(kind, broker=broker.id, broker_epoch=broker.epoch, detail=detail))
 
-    def _tell_partition(self, topic: TopicImage, partition: PartitionImage, reason: str, unclean: bool = False) -> None:
-        detail: Mapping[str, object] = {
+    def _tell_partition(
+        self,
+        topic: TopicImage,
+        partition: PartitionImage,
+        reason: str,
+        unclean: bool = False,
+        told: Mapping[int, LogEnd] | None = None,
+    ) -> None:
+        detail: dict[str, object] = {
             "elr": list(partition.elr),
             "last_known_elr": list(partition.last_known_elr),
             "replicas": list(partition.replicas),
@@ -535,6 +572,8 @@ class _Draft:
             "reason": reason,
             "unclean": unclean,
         }
+        if told is not None:
+            detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in sorted(told.items())}
         self._trace.append(
             TraceEvent(
                 "partition_changed",

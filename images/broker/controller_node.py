@@ -26,6 +26,7 @@ from images.broker.frozen import FrozenMap
 from images.broker.metadata_log import LocalMetadataLog, MetadataLog, replay
 from images.broker.metadata_serving import MetadataServing
 from images.broker.placement import TopicDefaults
+from images.broker.recovery_rounds import Pace, RecoveryRounds
 from images.broker.server import Handler, Request, Server
 from images.broker.trace import TraceEvent
 from images.broker.wire import Api
@@ -41,7 +42,7 @@ class ControllerNode:
         self._doors = doors
         self._active: _ActiveController | None = None
         self._server: Server | None = None
-        self._timer: asyncio.Task[None] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises what made the node fail."""
@@ -80,12 +81,13 @@ class ControllerNode:
         self._server = Server(guarded, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
         doors.log(f"serving in controller epoch {log.epoch}, metadata up to offset {log.end}")
-        self._timer = asyncio.get_running_loop().create_task(active.fence_the_silent())
+        loop = asyncio.get_running_loop()
+        self._tasks = (loop.create_task(active.fence_the_silent()), loop.create_task(active.recover_the_leaderless()))
 
     async def close(self) -> None:
         """Listen no more, leave waiting requests unanswered, release the log."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._server is not None:
             await self._server.close()
         if self._active is not None:
@@ -109,6 +111,14 @@ class _ActiveController:
         self._doors = doors
         self._controller = Controller(_settings(config), config.rules).take_over(replay(log), _now_ms())
         self._one_at_a_time = asyncio.Lock()
+        pace = Pace(
+            answer_s=config.seconds("replica.socket.timeout.ms"),
+            pause_s=config.seconds("replica.fetch.backoff.ms"),
+            patience_s=config.seconds("unclean.recovery.timeout.ms"),
+        )
+        self._recovery = RecoveryRounds(
+            f"controller-{config.node_id}-recovery", lambda: self._controller, self._decide, pace
+        )
 
     async def _decide(self, decide: Callable[[Controller, int], Step[A]]) -> A:
         """Decide on committed state, commit, and only then let anyone know."""
@@ -123,6 +133,8 @@ class _ActiveController:
                 self._doors.trace(event)
                 if event.kind.startswith("broker_"):
                     self._doors.log(_line(event))
+            if step.records:
+                self._recovery.look()
             return step.answer
 
     async def _commit(self, step: Step[Any]) -> None:
@@ -148,6 +160,13 @@ class _ActiveController:
                     await asyncio.sleep((ends_ms - now_ms) / 1000)
                 else:
                     await self._decide(lambda controller, at_ms: controller.tick(at_ms))
+        except Exception as error:
+            self.failure.take(error)
+
+    async def recover_the_leaderless(self) -> None:
+        """Find leaders for partitions that nobody is known to be able to lead, where their topics ask for it."""
+        try:
+            await self._recovery.run()
         except Exception as error:
             self.failure.take(error)
 

@@ -6,7 +6,8 @@ these in step:
 
 *Leader*: the current one while it is in the ISR and eligible; else the first eligible ISR member in replica order;
 else, the ISR being empty, the first eligible ELR member, and the ISR becomes that one; else the first eligible
-replica if the topic allows unclean election, ISR and ELR starting afresh with it; else nobody.
+replica if the topic allows unclean election, ISR and ELR starting afresh with it; else nobody, until an unclean
+recovery says who (`unclean_recovery.py`).
 
 *ELR* (KIP-966): empty while |ISR'| ≥ min.isr. Else ELR' = ((ELR ∪ ISR) ∩ replicas) − ISR' − unclean, and whoever was
 a candidate but is in neither is remembered in LastKnownELR. Since the high watermark stands still below min.isr,
@@ -26,6 +27,7 @@ from dataclasses import dataclass, replace
 from images.broker.metadata import NO_LEADER, PartitionImage, TopicImage
 from images.broker.reassignment import completed
 from images.broker.rules import Rules
+from images.broker.unclean_recovery import Strategy, strategy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,15 @@ def change(
     always: bool = False,
     onto: PartitionImage | None = None,
     preferred: int = NO_LEADER,
+    recovered: int = NO_LEADER,
     allow_unclean: bool | None = None,
 ) -> PartitionChange | None:
     """`partition` with `isr` as its ISR; None when that leaves everything as it is, unless a bump is wanted `always`.
 
     `eligible` tells who may lead. `unclean` are the replicas that may have lost what they had confirmed. `onto` is the
     partition with other replicas, when a reassignment begins or is cancelled. `preferred` leads if it is in the ISR and
-    eligible. `allow_unclean` stands for what the topic says of unclean election.
+    eligible. `recovered` leads by an unclean recovery. `allow_unclean` stands for what the topic says of unclean
+    election.
     """
     before = partition
     partition = onto or partition
@@ -65,14 +69,17 @@ def change(
     candidates = _in_order(partition, {*partition.isr, *partition.elr})
     fit = tuple(replica for replica in candidates if replica not in wanted and replica not in unclean)
     if allow_unclean is None:
-        allow_unclean = topic.unclean_election
-    if preferred in wanted and eligible(preferred):
+        allow_unclean = topic.unclean_election and strategy_of(topic) is Strategy.MANUAL
+    if recovered != NO_LEADER:
+        election = _Election(recovered, (recovered,), unclean=True)
+    elif preferred in wanted and eligible(preferred):
         election = _Election(preferred, wanted)
     else:
         election = _elect(partition, wanted, fit, eligible, rules, allow_unclean)
     if election.unclean:
         elr: tuple[int, ...] = ()
-        last_known_elr: tuple[int, ...] = ()
+        known = partition.last_known_elr if recovered in partition.last_known_elr else ()
+        last_known_elr = tuple(replica for replica in known if replica != recovered)
     elif len(election.isr) >= topic.min_isr(partition):
         elr = last_known_elr = ()
     else:

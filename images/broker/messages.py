@@ -54,6 +54,7 @@ class Api(IntEnum):
     BROKER_HEARTBEAT = 63
     ALLOCATE_PRODUCER_IDS = 67
     DESCRIBE_TOPIC_PARTITIONS = 75
+    GET_REPLICA_LOG_INFO = 93
 
 
 def _versions(first: int, last: int) -> range:
@@ -93,12 +94,17 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.BROKER_HEARTBEAT: _versions(1, 1),
         Api.ALLOCATE_PRODUCER_IDS: _versions(0, 0),
         Api.DESCRIBE_TOPIC_PARTITIONS: _versions(0, 0),
+        Api.GET_REPLICA_LOG_INFO: _versions(0, 0),
     }
 )
 """Every version that is understood."""
 
 CANONICAL: Mapping[Api, int] = MappingProxyType({api: versions[-1] for api, versions in SUPPORTED.items()})
 """The one version that handlers and native clients speak: the newest supported."""
+
+
+_OURS: Mapping[Api, str] = MappingProxyType({Api.GET_REPLICA_LOG_INFO: "images.broker.get_replica_log_info"})
+"""Where the classes of messages are that kio does not have."""
 
 
 class Head(NamedTuple):
@@ -135,12 +141,12 @@ _requests: dict[tuple[int, int], type] = {}
 
 
 def request_class(api: Api, version: int | None = None) -> type:
-    """kio's request class of an API in `version`, by default the canonical one."""
+    """The request class of an API in `version`, by default the canonical one."""
     return _message_class(api, CANONICAL[api] if version is None else version, "request")
 
 
 def response_class(api: Api, version: int | None = None) -> type:
-    """kio's response class of an API in `version`, by default the canonical one."""
+    """The response class of an API in `version`, by default the canonical one."""
     return _message_class(api, CANONICAL[api] if version is None else version, "response")
 
 
@@ -157,7 +163,7 @@ def _message_class(api: Api, version: int, kind: str) -> type:
     found = _classes.get((api, version, kind))
     if found is None:
         name = "".join(word.capitalize() for word in api.name.split("_")) + kind.capitalize()
-        module = import_module(f"kio.schema.{api.name.lower()}.v{version}.{kind}")
+        module = import_module(_OURS.get(api) or f"kio.schema.{api.name.lower()}.v{version}.{kind}")
         loaded: type = getattr(module, name)
         found = _classes[api, version, kind] = loaded
     return found

@@ -10,8 +10,8 @@ record            meaning
 RegisterBroker    a new incarnation of a broker; its broker epoch is this record's offset, and it starts fenced
 ChangeBroker      a registered broker is fenced, unfenced or shutting down; its broker epoch stays
 TopicRecord       a topic comes into being, without configuration or partitions yet
-TopicConfigRecord       the topic's whole configuration, replacing what was there; `min.insync.replicas` and
-                  `unclean.leader.election.enable` are always in it, so that all nodes go by the same values
+TopicConfigRecord       the topic's whole configuration, replacing what was there; the keys that decide elections are
+                  always in it, so that all nodes go by the same values
 PartitionRecord   a partition's whole state, new or changed
 RemoveTopic       the topic and its partitions are gone
 ProducerIdsBlock  producer ids below `next_producer_id` are given away

@@ -27,7 +27,7 @@ from images.broker.metadata import (
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-RECORDED_KEYS = ("min.insync.replicas", "unclean.leader.election.enable")
+RECORDED_KEYS = ("min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy")
 """Topic keys that are always in the metadata, so that all nodes go by the same values."""
 
 

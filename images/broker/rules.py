@@ -123,6 +123,21 @@ class Rules:
         "that does not know the new minimum.",
         "RC 6.5.2; KIP-966",
     )
+    recovery_waits_for_last_known_elr: bool = _rule(
+        "A balanced unclean recovery elects only once every member of the LastKnownELR has told the end of its log, so "
+        "that one of those that lost nothing is among them.",
+        "RC 6.8; KIP-966",
+    )
+    recovery_elects_greatest_log: bool = _rule(
+        "An unclean recovery elects the replica whose log has the greatest leader epoch and, among those, the greatest "
+        "end offset.",
+        "RC 6.8; KIP-966",
+    )
+    recovery_counts_current_lives_only: bool = _rule(
+        "In an unclean recovery a log counts only if it was told in the broker epoch that is registered now and in the "
+        "leader epoch in which nobody leads, so that it is still as it was told.",
+        "RC 6.5.1; KIP-966",
+    )
     offset_commit_after_high_watermark: bool = _rule(
         "A committed offset is acknowledged, and told to others, only when the high watermark has passed its record.",
         "KIP-320 OffsetCommit; RC 6.1",

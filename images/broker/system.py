@@ -32,6 +32,7 @@ TORTURE_DEFAULTS: Mapping[str, str] = {
     "controlled.shutdown.timeout.ms": "5000",
     "log.retention.check.interval.ms": "1000",
     "min.insync.replicas": "2",
+    "unclean.recovery.timeout.ms": "3000",
     "offsets.topic.num.partitions": "3",
     "offsets.commit.timeout.ms": "1500",
     "group.min.session.timeout.ms": "1000",

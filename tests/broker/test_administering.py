@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kio.schema.list_partition_reassignments.v0 import request as listing
 from kio.schema.produce.v11 import request as producing
 
 from images.broker import batch as batches
+from images.broker.get_replica_log_info import GetReplicaLogInfoRequest, TopicPartitions
 from tests.broker.small_cluster import Cluster
 
 SECOND = timedelta(seconds=1)
@@ -121,5 +123,22 @@ def test_a_topic_is_described_with_its_eligible_leader_replicas_and_in_pages(tmp
         assert (partition.leader_id, partition.isr_nodes) == (1, (1,))
         assert (partition.eligible_leader_replicas, partition.last_known_elr) == ((), ())
         assert answer.next_cursor is None
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_broker_tells_how_far_its_logs_reach_and_in_which_epochs_it_knows_them(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        names = (describing.TopicRequest(name="t"),)
+        described = await cluster.call(describing.DescribeTopicPartitionsRequest(topics=names))
+        ours, unknown = described.topics[0].topic_id, uuid.UUID(int=9)
+        asked = tuple(TopicPartitions(topic_id=topic, partitions=(0, 7)) for topic in (ours, unknown))
+        answer = await cluster.call(GetReplicaLogInfoRequest(broker_id=1, topic_partitions=asked))
+        assert answer.broker_epoch == cluster.told("registered")[-1].broker_epoch
+        (here, elsewhere), strangers = (topic.partition_log_info for topic in answer.topic_partition_log_info_list)
+        assert (here.error_code, here.log_end_offset) == (ErrorCode.none, 1)
+        assert here.last_written_leader_epoch == here.current_leader_epoch == 0
+        assert elsewhere.error_code is ErrorCode.replica_not_available
+        assert {told.error_code for told in strangers} == {ErrorCode.unknown_topic_id}
 
     in_cluster(tmp_path, scenario)

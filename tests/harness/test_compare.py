@@ -87,3 +87,25 @@ def test_a_comparison_that_cannot_be_made_is_one_line(
 
 def test_shipped_comparisons_can_be_read() -> None:
     assert [load(path.stem).name for path in SHIPPED.glob("*.yaml")] == [path.stem for path in SHIPPED.glob("*.yaml")]
+
+
+AXES = {
+    "acks": "{acks: 1}",
+    "minimum": "{settings: {min.insync.replicas: 1}}",
+    "replicas": "{replication_factor: 2}",
+    "unclean election": "{settings: {unclean.leader.election.enable: true}}",
+    "recovery": "{settings: {unclean.recovery.strategy: balanced}}",
+    "flush": "{settings: {flush.messages: 1}}",
+    "protocol": "{settings: {faultline.protocol: kip320}}",
+}
+
+
+def test_every_setting_that_trades_durability_can_be_an_axis(tmp_path: Path) -> None:
+    path = tmp_path / "axes.yaml"
+    cells = "".join(f"  {name}: {cell}\n" for name, cell in {"plain": "{}", **AXES}.items())
+    base = "base: {partitions: 1, time_limit: 8s, faults: [{at: 2, for: 3, fault: kill, nodes: [leader/0]}]}"
+    path.write_text(f"reference: plain\nseeds: 2\n{base}\ncells:\n{cells}")
+    assert main(["compare", str(path), "--jobs", "1", "--out", str(tmp_path / "out")]) == VALID
+    found = json.loads((tmp_path / "out" / "axes.json").read_text())
+    assert [cell["name"] for cell in found["cells"]] == ["plain", *AXES]
+    assert all(cell["acknowledged"] for cell in found["cells"])

@@ -1,0 +1,124 @@
+"""What each strategy of unclean recovery costs and loses, in whole clusters under one schedule each.
+
+Three replicas, min.insync.replicas 2, so the protocol survives one loss at a time. A killed process loses nothing, a
+power loss that keeps nothing empties a log; both come back as unclean shutdowns: the controller cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity, Verdict
+from harness.outcome import Outcome
+from harness.run import run_in_simulation
+from harness.spec import parse
+
+Script = Sequence[dict[str, Any]]
+
+ONE_LOSS: Script = (
+    {"at": "4s", "for": "8s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "7s", "for": "6s", "fault": "kill", "nodes": ["b2"]},
+    {"at": "7s", "for": "3s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"},
+)
+"""b3 leaves early. b1 and b2, all that is left of the ISR, go down together; b1, which has lost everything, is back
+first, then b3, which has most of it, and b2, which has everything, last."""
+
+TWO_LOSSES: Script = (
+    {"at": "4s", "for": "8s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "7s", "for": "3s", "fault": "power-loss", "nodes": ["b1", "b2"], "keep": "nothing"},
+)
+"""b1 and b2 have lost everything: one more than the protocol survives."""
+
+TOGETHER: Script = (
+    {"at": "4s", "for": "8s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "7s", "for": "3s", "fault": "kill", "nodes": ["b1"]},
+    {"at": "7s", "for": "3s", "fault": "power-loss", "nodes": ["b2"], "keep": "nothing"},
+)
+"""b1 and b2 are back at the same time, and b2, the preferred replica, has lost everything."""
+
+AWAY: Script = (
+    {"at": "4s", "for": "5s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "8s", "for": "8s", "fault": "pause", "nodes": ["b1", "b2"]},
+)
+"""b3 is out of the ISR and back when b1 and b2 are merely silent for a while: nobody has lost anything."""
+
+
+def played(script: Script, strategy: str, *, without: Sequence[str] = (), **settings: str) -> Outcome:
+    return run_in_simulation(
+        parse(
+            {
+                "seed": 1,
+                "partitions": 1,
+                "time_limit": "25s",
+                "faults": list(script),
+                "settings": {"unclean.recovery.strategy": strategy, **settings},
+                "without": list(without),
+            }
+        )
+    )
+
+
+def of(outcome: Outcome, checker: str) -> Verdict:
+    (found,) = (verdict for verdict in outcome.verdicts if verdict.checker == checker)
+    return found
+
+
+def kinds(outcome: Outcome) -> set[str]:
+    return {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+
+
+def test_manual_recovery_leaves_the_partition_without_a_leader_and_says_why() -> None:
+    outcome = played(ONE_LOSS, "manual")
+    assert outcome.validity is Validity.UNKNOWN
+    (finding,) = of(outcome, "liveness").findings
+    assert finding.kind == "leaderless-by-design"
+    assert of(outcome, "loss").figures["lost"] == 0
+
+
+def test_rc_6_8_balanced_recovery_waits_for_the_replica_that_lost_nothing_and_loses_nothing() -> None:
+    outcome = played(ONE_LOSS, "balanced")
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert of(outcome, "loss").figures["promised"] > 100
+
+
+def test_rc_6_8_balanced_recovery_beyond_the_fault_model_reports_the_loss_and_its_cause() -> None:
+    outcome = played(TWO_LOSSES, "balanced")
+    assert outcome.validity is Validity.UNKNOWN
+    assert of(outcome, "loss").figures["excused"] > 100
+    assert kinds(outcome) == {"fault-model-exceeded"}
+    assert of(outcome, "liveness").validity is Validity.VALID
+
+
+@pytest.mark.parametrize("script", [ONE_LOSS, AWAY], ids=["one loss", "away"])
+def test_proactive_recovery_may_lose_what_was_acknowledged_although_nobody_lost_too_much(script: Script) -> None:
+    outcome = played(script, "proactive")
+    assert outcome.validity is Validity.VALID, "it promises no durability"
+    assert of(outcome, "loss").figures["allowed"] > 0, "and what it lost is counted"
+
+
+@pytest.mark.parametrize("strategy", ["manual", "balanced"])
+def test_replicas_that_are_merely_away_are_waited_for(strategy: str) -> None:
+    outcome = played(AWAY, strategy)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert of(outcome, "loss").figures["lost"] == 0
+
+
+def test_unclean_election_under_manual_recovery_elects_whoever_lives_and_counts_the_loss() -> None:
+    outcome = played(AWAY, "manual", **{"unclean.leader.election.enable": "true"})
+    assert outcome.validity is Validity.VALID
+    assert of(outcome, "loss").figures["allowed"] > 0
+
+
+@pytest.mark.parametrize(
+    ("mutant", "script"),
+    [("recovery_waits_for_last_known_elr", ONE_LOSS), ("recovery_elects_greatest_log", TOGETHER)],
+    ids=["waits", "greatest"],
+)
+def test_balanced_recovery_loses_acknowledged_records_without_either_of_its_rules(mutant: str, script: Script) -> None:
+    assert played(script, "balanced").validity is Validity.VALID
+    found = played(script, "balanced", without=[mutant])
+    assert found.validity is Validity.INVALID
+    assert "lost-append" in kinds(found)
