@@ -78,7 +78,8 @@ def change(
         election = _elect(partition, wanted, fit, eligible, rules, allow_unclean)
     if election.unclean:
         elr: tuple[int, ...] = ()
-        known = partition.last_known_elr if recovered in partition.last_known_elr else ()
+        keeps = rules.recovery_keeps_last_known_elr and recovered in partition.last_known_elr
+        known = partition.last_known_elr if keeps else ()
         last_known_elr = tuple(replica for replica in known if replica != recovered)
     elif len(election.isr) >= topic.min_isr(partition):
         elr = last_known_elr = ()

@@ -133,6 +133,11 @@ class Rules:
         "end offset.",
         "RC 6.8; KIP-966",
     )
+    recovery_keeps_last_known_elr: bool = _rule(
+        "Whoever an unclean recovery elects out of the LastKnownELR leaves the others in it until the ISR suffices "
+        "again, so that their logs are looked at once more should it shut down uncleanly in turn.",
+        "RC 6.8",
+    )
     recovery_counts_current_lives_only: bool = _rule(
         "In an unclean recovery a log counts only if it was told in the broker epoch that is registered now and in the "
         "leader epoch in which nobody leads, so that it is still as it was told.",

@@ -19,7 +19,8 @@ log stands still.
 
 **Choice**: whoever is elected out of the LastKnownELR leaves the others in it. Until the ISR has min.insync.replicas
 members again nothing is committed, so what they held is still all there is to hold, and if the leader in turn shuts
-down uncleanly their logs are needed once more.
+down uncleanly their logs are needed once more. A model of every state of a small cluster finds the loss that would come
+of forgetting them (tests/broker/test_recovery_scope.py).
 """
 
 from __future__ import annotations
