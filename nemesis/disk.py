@@ -1,8 +1,9 @@
 """Disks that forget.
 
 A power loss takes the process and those writes that were never synced; `keep` says how many of them reach the disk all
-the same. A lying disk acknowledges fsync without keeping anything, so that a later power loss takes what was promised
-to be safe: no protocol survives that on enough nodes, so it is a fault by name only.
+the same. A wiped disk has lost everything, synced or not, as one that was replaced. A lying disk acknowledges fsync
+without keeping anything, so that a later power loss takes what was promised to be safe: no protocol survives that on
+enough nodes, so it is a fault by name only.
 """
 
 from __future__ import annotations
@@ -38,6 +39,26 @@ class PowerLoss(Fault):
     def describe(self) -> str:
         """Targets, and what is kept."""
         return f"power loss {' '.join(self.nodes)} (keeps {self.keep})"
+
+
+@dataclass(frozen=True, slots=True)
+class WipeDisk(Fault):
+    """Take some brokers away with everything on their disks; they start again, on empty ones, when the fault heals.
+
+    Whoever comes back like this has confirmed records that it does not hold: it counts among the
+    min.insync.replicas − 1 that may lose data.
+    """
+
+    name: ClassVar[str] = "wipe-disk"
+    family: ClassVar[str] = "wipe"
+    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    nodes: tuple[str, ...] = ("any",)
+
+    async def inject(self, site: Site) -> None:
+        """Kill every node and empty its disk."""
+        for node in await site.find(self.nodes):
+            await site.wipe(node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,6 +243,10 @@ class Site:
         """As `kill`, and the node loses writes that were not synced."""
         return await self._stop(node, lambda: self.cluster.power_off(node, keep))
 
+    async def wipe(self, node: str) -> Callable[[], Awaitable[None]]:
+        """As `kill`, and the node loses everything on its disk."""
+        return await self._stop(node, lambda: self.cluster.wipe(node))
+
     async def _stop(self, node: str, stop: Callable[[], Awaitable[Evidence]]) -> Callable[[], Awaitable[None]]:
         _take(self._grips.down, node)
         self.aim([node])

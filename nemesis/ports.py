@@ -136,6 +136,9 @@ class Cluster(Protocol):
     async def power_off(self, node: str, keep: Keep) -> Evidence:
         """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`."""
 
+    async def wipe(self, node: str) -> Evidence:
+        """Kill the node and leave it an empty disk. Evidence: `killed`, `lost_bytes` (of all its files)."""
+
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
         """Acknowledge fsync without keeping anything. Evidence when it ends: `lies` (fsyncs not kept)."""
 

@@ -258,6 +258,10 @@ class MachineDeployment:
         """SIGKILL, and the file system drops what was not synced."""
         return await self._end(node, "power-off", "--keep", str(keep), "--seed", str(self._losses.getrandbits(32)))
 
+    async def wipe(self, node: str) -> Evidence:
+        """SIGKILL, and all below the data directory is deleted."""
+        return await self._end(node, "wipe", self._station(node).service.data)
+
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
         """Have the file system acknowledge syncs without keeping anything. Evidence when it ends: `lies`."""
 

@@ -9,6 +9,7 @@ else that an environment needs of a node is done *on* the machine by the node ag
     start                   JSON on stdin: argv, environment, log …; starts the system's process under a supervisor
     stop, kill              SIGTERM and wait, SIGKILL and wait
     power-off               SIGKILL and wait, then the disk drops what was not synced
+    wipe                    SIGKILL and wait, then all data is deleted
     pause, resume           SIGSTOP, SIGCONT; what had arrived and waited in between
     status, wait            whether the process runs and how earlier ones ended; return once it has ended
     network                 JSON on stdin: every link to be cut or degraded; replaces the rules at once, gives counters

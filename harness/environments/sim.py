@@ -318,6 +318,18 @@ class SimDeployment:
         await self._strike(machine, lose)
         return evidence
 
+    async def wipe(self, node: str) -> Evidence:
+        """End the process and empty its disk."""
+        machine = self._machine(node)
+        evidence: dict[str, float] = {"killed": float(machine.node.alive)}
+
+        def lose() -> None:
+            machine.node.kill()
+            evidence["lost_bytes"] = machine.node.disk.wipe()
+
+        await self._strike(machine, lose)
+        return evidence
+
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
         """Have the disk acknowledge syncs without keeping anything. Evidence when it ends: `lies`."""
         machine = self._machine(node)

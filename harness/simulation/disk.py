@@ -113,6 +113,15 @@ class SimDisk:
         total = sum(unsynced.values())
         return PowerLossReport(total, max(0, total - kept_bytes) + vanished, lost_changes)
 
+    def wipe(self) -> int:
+        """Put an empty disk in the place of this one. Returns the bytes of the files that were on it."""
+        lost = self._used_bytes
+        self._root = Directory(None, "")
+        self._journal.clear()
+        self._used_bytes = 0
+        self._record(0, "wipe", b"")
+        return lost
+
     # What SimFiles and SimFile do, once they are allowed to.
 
     def find(self, path: str) -> Entry | None:

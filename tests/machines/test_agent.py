@@ -92,6 +92,17 @@ def test_a_stop_lets_the_process_finish_and_kills_it_when_it_does_not(agent: Age
     assert agent("stop", "--limit", "0.3") == {"stopped": 0, "killed": 1}
 
 
+def test_a_wipe_kills_and_leaves_an_empty_directory(agent: Agent, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "faultline-0").mkdir(parents=True)
+    (data / "faultline-0" / "0.log").write_bytes(b"x" * 70)
+    (data / "checkpoint").write_bytes(b"y" * 7)
+    agent.start("sleep", "60")
+    assert agent("wipe", str(data)) == {"killed": 1, "lost_bytes": 77, "lost_files": 2}
+    assert list(data.iterdir()) == []
+    assert agent("wipe", str(data)) == {"killed": 0, "lost_bytes": 0, "lost_files": 0}
+
+
 def test_a_paused_process_is_frozen_until_it_is_resumed(agent: Agent) -> None:
     pid = agent.start("sh", "-c", "while :; do sleep 0.01; done")["pid"]
     agent("pause")

@@ -55,6 +55,7 @@ TABLE = {
         "faults: [{at: 3, for: 3, fault: power-loss, nodes: [leader/0], keep: nothing}]", "power-loss"
     ),
     "torn writes": row("faults: [{at: 3, for: 3, fault: power-loss, nodes: [b2], keep: torn}]", "power-loss"),
+    "a wiped disk": row("faults: [{at: 3, for: 3, fault: wipe-disk, nodes: [leader/0]}]", "wipe"),
     "clocks": row(
         "faults: [{at: 2, for: 3, fault: clock, nodes: [b1], jump_ms: 900},"
         " {at: 6, for: 3, fault: clock, nodes: [c1], rate: 0.5}]",

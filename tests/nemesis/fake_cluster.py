@@ -121,6 +121,12 @@ class FakeCluster:
         evidence = await self.kill(node)
         return {**evidence, "unsynced_bytes": 100.0, "lost_bytes": 0.0 if keep is Keep.EVERYTHING else 60.0}
 
+    async def wipe(self, node: str) -> Evidence:
+        self.calls.append(f"wipe {node}")
+        killed = float(node not in self.down)
+        self.down.add(node)
+        return {"killed": killed, "lost_bytes": 200.0}
+
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
         if lying:
             self.lying.add(node)

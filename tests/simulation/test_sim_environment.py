@@ -169,6 +169,30 @@ def test_power_off_tells_what_was_lost(stand_in: list[str], keep: Keep, tmp_path
     _execute(scenario)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wiped_disk_is_empty_whatever_was_synced(stand_in: list[str], tmp_path: Path, seed: int) -> None:
+    async def scenario(deployment: Deployment) -> None:
+        await deployment.deploy()
+        await asyncio.sleep(1)
+        evidence = await deployment.wipe("b1")
+        assert evidence["killed"] == 1
+        assert evidence["lost_bytes"] > 900
+        assert not deployment.alive("b1")
+        assert await deployment.power_off("b1", Keep.EVERYTHING) == {
+            "killed": 0,
+            "unsynced_bytes": 0,
+            "lost_bytes": 0,
+            "lost_changes": 0,
+        }
+        await deployment.collect(tmp_path)
+        assert not (tmp_path / "b1" / "data" / "journal").exists()
+        await deployment.start("b1")
+        await asyncio.sleep(0.1)
+        assert (await deployment.wipe("b1"))["lost_bytes"] < 300
+
+    _execute(scenario, seed=seed)
+
+
 def test_fsync_lies_are_counted_and_lose_what_was_promised(stand_in: list[str], tmp_path: Path) -> None:
     async def scenario(deployment: Deployment) -> None:
         assert await deployment.lie_about_fsync("b1", True) == {}

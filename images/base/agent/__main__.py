@@ -62,6 +62,11 @@ def power_off(keep: str, seed: int) -> dict[str, Any]:
     return {**process.kill(), **disk.tell("power-loss", keep=keep, seed=seed)}
 
 
+def wipe(directory: str) -> dict[str, Any]:
+    """Kill the process, then delete all below `directory`, for good."""
+    return {**process.kill(), **disk.wipe(directory)}
+
+
 def remove() -> dict[str, Any]:
     """Leave the machine as it was found, but for files: data, logs and traces stay."""
     ended = process.kill()
@@ -125,6 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     off.add_argument("--keep", default="nothing", metavar="nothing|prefix|torn|everything")
     off.add_argument("--seed", type=int, default=0)
+    wiped = add("wipe", lambda options: wipe(options.directory), "kill, and delete all below a directory")
+    wiped.add_argument("directory")
     collect = add("collect", _collect, "a tar of what the node left, on stdout")
     collect.add_argument("places", nargs="+", metavar="NAME=PATH")
     add("remove", lambda _: remove(), "end the process, take rules and mounts away")

@@ -55,6 +55,24 @@ def tell(command: str, **arguments: Any) -> dict[str, Any]:
         raise AgentError(f"the lossy file system: {error}") from None
 
 
+def wipe(directory: str) -> dict[str, Any]:
+    """Delete all below `directory`, so that no power loss brings any of it back. Raises OSError."""
+    lost_bytes = lost_files = 0
+    for place, directories, files in os.walk(directory, topdown=False):
+        for name in files:
+            lost_bytes += os.lstat(os.path.join(place, name)).st_size
+            lost_files += 1
+            os.unlink(os.path.join(place, name))
+        for name in directories:
+            os.rmdir(os.path.join(place, name))
+        opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    return {"lost_bytes": lost_bytes, "lost_files": lost_files}
+
+
 def unmount() -> dict[str, Any]:
     """Unmount what is mounted, dead or alive."""
     found = [mount.mountpoint for mount in mounting.mounts()]

@@ -1,0 +1,40 @@
+"""A replica whose disk is gone: within the fault model nothing is lost, beyond it the loss is told with its cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.outcome import Outcome
+from harness.run import run_in_simulation
+from harness.spec import parse
+
+
+def played(*faults: dict[str, Any], **settings: str) -> Outcome:
+    return run_in_simulation(
+        parse({"seed": 3, "partitions": 1, "time_limit": "20s", "faults": list(faults), "settings": settings})
+    )
+
+
+@pytest.mark.parametrize("node", ["leader/0", "follower/0"])
+def test_a_wiped_replica_is_filled_again_and_nothing_is_lost(node: str) -> None:
+    outcome = played({"at": "6s", "for": "4s", "fault": "wipe-disk", "nodes": [node]})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.bitten == ("wipe",)
+
+
+def test_replicas_wiped_one_after_the_other_with_time_to_catch_up_lose_nothing() -> None:
+    outcome = played(*({"at": at, "for": "1s", "fault": "wipe-disk", "nodes": [f"b{at // 5}"]} for at in (5, 10, 15)))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert len(outcome.injections) == 3
+
+
+def test_as_many_wiped_at_once_as_min_isr_is_told_as_beyond_the_fault_model() -> None:
+    last = {"at": "4s", "for": "10s", "fault": "kill", "nodes": ["b3"]}
+    both = {"at": "8s", "for": "3s", "fault": "wipe-disk", "nodes": ["b1", "b2"]}
+    outcome = played(last, both, **{"unclean.recovery.strategy": "balanced"})
+    assert outcome.validity is Validity.UNKNOWN
+    found = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert found == {"fault-model-exceeded"}
