@@ -104,7 +104,7 @@ class RaiseMinIsr(Fault):
         async def lower() -> str:
             return await admin.configure(site.topic, key, str(site.min_isr))
 
-        site.undone_by(lambda: _until_done(site, lower, "lowering min.insync.replicas"))
+        site.undone_by(lambda: until_done(site, lower, "lowering min.insync.replicas"))
         if await admin.configure(site.topic, key, str(site.min_isr + 1)) == DONE:
             site.count("raised")
 
@@ -225,7 +225,7 @@ async def _move(site: Site, partition: int) -> tuple[str, ...]:
         return await admin.reassign(site.topic, partition, before)
 
     if not outside:
-        site.undone_by(lambda: _until_done(site, back, "putting the replica back"))
+        site.undone_by(lambda: until_done(site, back, "putting the replica back"))
     answer = await admin.reassign(site.topic, partition, target)
     if answer != DONE:
         site.notes.append(f"not reassigned: {answer}")
@@ -233,7 +233,8 @@ async def _move(site: Site, partition: int) -> tuple[str, ...]:
     return before
 
 
-async def _until_done(site: Site, request: Callable[[], Awaitable[str]], what: str) -> None:
+async def until_done(site: Site, request: Callable[[], Awaitable[str]], what: str) -> None:
+    """Ask again until it is done, or noted as not done."""
     answer = ""
     for _ in range(_RETRIES):
         answer = await request()

@@ -35,9 +35,10 @@ from nemesis.choreography import (
     ZombieFollower,
 )
 from nemesis.clock import Clock
-from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
+from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
 from nemesis.fault import Fault, TargetError, check_target
 from nemesis.fields import FieldError, read, seconds
+from nemesis.overtaking import LateProposal, RemovedAndBack
 from nemesis.packets import Packets
 from nemesis.partition import Partition
 from nemesis.ports import Means
@@ -65,6 +66,9 @@ FAULTS: Mapping[str, type[Fault]] = {
         RollingRestart,
         DeleteRecords,
         QuickSuccession,
+        LateProposal,
+        RemovedAndBack,
+        WipeDisk,
         PowerLossAll,
         FsyncLies,
     )

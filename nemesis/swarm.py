@@ -10,11 +10,11 @@ first, and the faults from that character:
 - whether choreographies are told one after the other and undisturbed, or into the noise of everything else.
 
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
-of its replicas lose data. Kills and power losses (both come back as unclean restarts) therefore hit only the *victims*
-of a run: at most min.insync.replicas − 1 brokers, drawn up front. Controllers may be killed, paused and cut off, but
-their disks keep what was synced. Where the topics have an unclean recovery (`unclean.recovery.strategy`), kills hit any
-broker: a killed process loses nothing, and the recovery must find one that has everything. Everything is healed at the
-end.
+of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
+the *victims* of a run: at most min.insync.replicas − 1 brokers, drawn up front. Controllers may be killed, paused and
+cut off, but their disks keep what was synced. Where the topics have an unclean recovery (`unclean.recovery.strategy`),
+kills hit any broker: a killed process loses nothing, and the recovery must find one that has everything. Everything is
+healed at the end.
 
 All draws come from the one stream handed in.
 """
@@ -44,8 +44,9 @@ from nemesis.choreography import (
     ZombieFollower,
 )
 from nemesis.clock import Clock
-from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll
+from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
 from nemesis.fault import Fault
+from nemesis.overtaking import LateProposal, RemovedAndBack
 from nemesis.packets import Packets
 from nemesis.partition import Flavour, Partition, Shape
 from nemesis.ports import Keep, Means
@@ -166,7 +167,7 @@ def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> Planned:
 def _possible(family: str, ground: Ground) -> bool:
     if family == Kill.family:
         return bool(ground.unclean_budget or ground.controllers)
-    if family in (PowerLoss.family, FsyncLies.family):
+    if family in (PowerLoss.family, WipeDisk.family, FsyncLies.family):
         return bool(ground.unclean_budget)
     return True
 
@@ -283,6 +284,8 @@ def _choreography(random: Random, ground: Ground, character: Character) -> Fault
         HiddenCommit(partition, patience_ms),
         DeafLeader(partition, patience_ms),
         QuickSuccession(partition, patience_ms),
+        LateProposal(partition, patience_ms),
+        RemovedAndBack(partition, patience_ms),
     ]
     if character.victims:
         victim = random.choice(character.victims)
@@ -306,6 +309,10 @@ def _admin(random: Random, ground: Ground, character: Character) -> Fault:
     )
 
 
+def _wipe(random: Random, ground: Ground, character: Character) -> Fault:
+    return WipeDisk(nodes=tuple(_some(random, character.victims)))
+
+
 def _power_loss_all(random: Random, ground: Ground, character: Character) -> Fault:
     return PowerLossAll(keep=random.choice(character.keeps))
 
@@ -323,6 +330,7 @@ _DRAWS: Mapping[str, Callable[[Random, Ground, Character], Fault]] = {
     Packets.family: _packets,
     ZombieFollower.family: _choreography,
     Reassign.family: _admin,
+    WipeDisk.family: _wipe,
     PowerLossAll.family: _power_loss_all,
     FsyncLies.family: _fsync_lies,
 }

@@ -359,6 +359,30 @@ def test_an_answer_counts_only_where_it_was_asked_for(sent_offset: int, sent_epo
     assert following.still_awaited(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
 
 
+@pytest.mark.parametrize(("rules_off", "end"), [((), 8), (("ignore_stale_fetch_answer",), 4)])
+def test_kip_320_an_answer_of_an_earlier_leadership_cuts_committed_records_exactly_without_the_rule(
+    rules_off: tuple[str, ...], end: int
+) -> None:
+    """Broker 1 led in epoch 3 and was asked from offset 6. Its answer, that the logs part at offset 4, is held up. In
+    epoch 4 the follower was brought into line by another leader, all eight records were committed, and now, in epoch
+    5, broker 1 leads again: the answer comes from whom the follower follows."""
+    limits = without(*rules_off)
+    state = Partition(
+        node=2,
+        log_end=8,
+        epochs=EpochCache.of((3, 0), (4, 5)),
+        high_watermark=8,
+        role=Role.FOLLOWER,
+        replicas=(1, 2, 3),
+        isr=(1, 2, 3),
+        leader=1,
+        leader_epoch=5,
+    )
+    if following.still_awaited(state, 6, 3, limits):
+        state = following.on_diverging(state, 3, 4).partition
+    assert (state.log_end, state.high_watermark) == (end, end)
+
+
 # --- joining and leaving the ISR --------------------------------------------------------------------------------------
 
 

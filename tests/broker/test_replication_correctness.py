@@ -197,7 +197,10 @@ def test_rc_6_5_1_a_leader_does_not_propose_a_broker_that_has_been_fenced_since(
     scene = Scene(*off)
     scene.controller.fence(3)
     scene.learn(1, 2, 3)
-    assert len(scene.fetch(3, 1)) == proposed
+    proposals = scene.fetch(3, 1)
+    assert len(proposals) == proposed
+    for proposal in proposals:
+        assert scene.alter(proposal, 1) is ErrorCode.ineligible_replica, "nothing is lost: the controller knows, too"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,12 @@ def test_rc_6_5_1_a_leader_does_not_propose_a_broker_that_has_been_fenced_since(
 def test_rc_6_5_1_a_broker_is_not_registered_anew_while_its_earlier_life_has_a_session(
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
-    assert Scene(*off).controller.register(2).error is error
+    scene = Scene(*off)
+    before = scene.controller.epoch(2)
+    assert scene.controller.register(2).error is error
+    if error is ErrorCode.none:
+        assert 2 not in scene.controller.partition.isr, "nothing is lost: registering takes the earlier life out"
+        assert scene.controller.beat(2, epoch=before).error is ErrorCode.stale_broker_epoch
 
 
 # --- 6.5.2 ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from checkers.suite import CHECKERS
 from harness import cli
 from harness.spec import loads
-from images.broker.rules import DESCRIPTIONS
+from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.schedule import BY_NAME_ONLY, FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -117,3 +117,12 @@ def test_every_dependency_has_a_sentence() -> None:
     assert {name.strip().lower() for row in rows for name in row.split(",")} == names
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().splitlines()
     assert names <= {pin.split("==")[0] for pin in pins}
+
+
+def test_every_scenario_named_is_a_test_and_every_rule_says_who_notices() -> None:
+    page = (ROOT / "docs/scenarios.md").read_text(encoding="utf-8")
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py")))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert named - set(re.findall(r"def (test_\w+)\(", code)) == set()
+    assert len(named) > 40
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(NAMES)

@@ -1,0 +1,33 @@
+"""What a producer sees while fewer than min.insync.replicas replicas are in sync: a refusal, certain and at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.run import run_in_simulation
+from harness.spec import parse
+
+
+@pytest.mark.parametrize("off", [(), ("min_isr_gates_append",)])
+def test_rc_6_5_2_an_append_below_the_minimum_fails_for_certain_exactly_with_the_rule(off: tuple[str, ...]) -> None:
+    """Nothing is lost without it, since the high watermark stands still: no checker can call it wrong. But producers
+    are left to wait, and not to know."""
+    outcome = run_in_simulation(
+        parse(
+            {
+                "seed": 1,
+                "partitions": 1,
+                "time_limit": "20s",
+                "without": list(off),
+                "faults": [{"at": "4s", "for": "8s", "fault": "kill", "nodes": ["b1", "b2"]}],
+            }
+        )
+    )
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    failed, unknown = (outcome.operations["append", how] for how in ("fail", "info"))
+    if off:
+        assert failed == 0
+        assert unknown > 0
+    else:
+        assert failed > unknown
