@@ -76,16 +76,19 @@ def stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> Step
         return Step(group)
     if error is not ErrorCode.none:
         failed = tuple(SyncAnswer(member.id, error) for member in group.members if member.syncing)
-        silent = tuple(member._replace(syncing=False) for member in group.members)
-        step = prepare(group._replace(members=silent), now_ms, 0)
+        step = prepare(group._replace(members=_answered(group.members, now_ms)), now_ms, 0)
         return step._replace(decisions=failed + step.decisions)
     answers = tuple(_assignment(group, member) for member in group.members if member.syncing)
-    members = tuple(
-        member._replace(syncing=False, heard_ms=now_ms if member.syncing else member.heard_ms)
-        for member in group.members
-    )
+    members = _answered(group.members, now_ms)
     stable = group._replace(state=GroupState.STABLE, members=members, storing=False, deadline_ms=NEVER_MS)
     return Step(stable, answers)
+
+
+def _answered(members: tuple[Member, ...], now_ms: int) -> tuple[Member, ...]:
+    """Members of whom none waits for its assignment any more; the session of one that did begins anew."""
+    return tuple(
+        member._replace(syncing=False, heard_ms=now_ms if member.syncing else member.heard_ms) for member in members
+    )
 
 
 def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> Step:
@@ -96,7 +99,7 @@ def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> Step:
     longest_ms = max((member.rebalance_timeout_ms for member in group.members), default=0)
     preparing = group._replace(
         state=GroupState.PREPARING,
-        members=tuple(member._replace(syncing=False, assignment=b"") for member in group.members),
+        members=tuple(member._replace(assignment=b"") for member in _answered(group.members, now_ms)),
         storing=False,
         deadline_ms=now_ms + longest_ms,
         grows_until_ms=now_ms + min(initial_delay_ms, longest_ms),

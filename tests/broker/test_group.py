@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
@@ -291,6 +291,7 @@ EVENT = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(EVENT, max_size=40))
+@example([("join", "m2"), ("join", "m1"), ("rejoin", "m2"), ("sync", "m1"), ("time", 10_000)])
 def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
     events: list[tuple[str, object]],
 ) -> None:
