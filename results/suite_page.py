@@ -152,6 +152,7 @@ def _scatter(suite: SuiteResult, measure: Measure, link: RunLink) -> Figure:
                     "symbol": ["circle" if run.outcome == "valid" else "x" for _, run in known],
                     "color": NODE_COLOURS[number % len(NODE_COLOURS)],
                     "opacity": 0.75,
+                    "line": {"width": 0},
                 },
             }
         )

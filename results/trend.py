@@ -48,7 +48,8 @@ class Flag:
         went = "rose" if change.after > change.before else "fell"
         chance = f"p = {change.p:.4f}" if change.p >= 0.001 else "p < 0.001"
         spec = "; its spec is another one since" if self.other_spec else ""
-        by = f"{measure.bare(change.low)} to {measure.written(change.high)}"
+        unit = "points" if measure.unit == "%" else measure.unit
+        by = f"{measure.bare(change.low)} to {measure.bare(change.high)} {unit}"
         return (
             f"{self.cell}: {measure.words} {went} from {measure.written(change.before)} to "
             f"{measure.written(change.after)} (difference {by}, {chance}){spec}"

@@ -104,6 +104,8 @@ def _picture(trend: Trend, measure: Measure, link: SuiteLink) -> Figure:
                     "size": [13 if it else 6 for it in changed],
                     "symbol": ["diamond" if it else "circle" for it in changed],
                     "color": NODE_COLOURS[colour % len(NODE_COLOURS)],
+                    "line": {"width": 0},
+                    "opacity": 1,
                 },
                 "text": [escape(_label(night)) for night, _ in told],
                 "customdata": [link(night.suite.name) for night, _ in told],
