@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from results import tables
-from results.layout import MEASURED
+from results.layout import MEASURED, tables_path
 from results.lines import StoreError
 from results.page import numeral
 from results.statistics import Interval, share
@@ -163,8 +163,9 @@ def series(suite: str) -> str:
 
 
 def suite_names(store: Path) -> list[str]:
-    """The suites that have a complete run in the tables, in order."""
-    return sorted(set(tables.read(store, "runs").table["suite"].to_pylist()))
+    """The suites that have a file in the table `runs`, in order."""
+    paths = (tables_path(store) / "runs").glob("suite=*/[!.]*.parquet")
+    return sorted({path.parent.name.removeprefix("suite=") for path in paths})
 
 
 def newest(store: Path, name: str) -> str:

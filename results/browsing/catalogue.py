@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import pyarrow.compute as pc
+from typing import Any, TypeVar, cast
 
 from results import stored, tables
+from results.browsing.entries import LISTED, Entry, Listed, SuiteEntry, by_failure, directory_entry, listed
 from results.comparison import Comparison, from_json
 from results.layout import tables_path
 from results.lines import StoreError
@@ -26,53 +24,19 @@ from results.store import runs as run_directories
 from results.suites import SuiteResult, read_suite, series, suite_names
 from results.trend import Trend, read_trend
 
-NOT_CHECKED = "not checked"
-ORDER = {"invalid": 0, "unknown": 1, NOT_CHECKED: 2, "valid": 3}
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A run in a list."""
-
-    suite: str
-    """The first suite it is stored in; empty without one."""
-    run: str
-    has_directory: bool
-    spec: str
-    seed: str
-    validity: str
-    """A verdict, or NOT_CHECKED."""
-    started: str
-    version: str
-    told: str
-    """The first thing wrong with it, in a line; empty when nothing is."""
-
-    def fits(self, words: Iterable[str]) -> bool:
-        """Whether each of the words, in small letters, is somewhere in it."""
-        text = " ".join(
-            (self.suite, self.run, self.spec, f"seed {self.seed}", self.validity, self.version, self.told)
-        ).lower()
-        return all(word in text for word in words)
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteEntry:
-    """A suite in a list."""
-
-    name: str
-    validities: tuple[str, ...]
-    started: str
-    """When its first run was."""
-    versions: tuple[str, ...]
+_T = TypeVar("_T")
 
 
 class Catalogue:
-    """One store and one directory of comparisons. What is told is what is there at that moment."""
+    """One store and one directory of comparisons. What is told is what is there at that moment.
+
+    What takes long to work out from the tables is kept until a file of theirs is added, changed or removed.
+    """
 
     def __init__(self, store: Path, comparisons: Path) -> None:
         self.store = store
         self._comparisons = comparisons
-        self._trends: dict[str, tuple[list[tuple[str, int]], Trend]] = {}
+        self._worked_out: dict[str, tuple[list[tuple[str, int]], Any]] = {}
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 
@@ -81,36 +45,33 @@ class Catalogue:
         in_tables = self.stored_runs()
         suite_of = {entry.run: entry.suite for entry in reversed(in_tables)}
         paths = run_directories(self.store)
-        directories = [_directory_entry(path, suite_of.get(path.name, "")) for path in paths]
+        directories = [directory_entry(path, suite_of.get(path.name, "")) for path in paths]
         names = {path.name for path in paths}
         return by_failure([*directories, *(entry for entry in in_tables if entry.run not in names)])
 
     def stored_runs(self) -> list[Entry]:
         """The runs of the tables, in their order."""
-        verdicts = tables.read(self.store, "verdicts").table
-        findings = _first_findings(verdicts.filter(pc.not_equal(verdicts["validity"], "valid")).to_pylist())
-        rows = tables.read(self.store, "runs").table.to_pylist()
-        return [_stored_entry(row, findings.get((row["suite"], row["run"]), "")) for row in rows]
+        return self._listed().entries
 
     def suites(self) -> list[SuiteEntry]:
         """Every suite, the newest first."""
-        rows: dict[str, list[dict[str, Any]]] = {}
-        for row in tables.read(self.store, "runs").table.to_pylist():
-            rows.setdefault(row["suite"], []).append(row)
+        by_suite: dict[str, list[Entry]] = {}
+        for entry in self.stored_runs():
+            by_suite.setdefault(entry.suite, []).append(entry)
         found = [
             SuiteEntry(
                 name,
-                tuple(row["validity"] or NOT_CHECKED for row in of_suite),
-                min(row["started"] for row in of_suite),
-                tuple(sorted({row["version"] for row in of_suite})),
+                tuple(entry.validity for entry in entries),
+                min(entry.started for entry in entries),
+                tuple(sorted({entry.version for entry in entries})),
             )
-            for name, of_suite in rows.items()
+            for name, entries in by_suite.items()
         ]
         return sorted(found, key=lambda suite: (suite.started, suite.name), reverse=True)
 
     def faults(self) -> list[tables.Fault]:
         """The files that had to be left out of what lists are made from; `faultline store verify` reads all others."""
-        return [fault for name in ("runs", "verdicts") for fault in tables.read(self.store, name).faults]
+        return list(self._listed().faults)
 
     def trends(self) -> list[str]:
         """The names that suites of several nights share, in order."""
@@ -119,6 +80,17 @@ class Catalogue:
     def comparisons(self) -> list[str]:
         """The names of the comparisons, in order."""
         return sorted(path.stem for path in _regular(self._comparisons) if path.suffix == ".json")
+
+    def _listed(self) -> Listed:
+        return self._once("listed", lambda: listed(self.store))
+
+    def _once(self, what: str, work_out: Callable[[], _T]) -> _T:
+        paths = [path for name in LISTED for path in tables_path(self.store).glob(f"{name}/*/*.parquet")]
+        now = sorted((str(path), path.lstat().st_mtime_ns) for path in paths)
+        known = self._worked_out.get(what)
+        if known is None or known[0] != now:
+            known = self._worked_out[what] = (now, work_out())
+        return cast(_T, known[1])
 
     # ---- one of them ----------------------------------------------------------------------------------------------
 
@@ -154,11 +126,7 @@ class Catalogue:
         """All suites of this name; None when none is stored. Worked out anew only when the store has changed."""
         if name not in self.trends():
             return None
-        now = [(str(path), path.stat().st_mtime_ns) for path in sorted(tables_path(self.store).glob("runs/*/*"))]
-        known = self._trends.get(name)
-        if known is None or known[0] != now:
-            known = self._trends[name] = (now, read_trend(self.store, name))
-        return known[1]
+        return self._once(f"trend {name}", lambda: read_trend(self.store, name))
 
     def comparison(self, name: str) -> Comparison | None:
         """The comparison, worked out anew from its runs; None without one. StoreError when it is damaged."""
@@ -166,12 +134,6 @@ class Catalogue:
             if path.suffix == ".json" and path.stem == name:
                 return _comparison(path)
         return None
-
-
-def by_failure(entries: Iterable[Entry]) -> list[Entry]:
-    """Failures first, the newest first among equals."""
-    newest = sorted(entries, key=lambda entry: (entry.started, entry.run), reverse=True)
-    return sorted(newest, key=lambda entry: ORDER[entry.validity])
 
 
 def look_through(run: Path) -> None:
@@ -228,74 +190,3 @@ def _comparison(path: Path) -> Comparison:
         raise StoreError.of("read", path, error) from error
     except ValueError as error:
         raise StoreError(f"{path.name} is not a comparison that can be read: {error}") from error
-
-
-def _directory_entry(path: Path, suite: str) -> Entry:
-    """From the small files alone, which are a stranger's and may hold anything."""
-    status, verdict = _object(path / "status.json"), _object(path / "verdict.json")
-    state = str(status.get("state", "unknown"))
-    validity = str(verdict.get("validity", NOT_CHECKED))
-    told = _first_finding(verdict.get("checks"))
-    if state != "finished":
-        told = f"{state}: {status.get('message') or status.get('stage') or ''}".rstrip(": ")
-    return Entry(
-        suite=suite,
-        run=path.name,
-        has_directory=True,
-        spec=str(status.get("name", "")),
-        seed=str(status.get("seed", "")),
-        validity=validity if validity in ORDER else "unknown",
-        started=str(status.get("started", "")),
-        version=str(status.get("version", "")),
-        told=told,
-    )
-
-
-def _stored_entry(row: Mapping[str, Any], told: str) -> Entry:
-    return Entry(
-        suite=row["suite"],
-        run=row["run"],
-        has_directory=False,
-        spec=row["name"],
-        seed=str(row["seed"]),
-        validity=row["validity"] if row["validity"] in ORDER else NOT_CHECKED,
-        started=row["started"],
-        version=row["version"],
-        told=told if row["state"] == "finished" else row["state"],
-    )
-
-
-def _first_findings(verdicts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    found: dict[tuple[str, str], str] = {}
-    for row in sorted(verdicts, key=lambda row: ORDER.get(row["validity"], 1)):
-        if (row["suite"], row["run"]) in found:
-            continue
-        try:
-            findings = json.loads(row["findings"])
-        except ValueError:
-            findings = []
-        found[row["suite"], row["run"]] = _first_finding([{**row, "findings": findings}])
-    return found
-
-
-def _first_finding(checks: object) -> str:
-    """`loss: lost-append` of the worst check that is not valid; whatever does not look like a check is passed over."""
-    known = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
-    wrong = [check for check in known if check.get("validity") in ("invalid", "unknown")]
-    for check in sorted(wrong, key=lambda check: ORDER[check["validity"]]):
-        findings = check.get("findings")
-        first = findings[0] if isinstance(findings, list) and findings else {}
-        kind = first.get("kind", "") if isinstance(first, dict) else ""
-        return f"{check.get('checker', '')}: {kind}".rstrip(": ")
-    return ""
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """The JSON object in a plain file; an empty one when there is none to be had."""
-    if path.is_symlink() or not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

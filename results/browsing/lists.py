@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import quote
 
 from results import page
-from results.browsing.catalogue import ORDER, Entry, SuiteEntry
+from results.browsing.entries import ORDER, Entry, SuiteEntry
 from results.stored import tally
 from results.tables import Fault
 
