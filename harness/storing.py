@@ -87,6 +87,9 @@ def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
             continue
         files = sum(1 for _ in stored.remove(store, found))
         print(f"removed {what}: {files} files")
+        home = store / "suites" / found.suite
+        if not found.run and home.is_dir():
+            print(f"its plan, its summary and the run directories that it kept stay in {home}")
     return FINE
 
 

@@ -17,6 +17,7 @@ from results.lines import StoreError
 from results.report import write_report
 from results.rundir import RunDirectory
 from tests.results.conftest import make_run
+from tests.results.nights import make_night
 
 INVALID = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
 
@@ -95,6 +96,17 @@ def test_a_removed_suite_leaves_nothing_and_says_what_went(
     assert not list(tables_path(store).glob("*/suite=weekly"))
     assert tables.verify(store) == (len(SCHEMAS), ())
     assert ended.path.is_dir()
+
+
+def test_what_a_removed_suite_kept_beside_the_tables_stays_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = make_night(tmp_path, 0, seeds=2)
+    assert main(["store", "rm", suite, "--store", str(tmp_path)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith(f"removed suite {suite} with 4 runs: ")
+    assert told[1].endswith(f"stay in {tmp_path / 'suites' / suite}")
+    assert (tmp_path / "suites" / suite / "suite.json").exists()
 
 
 def test_a_dry_run_removes_nothing(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
