@@ -66,8 +66,8 @@ def shown_trend(trend: Trend) -> Iterator[Table | str]:
         yield table
     for flag in trend.flags:
         yield f"{'worse' if flag.worse else 'better'} since {flag.since}: {flag.sentence()}"
-    if not trend.flags:
-        yield "no change beyond chance"
+    yield from trend.silent
+    yield trend.sentence()
 
 
 def _cell(trend: Trend, cell: str, night: Night, number: int) -> str:

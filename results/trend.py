@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from results.changes import Change, Mask, Matrix, change_points
+from results.changes import UNITS_MIN, Change, Mask, Matrix, change_points
 from results.lines import StoreError
 from results.statistics import Interval
 from results.suites import MEASURES, Measure, SuiteResult, SuiteRun, read_suite, series, suite_names
@@ -75,6 +75,15 @@ class Trend:
     cells: tuple[tuple[str, tuple[Night, ...]], ...]
     flags: tuple[Flag, ...]
     """The latest first, what went the wrong way first within a night."""
+    silent: tuple[str, ...] = ()
+    """Cells of which nothing can be told yet, each with the reason."""
+
+    def sentence(self) -> str:
+        """What came of looking for changes."""
+        if self.flags:
+            changes = "1 change" if len(self.flags) == 1 else f"{len(self.flags)} changes"
+            return f"{changes}, {sum(flag.worse for flag in self.flags)} for the worse"
+        return "nothing to compare yet" if len(self.silent) == len(self.cells) else "no change beyond chance"
 
     def flags_at(self, cell: str, suite: str) -> list[Flag]:
         """Of this cell, with this suite the first after it."""
@@ -101,7 +110,17 @@ def trend(name: str, suites: Sequence[SuiteResult], *, seed: int = 0) -> Trend:
     flags = [flag for cell in cells for flag in _flags(cell, nights[cell], level, seed)]
     order = {suite.name: number for number, suite in enumerate(ordered)}
     flags.sort(key=lambda flag: (-order[flag.since], not flag.worse, flag.cell, flag.measure.name))
-    return Trend(name, tuple(ordered), tuple(nights.items()), tuple(flags))
+    silent = tuple(f"{cell}: {why}" for cell in cells if (why := _why_silent(nights[cell])))
+    return Trend(name, tuple(ordered), tuple(nights.items()), tuple(flags), silent)
+
+
+def _why_silent(nights: Sequence[Night]) -> str:
+    if len(nights) < 2:
+        return "there is one night of it"
+    seeds = len({run.seed for night in nights for run in night.runs})
+    if seeds < UNITS_MIN:
+        return f"{seeds} seeds are too few to tell a change from chance; it takes {UNITS_MIN}"
+    return ""
 
 
 def _night(suite: SuiteResult, cell: str) -> Night:

@@ -48,11 +48,12 @@ def body(trend: Trend, link: SuiteLink) -> str:
 
 def _header(trend: Trend) -> str:
     worse = sum(flag.worse for flag in trend.flags)
-    nights, changes = page.counted(len(trend.suites), "suite"), page.counted(len(trend.flags), "change")
-    words = f"{nights}, {page.counted(len(trend.cells), 'cell')}: "
-    words += f"{changes}, {worse} for the worse." if trend.flags else "no change beyond chance."
-    kind = "invalid" if worse else "valid"
-    return f'<header class="{kind}"><h1>{escape(trend.name)} over time</h1><p>{escape(words)}</p></header>'
+    nights, cells = page.counted(len(trend.suites), "suite"), page.counted(len(trend.cells), "cell")
+    kind = "invalid" if worse else "" if trend.silent else "valid"
+    return (
+        f'<header class="{kind}"><h1>{escape(trend.name)} over time</h1>'
+        f"<p>{escape(f'{nights}, {cells}: {trend.sentence()}.')}</p>{page.bullets(trend.silent)}</header>"
+    )
 
 
 def _changes(flags: Iterable[Flag], link: SuiteLink) -> str:

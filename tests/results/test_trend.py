@@ -91,6 +91,18 @@ def test_the_command_prints_every_night_and_what_changed_and_writes_the_page(
     assert capsys.readouterr().out == told
 
 
+def test_of_one_night_or_of_few_seeds_it_is_said_that_nothing_can_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_night(tmp_path, 0)
+    assert main(["trend", "nightly", "--store", str(tmp_path)]) == 0
+    assert "groups: there is one night of it\nnothing to compare yet\n" in capsys.readouterr().out
+    make_nights(tmp_path / "few", less_available, nights=2, seeds=5)
+    found = read_trend(tmp_path / "few", "nightly")
+    assert found.silent[0] == "append: 5 seeds are too few to tell a change from chance; it takes 20"
+    assert found.sentence() == "nothing to compare yet"
+
+
 def test_a_seed_below_zero_is_bad_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trend", "nightly", "--store", str(tmp_path), "--seed", "-1"]) == 64
     assert capsys.readouterr().err == "faultline trend: --seed: -1 is below 0\n"
