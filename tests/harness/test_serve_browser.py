@@ -14,7 +14,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from checkers.verdict import Finding, Validity, Verdict
 from harness.serve import Server
@@ -31,6 +31,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 SCRIPT = "</script><script>document.title='owned'</script>"
 WIDE, NARROW = 1180, 360
+PATIENCE_MS = 120_000
+"""On a busy machine a page takes what it takes."""
+expect.set_options(timeout=PATIENCE_MS)
 Open = Callable[..., Page]
 
 
@@ -100,6 +103,7 @@ def visit(server: Server, browser: Browser) -> Iterator[Open]:
         context = browser.new_context(viewport={"width": width, "height": 800})
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda said: tell(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: tell(str(error)))
         page.on("dialog", lambda dialog: tell(f"dialog {dialog.message}"))
@@ -160,6 +164,7 @@ def test_nothing_a_run_is_called_or_holds_runs_as_a_script(visit: Open, store: P
 def test_a_script_that_gets_into_a_page_is_not_run_by_the_browser(server: Server, browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(server.url)
     refused: list[str] = []
     page.on("console", lambda said: refused.append(said.text))
@@ -192,7 +197,7 @@ def test_from_the_first_page_to_a_diverged_log_and_back_by_keyboard_alone(visit:
     page.keyboard.press("Tab")
     assert focused(page) == "To the content"
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "content"
+    expect(page.locator("#content")).to_be_focused()
     tab_to(page, bad)
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/runs/{bad}")
@@ -204,7 +209,7 @@ def test_from_the_first_page_to_a_diverged_log_and_back_by_keyboard_alone(visit:
     page.wait_for_url(f"**/runs/{bad}")
     tab_to(page, "The complete spec")
     page.keyboard.press("Enter")
-    assert page.locator("details[open]").get_by_text("min.insync.replicas: 2").is_visible()
+    expect(page.locator("details[open]").get_by_text("min.insync.replicas: 2")).to_be_visible()
 
 
 def test_runs_are_found_by_typing(visit: Open, store: Path) -> None:
@@ -212,25 +217,27 @@ def test_runs_are_found_by_typing(visit: Open, store: Path) -> None:
     page.get_by_label("Find runs").press_sequentially("acknowledged-loss")
     page.keyboard.press("Enter")
     page.wait_for_url("**/runs?find=acknowledged-loss")
-    assert page.locator("tbody tr").count() == 1
+    expect(page.locator("tbody tr")).to_have_count(1)
     assert page.get_by_label("Find runs").input_value() == "acknowledged-loss"
 
 
 def test_a_number_of_a_suite_leads_to_the_runs_behind_it_and_from_there_to_a_run(visit: Open) -> None:
     page = visit(f"/suites/{suite_name(0)}")
-    everything = page.locator("#runs tbody tr").count()
-    page.locator("table.cells tbody tr").first.get_by_role("link").nth(1).click()
     rows = page.locator("#runs tbody tr:visible")
-    assert 0 < rows.count() < everything
-    told = page.locator("#runs .narrowed").inner_text()
-    assert told.startswith(f"{rows.count()} of {everything} runs: append, not valid.")
+    everything = rows.count()
+    number = page.locator("table.cells tbody tr").first.get_by_role("link").nth(1)
+    bad = int(number.inner_text())
+    number.click()
+    expect(page.locator("#runs .narrowed")).to_contain_text(f"{bad} of {everything} runs: append, not valid.")
+    expect(rows).to_have_count(bad)
     assert all("invalid" in text for text in rows.all_inner_texts())
     page.get_by_role("link", name="Show all").click()
-    assert page.locator("#runs tbody tr:visible").count() == everything
+    expect(rows).to_have_count(everything)
     page.goto(f"{page.url.partition('#')[0]}#runs?cell=groups&by=available&first=low")
-    shares = [float(text.split()[0]) for text in page.locator("#runs tr:visible [data-by=available]").all_inner_texts()]
-    assert len(shares) == 20
-    assert shares == sorted(shares)
+    shares = page.locator("#runs tr:visible [data-by=available]")
+    expect(shares).to_have_count(20)
+    told = [float(text.split()[0]) for text in shares.all_inner_texts()]
+    assert told == sorted(told)
     page.locator("#runs tbody tr:visible a").first.click()
     page.wait_for_url("**/groups-seed*")
 
