@@ -9,7 +9,7 @@ latency; and against the reference cell the difference, run by run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -103,6 +103,7 @@ def from_json(name: str, values: Any) -> Comparison:
                 int(run["seed"]),
                 str(run["validity"]),
                 {str(figure): float(value) for figure, value in run["figures"].items()},
+                str(run.get("kept", "")),
             )
             for run in values["runs"]
         ]
@@ -160,8 +161,12 @@ def render(comparison: Comparison) -> str:
     return page.frame(f"{comparison.name} · Faultline", body(comparison))
 
 
-def body(comparison: Comparison) -> str:
-    """The page's sections."""
+def _report(run: Run) -> str:
+    return f"{run.kept}/report.html" if run.kept else ""
+
+
+def body(comparison: Comparison, link: Callable[[Run], str] = _report) -> str:
+    """The page's sections; `link` tells the address of a run's page, empty where it has none."""
     sentences = "".join(f"<p>{escape(line)}.</p>" for line in comparison.sentences())
     head = f"<header><h1>{escape(comparison.name)}</h1>{sentences}</header>"
     picture = page.plot(
@@ -172,7 +177,7 @@ def body(comparison: Comparison) -> str:
             head,
             page.section("Availability against loss", picture),
             page.section("Settings", _table(comparison)),
-            page.section("Runs", _runs(comparison)),
+            page.section("Runs", _runs(comparison, link)),
         )
     )
 
@@ -239,11 +244,11 @@ def _table(comparison: Comparison) -> str:
     return page.table(heads, rows)
 
 
-def _runs(comparison: Comparison) -> str:
+def _runs(comparison: Comparison, link: Callable[[Run], str]) -> str:
     wanted = sorted(comparison.runs, key=lambda run: (-run.figures.get("lost", 0), run.cell, run.seed))
     rows = []
     for run in wanted:
-        where = f'<a href="{escape(run.kept)}/report.html">report</a>' if run.kept else ""
+        where = page.link("report", link(run)) if link(run) else ""
         words = (run.cell, str(run.seed), run.validity, *(f"{run.figures.get(name, 0):,.0f}" for name in _COUNTS))
         rows.append("<tr>" + "".join(f"<td>{escape(word)}</td>" for word in words) + f"<td>{where}</td></tr>")
     return page.folded(

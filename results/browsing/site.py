@@ -102,7 +102,7 @@ class Site:
                 return "Comparisons", lists.comparison_list(self._catalogue.comparisons())
             case ("comparisons", name):
                 found = self._catalogue.comparison(name)
-                return None if found is None else (name, comparison.body(found))
+                return None if found is None else (name, comparison.body(found, _in_suite))
             case ("assets", name) if name in page.ASSETS:
                 return Answer(200, _TYPES[Path(name).suffix], page.asset(name).encode(), keep=True)
         return None
@@ -152,6 +152,14 @@ class Site:
         )
         steps = ("suites", suite, name)
         return _replicas(subject, steps) if rest else (name, report.body(subject, _beside(subject, steps, [])))
+
+
+def _in_suite(run: comparison.Run) -> str:
+    """The page of a compared run that its suite kept; other paths that a file may name are no addresses here."""
+    match Path(run.kept).parts:
+        case (*_, "suites", suite, "runs", name):
+            return lists.address("suites", suite, name)
+    return ""
 
 
 _FROM_SPEC = (("Save the complete spec, below, as spec.yaml, and run it again:", "faultline run spec.yaml"),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -175,12 +176,17 @@ def test_a_stored_run_is_shown_from_the_tables_alone(site: Site, store: Path) ->
 
 def test_a_comparison_is_worked_out_anew_from_its_runs(site: Site, tmp_path: Path) -> None:
     figures = {"acknowledged": 90.0, "planned": 100.0, "main_s": 1.0, "lost": 0.0}
-    made = compare("acks", "all", [Run(cell, seed, "valid", figures) for cell in ("all", "one") for seed in (1, 2)])
+    kept = ["", "/elsewhere/suites/acks-1/runs/<all>", "javascript:alert(1)", "/etc"]
+    runs = [Run(cell, seed, "valid", figures) for cell in ("all", "one") for seed in (1, 2)]
+    made = compare("acks", "all", [replace(run, kept=path) for run, path in zip(runs, kept, strict=True)])
     told = made.to_json()
     told["sentences"] = ["a lie"]
     (tmp_path / "comparisons").mkdir()
     (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(told))
-    assert "all keeps 90.0% of writes available" in show(site, "/comparisons/acks").text
+    page = show(site, "/comparisons/acks")
+    assert "all keeps 90.0% of writes available" in page.text
+    assert [link for link in page.links() if link.startswith("/suites/")] == ["/suites/acks-1/%3Call%3E"]
+    assert not [link for link in page.links() if "javascript" in link or "etc" in link]
     (tmp_path / "comparisons" / "acks.json").write_text('{"runs": [1], "reference": {}}')
     assert site.answer("/comparisons/acks").status == 500
 
