@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from checkers.evidence import RunEvidence
 from checkers.judging import undecided
 from checkers.verdict import Validity, Verdict
-from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Columns, Int64, of_records
+from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Int64, numbers
 
 NAME = "availability"
 
@@ -31,46 +31,56 @@ _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def check(evidence: RunEvidence) -> Verdict:
-    """The whole run."""
-    history = of_records(evidence.history.filter(pc.field("phase") == "main"))
-    if not history.num_rows:
+    """The whole run. Of the history it looks at kind, phase, outcome, the times, topic and partition."""
+    main = _Main(evidence.history)
+    if not len(main.kind):
         return undecided(NAME, "no operation was recorded")
-    columns = Columns.from_table(history)
     figures: dict[str, float] = {}
-    appends = columns.kind == APPEND
+    appends = main.kind == APPEND
     figures["appends"] = float(appends.sum())
     for code, name in enumerate(OUTCOMES):
-        figures[name] = float((appends & (columns.outcome == code)).sum())
+        figures[name] = float((appends & (main.outcome == code)).sum())
     if figures["appends"]:
         figures["acks_share"] = figures["ok"] / figures["appends"]
     figures["unavailable_seconds_longest"] = max(
-        (_longest(columns, np.flatnonzero(rows & appends)) for rows in _by_partition(history)),
+        (_longest(main, np.flatnonzero(appends & (main.place == place))) for place in np.unique(main.place)),
         default=0.0,
     )
     for code, kind in enumerate(KINDS):
-        told = (columns.kind == code) & (columns.outcome == OK) & (columns.completed_ns != NEVER)
-        latency_ms = (columns.completed_ns[told] - columns.invoked_ns[told]) / 1e6
+        told = (main.kind == code) & (main.outcome == OK) & (main.completed_ns != NEVER)
+        latency_ms = (main.completed_ns[told] - main.invoked_ns[told]) / 1e6
         if len(latency_ms):
-            for name, quantile in _QUANTILES.items():
-                figures[f"{kind}_ms_{name}"] = round(float(np.quantile(latency_ms, quantile)), 6)
+            values = np.quantile(latency_ms, list(_QUANTILES.values()))
+            for name, value in zip(_QUANTILES, values, strict=True):
+                figures[f"{kind}_ms_{name}"] = round(float(value), 6)
     return Verdict(NAME, Validity.VALID, figures=figures)
 
 
-def _by_partition(history: pa.Table) -> list[np.typing.NDArray[np.bool_]]:
-    topics = pc.dictionary_encode(history.column("topic").combine_chunks()).indices.to_numpy()
-    numbers = history.column("partition").to_numpy()
-    keys = np.stack([topics, numbers], axis=1)
-    return [(keys == key).all(axis=1) for key in np.unique(keys, axis=0)]
+class _Main:
+    """The operations on records in the main phase, one entry each in every array."""
+
+    def __init__(self, history: pa.Table) -> None:
+        phase, kind = (history.column(name) for name in ("phase", "kind"))
+        kinds = pc.fill_null(pc.index_in(kind, value_set=pa.array(KINDS)), -1).to_numpy()
+        wanted = pc.equal(phase, "main").to_numpy() & (kinds >= 0)
+        outcomes = pc.fill_null(pc.index_in(history.column("outcome"), value_set=pa.array(OUTCOMES)), -1).to_numpy()
+        topics = history.column("topic")
+        topic = pc.index_in(topics, value_set=pc.unique(topics)).to_numpy().astype(np.int64)
+        self.kind, self.outcome = kinds[wanted], outcomes[wanted]
+        self.invoked_ns = numbers(history.column("invoked_ns"), NEVER)[wanted]
+        self.completed_ns = numbers(history.column("completed_ns"), NEVER)[wanted]
+        self.place = ((topic << 32) + numbers(history.column("partition"), -1))[wanted]
+        """A number for each partition of each topic."""
 
 
-def _longest(columns: Columns, appends: Int64) -> float:
+def _longest(main: _Main, appends: Int64) -> float:
     """Seconds; see the module's docstring."""
     if not len(appends):
         return 0.0
-    invoked = np.sort(columns.invoked_ns[appends])
-    told = appends[(columns.outcome[appends] == OK) & (columns.completed_ns[appends] != NEVER)]
-    answered = np.sort(columns.completed_ns[told])
-    completed = columns.completed_ns[appends]
+    invoked = np.sort(main.invoked_ns[appends])
+    told = appends[(main.outcome[appends] == OK) & (main.completed_ns[appends] != NEVER)]
+    answered = np.sort(main.completed_ns[told])
+    completed = main.completed_ns[appends]
     end = max(int(invoked[-1]), int(completed[completed != NEVER].max(initial=0)))
     begins = np.concatenate([[invoked[0]], answered])
     ends = np.concatenate([answered, [end]])

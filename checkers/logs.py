@@ -59,19 +59,21 @@ class Log:
         return self.records[low:high]
 
 
-def check(evidence: RunEvidence) -> Verdict:
-    """Every partition of which a replica was found."""
+def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
+    """Every partition of which a replica was found. The logs were collected at `collected_ns`, else when the last
+    operation completed."""
     special, rule = allowances(evidence), usual(evidence)
     ends = evidence.replica_ends
     keys = ends.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
-    last_ns = pc.max(evidence.history.column("completed_ns")).as_py() or 0
+    if collected_ns is None:
+        collected_ns = pc.max(evidence.history.column("completed_ns")).as_py() or 0
     verdicts = [
         check_partition(
             of_partition(evidence.replicas, key["topic"], key["partition"]),
             of_partition(ends, key["topic"], key["partition"]),
             replicas_expected=evidence.settings.replication_factor,
             recovered=bool(evidence.recovery.get("recovered")),
-            collected_ns=last_ns,
+            collected_ns=collected_ns,
             allowance=special.get((key["topic"], key["partition"]), rule),
         )
         for key in keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist()

@@ -2,17 +2,23 @@
 
 Each is called by itself: one that crashes says `unknown` with the error, and the others are not disturbed. The verdict
 on the run is the worst of all (`checkers.verdict.worst`).
+
+The checkers in PARTITIONED judge each partition by itself and put the verdicts together. So they may as well be asked
+of one partition at a time (`check_partition`), wherever it is stored, and their verdicts put together later (`whole`):
+the outcome is the same to the letter.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from checkers import availability, faults, groups, linearizability, liveness, logs, loss, protocol, reads
-from checkers.evidence import RunEvidence
-from checkers.judging import undecided
+from checkers import availability, faults, groups, linearizability, liveness, logs, loss, processes, protocol, reads
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.judging import together, undecided
 from checkers.verdict import Verdict
+from workloads.columns import partitions
 
 Checker = Callable[[RunEvidence], Verdict]
 
@@ -26,20 +32,60 @@ CHECKERS: Mapping[str, Checker] = {
     liveness.NAME: liveness.check,
     faults.NAME: faults.check,
     availability.NAME: availability.check,
+    processes.NAME: processes.check,
 }
 """In the order in which their verdicts are shown."""
+
+PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, logs.NAME)
+CRASHED = "crashed"
 
 
 def check(evidence: RunEvidence, checkers: Mapping[str, Checker] = CHECKERS) -> list[Verdict]:
     """One verdict a checker, in order. `protocol` is left out where the system offers no trace with one clock, and
     `groups` where no consumers form one: what is not offered is not looked at, and should not keep every run of that
     system or workload from being valid."""
+    return [guarded(name, checker, evidence) for name, checker in offered(evidence.settings, checkers).items()]
+
+
+def offered(settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS) -> Mapping[str, Checker]:
+    """The checkers that there is something to look at for, in order."""
     looked_at = {
-        protocol.NAME: evidence.settings.trace_has_one_clock,
-        groups.NAME: evidence.settings.groups,
+        protocol.NAME: settings.trace_has_one_clock,
+        groups.NAME: settings.groups,
     }
-    offered = {name: checker for name, checker in checkers.items() if looked_at.get(name, True)}
-    return [guarded(name, checker, evidence) for name, checker in offered.items()]
+    return {name: checker for name, checker in checkers.items() if looked_at.get(name, True)}
+
+
+def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
+    """What the checkers in PARTITIONED say of one partition; those that have nothing to look at say nothing.
+
+    `evidence` is the run's, with history, replicas and replica ends of this partition alone; of the trace there must be
+    its events and every `log_recovered`. `collected_ns` is when the last operation of the whole run completed.
+    """
+    told: dict[str, Checker] = {}
+    if next(partitions(evidence.history), None) is not None:
+        told |= {name: CHECKERS[name] for name in PARTITIONED if name != logs.NAME}
+    if evidence.replica_ends.num_rows:
+        told[logs.NAME] = partial(logs.check, collected_ns=collected_ns)
+    return [guarded(name, checker, evidence) for name, checker in told.items()]
+
+
+def whole(settings: CheckSettings, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """One verdict a checker, as `check` gives them. `verdicts` are those of `check_partition`, by topic and partition,
+    and of every other checker on the whole run."""
+    told = []
+    for name, checker in offered(settings).items():
+        mine = [verdict for verdict in verdicts if verdict.checker == name]
+        crashed = [verdict for verdict in mine if any(finding.kind == CRASHED for finding in verdict.findings)]
+        if name not in PARTITIONED:
+            told += mine
+        elif crashed:
+            told.append(crashed[0])
+        elif mine:
+            told.append(together(name, mine, ""))
+        else:
+            told.append(checker(RunEvidence(settings=settings)))
+    return told
 
 
 def guarded(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
@@ -50,5 +96,5 @@ def guarded(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
         return undecided(
-            name, f"the checker crashed: {type(error).__name__}: {error}", f"at {where} in {place.name}", kind="crashed"
+            name, f"the checker crashed: {type(error).__name__}: {error}", f"at {where} in {place.name}", kind=CRASHED
         )

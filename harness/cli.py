@@ -172,8 +172,11 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     rm = commands.add_parser("rm", help="remove suites or runs from the tables; run directories stay")
     rm.add_argument("names", nargs="+", metavar="SUITE|RUN", help="an exact name, or SUITE/RUN")
     rm.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    check = commands.add_parser("check", help="judge every stored run again, on Spark")
+    check.add_argument("suite", nargs="?", default="", metavar="SUITE", help="only the runs of this one (all)")
+    check.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
     verify = commands.add_parser("verify", help="read every file, and name those that are not as they should be")
-    named = {"add": add, "ls": ls, "show": show, "export": export, "rm": rm, "verify": verify}
+    named = {"add": add, "ls": ls, "show": show, "export": export, "rm": rm, "check": check, "verify": verify}
     for name, command in named.items():
         _add_store(command)
         command.set_defaults(command=_store, action=name)
@@ -420,10 +423,16 @@ def _images(options: argparse.Namespace) -> int:
 def _store(options: argparse.Namespace) -> int:
     from harness import storing
     from results.lines import StoreError
+    from results.spark import SparkUnavailable, session
     from results.store import store_path
 
     store = store_path(options.store)
     try:
+        if options.action == "check":
+            from harness import rechecking
+
+            with session("faultline store check", master=options.master) as spark:
+                return rechecking.check(_console(), spark, store.absolute(), options.suite)
         if options.action == "add":
             return storing.add(store, options.suite, options.directories)
         if options.action == "show":
@@ -433,7 +442,7 @@ def _store(options: argparse.Namespace) -> int:
         if options.action == "rm":
             return storing.rm(store, options.names, dry_run=options.dry_run)
         return storing.ls(store) if options.action == "ls" else storing.verify(store)
-    except StoreError as error:
+    except (StoreError, SparkUnavailable) as error:
         print(error, file=sys.stderr)
         return NOT_CARRIED_OUT
 
@@ -459,9 +468,11 @@ def _suite(options: argparse.Namespace) -> int:
         with suite.locked(begun), session(f"faultline suite {begun.name}", master=options.master) as spark:
             with suite_report.LiveSuite(_console(stderr=True), begun) as live:
                 runs = suite.carry_out(begun, spark, live)
-            for path in suite_report.save(begun, runs, options.json, options.junit):
+            figures = suite.summed_up(begun, spark)
+            for path in suite_report.save(begun, runs, figures, options.json, options.junit):
                 console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        console.print(suite_report.table(runs))
+        console.print(suite_report.table(figures.cells))
+        console.print(suite_report.covered(figures), soft_wrap=True, highlight=False)
     except (SpecError, suite.CannotResume) as error:
         raise Usage(f"faultline suite: {error}") from None
     except KeyboardInterrupt:

@@ -1,16 +1,9 @@
-"""From what a run left to its verdicts: every checker, and what only the runner saw.
-
-The one judgement that is the runner's own is `processes`: a node whose process ended by itself crashed, and a crash is
-a finding even where no promise about the log was broken by it.
-"""
+"""From what a run left to its verdicts, kept in its directory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from checkers.evidence import RunEvidence
-from checkers.verdict import Finding, Validity, Verdict
+from checkers.verdict import Verdict
 from results.rundir import RunDirectory
 
 
@@ -19,7 +12,7 @@ def judge(evidence: RunEvidence) -> list[Verdict]:
     # Imported here: checkers bring numpy and Arrow, which `faultline --help` need not wait for.
     from checkers.suite import check
 
-    return [*check(evidence), processes(evidence.recovery)]
+    return check(evidence)
 
 
 def judge_and_keep(evidence: RunEvidence, directory: RunDirectory) -> list[Verdict]:
@@ -32,28 +25,3 @@ def judge_and_keep(evidence: RunEvidence, directory: RunDirectory) -> list[Verdi
     directory.write_lost(lost_records(evidence) if lost else LOST.empty_table())
     directory.write_verdict(verdicts)
     return verdicts
-
-
-def processes(recovery: Mapping[str, Any]) -> Verdict:
-    """Whether every process ended only when it was told to; `unknown` when the run ended before that was noted."""
-    if "crashes" not in recovery:
-        note = Finding("unfinished", ("the run ended before its processes were accounted for",))
-        return Verdict("processes", Validity.UNKNOWN, (note,))
-    crashes = recovery["crashes"]
-    findings = tuple(
-        Finding(
-            kind="process-crashed",
-            lines=(f"{crash['node']} ended by itself at {crash['time_ns'] / 1e9:.3f} s", *_last_line(crash["error"])),
-            time_ns=crash["time_ns"],
-        )
-        for crash in crashes[:12]
-    )
-    return Verdict(
-        "processes", Validity.INVALID if crashes else Validity.VALID, findings, {"crashes": float(len(crashes))}
-    )
-
-
-def _last_line(error: str) -> tuple[str, ...]:
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    where = [line for line in lines if line.startswith("File ")]
-    return tuple(line for line in (lines[-1:] + where[-1:]) if line)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyarrow import Table
     from pyspark.sql import SparkSession
 
+    from results.summary import Summary
+
 BATCH: Final = 64
 """Runs that are put into the tables together."""
 RUNS_PER_TASK: Final = 1
@@ -172,6 +174,17 @@ def carry_out(suite: Begun, spark: SparkSession, tell: Callable[[Ended], None]) 
             shutil.rmtree(suite.path / "work", ignore_errors=True)
         work.raise_what_went_wrong()
     return [found[job.run] for job in jobs]
+
+
+def summed_up(suite: Begun, spark: SparkSession) -> Summary:
+    """Figures and coverage of all runs of the suite in the tables."""
+    from results import tables
+    from results.summary import summarise
+
+    runs, metrics, coverage = (
+        tables.read(suite.store, name, suite.name).table for name in ("runs", "metrics", "coverage")
+    )
+    return summarise(spark, runs, metrics, coverage)
 
 
 class _Job:

@@ -25,6 +25,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.suite import Begun, Ended
+from nemesis.schedule import FAIR_FAMILIES
+from results.coverage import RULES
+from results.summary import Summary
 
 SHOWN: Final = 10
 """Runs that are not valid and are shown at once; the rest is counted."""
@@ -32,6 +35,7 @@ _LINE_S: Final = 30.0
 _COLOURS: Final = {"invalid": "bold red", "failed": "red", "unknown": "yellow", "valid": "green"}
 _CODES: Final = {"invalid": 1, "failed": 3, "unknown": 2, "valid": 0}
 """The worst first."""
+_WORDS: Final = {"failed": "not carried out"}
 
 
 class LiveSuite:
@@ -95,8 +99,7 @@ def show(console: Console, suite: Begun, run: Ended) -> None:
 
 def counted(counts: Mapping[str, int]) -> str:
     """`998 valid, 2 unknown`; the worst first."""
-    words = {"failed": "not carried out"}
-    return ", ".join(f"{counts[name]} {words.get(name, name)}" for name in _CODES if counts.get(name))
+    return ", ".join(f"{counts[name]} {_WORDS.get(name, name)}" for name in _CODES if counts.get(name))
 
 
 def exit_code(runs: Iterable[Ended]) -> int:
@@ -105,21 +108,51 @@ def exit_code(runs: Iterable[Ended]) -> int:
     return next((code for name, code in _CODES.items() if name in seen), 2)
 
 
-def table(runs: Sequence[Ended]) -> Table:
-    """A line a cell."""
+def table(cells: Iterable[Mapping[str, Any]]) -> Table:
+    """A line a cell, of those of a `results.summary.Summary`."""
     drawn = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("cell", "runs", *_CODES, "CPU s a run"):
-        drawn.add_column(heading.replace("failed", "not carried out"), justify="left" if heading == "cell" else "right")
-    for cell in dict.fromkeys(run.cell for run in runs):
-        mine = [run for run in runs if run.cell == cell]
-        counts = Counter(run.validity for run in mine)
-        seconds = sum(run.cpu_seconds for run in mine) / len(mine)
-        drawn.add_row(cell, str(len(mine)), *(str(counts[name]) for name in _CODES), f"{seconds:.2f}")
+    for heading in (
+        "cell",
+        "runs",
+        *_CODES,
+        "available",
+        "unavailable",
+        "longest",
+        "recovery",
+        "append p50, p99",
+        "lost",
+    ):
+        drawn.add_column(_WORDS.get(heading, heading), justify="left" if heading == "cell" else "right")
+    for cell in cells:
+        drawn.add_row(
+            cell["cell"],
+            *(str(cell[name]) for name in ("runs", *_CODES)),
+            _number(cell["available"], 100, " %"),
+            _number(cell["unavailable"], 100, " %"),
+            _number(cell["longest_s"], 1, " s"),
+            _number(cell["recovery_s_p50"], 1, " s"),
+            f"{_number(cell['append_ms_p50'], 1, '')}, {_number(cell['append_ms_p99'], 1, ' ms')}",
+            f"{cell['lost'] or 0:,}",
+        )
     return drawn
 
 
-def summary(suite: Begun, runs: Sequence[Ended]) -> dict[str, Any]:
-    """Counts by cell, and every run that was not valid, as JSON values."""
+def _number(value: float | None, factor: float, unit: str) -> str:
+    return "–" if value is None else f"{factor * value:.1f}{unit}"
+
+
+def covered(summary: Summary) -> str:
+    """What the runs exercised, and which fair families and visible rules none of them did."""
+    families, rules = summary.marked("family"), summary.marked("rule")
+    missing = [f"family {name}" for name in FAIR_FAMILIES if name not in families]
+    missing += [f"rule {name}" for name in RULES if name not in rules]
+    kinds, cases = len(summary.marked("event")), len(summary.marked("case"))
+    told = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families that bit"
+    return told + (f"; never: {', '.join(missing)}" if missing else "")
+
+
+def summary(suite: Begun, runs: Sequence[Ended], figures: Summary) -> dict[str, Any]:
+    """Counts by cell, every run that was not valid, figures and coverage, as JSON values."""
     cells = {
         cell: dict(sorted(Counter(run.validity for run in runs if run.cell == cell).items()))
         for cell in dict.fromkeys(run.cell for run in runs)
@@ -147,12 +180,16 @@ def summary(suite: Begun, runs: Sequence[Ended]) -> dict[str, Any]:
             for run in runs
             if run.validity != "valid"
         ],
+        "figures": [dict(cell) for cell in figures.cells],
+        "coverage": [dict(mark) for mark in figures.coverage],
     }
 
 
-def save(suite: Begun, runs: Sequence[Ended], json_too: Path | None, junit_too: Path | None) -> Iterator[Path]:
+def save(
+    suite: Begun, runs: Sequence[Ended], figures: Summary, json_too: Path | None, junit_too: Path | None
+) -> Iterator[Path]:
     """Write junit.xml and, last, summary.json, which makes the suite an ended one; and where else it is wanted."""
-    told, cases = json.dumps(summary(suite, runs), indent=2) + "\n", junit(suite, runs)
+    told, cases = json.dumps(summary(suite, runs, figures), indent=2) + "\n", junit(suite, runs)
     for path, text in (
         (junit_too, cases),
         (json_too, told),

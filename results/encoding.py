@@ -44,15 +44,17 @@ def verdicts_to_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """`{"validity": the worst, "checks": [{"checker", "validity", "findings", "figures"}]}`."""
     return {
         "validity": worst(verdict.validity for verdict in verdicts).value,
-        "checks": [
-            {
-                "checker": verdict.checker,
-                "validity": verdict.validity.value,
-                "findings": [_finding_to_json(finding) for finding in verdict.findings],
-                "figures": dict(verdict.figures),
-            }
-            for verdict in verdicts
-        ],
+        "checks": [verdict_to_json(verdict) for verdict in verdicts],
+    }
+
+
+def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
+    """One of the `checks`."""
+    return {
+        "checker": verdict.checker,
+        "validity": verdict.validity.value,
+        "findings": [_finding_to_json(finding) for finding in verdict.findings],
+        "figures": dict(verdict.figures),
     }
 
 

@@ -7,6 +7,8 @@ duplicated                   further places at which a value stood when it was r
 reordered                    records that were asked for only after one that stands above them had been acknowledged
 unavailable_s                seconds, on the worst partition, in stretches of at least 100 ms without an acknowledgement
                              although one was asked for
+unavailable_windows          how many such stretches there were, on all partitions
+unavailable_longest_s        the longest of them
 main_s                       how long clients were driven
 append_ms_p50, p99           of acknowledged appends
 recovery_s                   from the last fault's end to a whole cluster; absent if it did not come to that
@@ -15,6 +17,8 @@ recovery_s                   from the last fault's end to a whole cluster; absen
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -29,32 +33,69 @@ STRETCH_NS = 100_000_000
 
 def measure(evidence: RunEvidence) -> dict[str, float]:
     """The numbers of one run."""
-    found = dict.fromkeys(("appends", "acknowledged", "lost", "duplicated", "reordered", "unavailable_s"), 0.0)
-    found["main_s"] = evidence.settings.time_limit_ns / 1e9
-    latencies: list[Int64] = []
-    worst = 0
-    for topic, number, history in partitions(evidence.history):
-        columns = Columns.from_table(history)
-        appends = np.flatnonzero((columns.kind == APPEND) & _main(history))
-        told = appends[columns.outcome[appends] == OK]
-        found["appends"] += len(appends)
-        found["acknowledged"] += len(told)
-        latencies.append(columns.completed_ns[told] - columns.invoked_ns[told])
-        worst = max(worst, _unavailable_ns(columns, appends, told))
-        values, offsets = _read_back(columns, history)
-        if not evidence.recovery.get("final_reads"):
-            stored = of_partition(evidence.replicas, topic, number)
-            values = numbers(pc.drop_null(stored.column("value")), FOREIGN)
-        else:
-            found["duplicated"] += len(values) - len(np.unique(values))
-            found["reordered"] += _reordered(columns, told, values, offsets)
-        found["lost"] += float((~np.isin(columns.value[told], values)).sum())
-    found["unavailable_s"] = worst / 1e9
-    every = np.concatenate(latencies) if latencies else np.empty(0, dtype=np.int64)
-    if len(every):
-        found["append_ms_p50"], found["append_ms_p99"] = (float(it) / 1e6 for it in np.quantile(every, [0.5, 0.99]))
+    parts = [
+        measure_partition(history, of_partition(evidence.replicas, topic, number), evidence.recovery)
+        for topic, number, history in partitions(evidence.history)
+    ]
+    return together(parts) | measure_whole(evidence)
+
+
+OF_PARTITIONS = (
+    *("appends", "acknowledged", "lost", "duplicated", "reordered"),
+    *("unavailable_s", "unavailable_windows", "unavailable_longest_s"),
+)
+"""What is measured in each partition."""
+_GREATEST = ("unavailable_s", "unavailable_longest_s")
+"""Those of them of which the run has the greatest; of the others it has the sum."""
+
+
+def together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The numbers of a run from those of its partitions."""
+    return {
+        figure: (max if figure in _GREATEST else sum)([part[figure] for part in parts] or [0.0])
+        for figure in OF_PARTITIONS
+    }
+
+
+def measure_partition(history: pa.Table, replicas: pa.Table, recovery: Mapping[str, object]) -> dict[str, float]:
+    """The numbers OF_PARTITIONS of one partition, from its rows about records and what is on the disks."""
+    columns = Columns.from_table(history)
+    appends = np.flatnonzero((columns.kind == APPEND) & _main(history))
+    told = appends[columns.outcome[appends] == OK]
+    values, offsets = _read_back(columns, history)
+    offsets, first = np.unique(offsets, return_index=True)
+    values = values[first]
+    duplicated = reordered = 0
+    if recovery.get("final_reads"):
+        duplicated = len(values) - len(np.unique(values))
+        reordered = _reordered(columns, told, values, offsets)
+    else:
+        values = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
+    stretches = _unavailable_ns(columns, appends, told)
+    return {
+        "appends": float(len(appends)),
+        "acknowledged": float(len(told)),
+        "lost": float((~np.isin(columns.value[told], values)).sum()),
+        "duplicated": float(duplicated),
+        "reordered": float(reordered),
+        "unavailable_s": int(stretches.sum()) / 1e9,
+        "unavailable_windows": float(len(stretches)),
+        "unavailable_longest_s": int(stretches.max(initial=0)) / 1e9,
+    }
+
+
+def measure_whole(evidence: RunEvidence) -> dict[str, float]:
+    """The numbers of one run that are no partition's."""
+    found = {"main_s": evidence.settings.time_limit_ns / 1e9}
+    history = evidence.history
+    told = history.filter(
+        (pc.field("kind") == "append") & (pc.field("phase") == "main") & (pc.field("outcome") == "ok")
+    )
+    latencies = numbers(told.column("completed_ns"), NEVER) - numbers(told.column("invoked_ns"), NEVER)
+    if len(latencies):
+        found["append_ms_p50"], found["append_ms_p99"] = (float(it) / 1e6 for it in np.quantile(latencies, [0.5, 0.99]))
     if evidence.recovery.get("recovered"):
-        found["recovery_s"] = float(evidence.recovery["seconds"])
+        found["recovery_s"] = float(str(evidence.recovery["seconds"]))
     return found
 
 
@@ -63,16 +104,16 @@ def _main(history: pa.Table) -> np.typing.NDArray[np.bool_]:
 
 
 def _read_back(columns: Columns, history: pa.Table) -> tuple[Int64, Int64]:
-    """Values and offsets of all that the final reads returned."""
+    """Values and offsets of all that the final reads returned; an offset as often as it was read."""
     final = ~_main(history)
     mask = np.repeat(final, np.diff(columns.starts))
     return columns.poll_value[mask], columns.poll_offset[mask]
 
 
-def _unavailable_ns(columns: Columns, appends: Int64, told: Int64) -> int:
-    """Time in long stretches between acknowledgements in which something was asked for."""
+def _unavailable_ns(columns: Columns, appends: Int64, told: Int64) -> Int64:
+    """The long stretches between acknowledgements in which something was asked for."""
     if not len(appends):
-        return 0
+        return appends
     invoked = np.sort(columns.invoked_ns[appends])
     completed = columns.completed_ns[appends]
     end = max(int(invoked[-1]), int(completed[completed != NEVER].max(initial=0)))
@@ -81,7 +122,7 @@ def _unavailable_ns(columns: Columns, appends: Int64, told: Int64) -> int:
     asked = np.searchsorted(invoked, begins, side="left")
     wanted = asked < len(invoked)
     waited = ends[wanted] - np.maximum(begins[wanted], invoked[asked[wanted]])
-    return int(waited[waited >= STRETCH_NS].sum())
+    return np.asarray(waited[waited >= STRETCH_NS], dtype=np.int64)
 
 
 def _reordered(columns: Columns, told: Int64, values: Int64, offsets: Int64) -> int:

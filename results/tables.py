@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkers.evidence import RunEvidence
@@ -124,7 +125,7 @@ def read(store: Path, name: str, suite: str = "") -> Stored:
     """One table: the rows of every complete batch, by suite and batch; of one suite only, if it is given."""
     schema = SCHEMAS[name]
     parts, faults = [], []
-    for path in _files(store, name, suite):
+    for path in files(store, name, suite):
         found = load(path, name)
         if isinstance(found, Fault):
             faults.append(found)
@@ -146,8 +147,8 @@ def verify(store: Path) -> tuple[int, tuple[Fault, ...]]:
     for name in SCHEMAS:
         stored = read(store, name)
         faults += stored.faults
-        good += len(_files(store, name)) - len(stored.faults)
-    for marker in _files(store, "runs"):
+        good += len(files(store, name)) - len(stored.faults)
+    for marker in files(store, "runs"):
         for name in SCHEMAS:
             path = tables_path(store) / name / marker.parent.name / marker.name
             if not path.exists():
@@ -159,35 +160,62 @@ def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema(list(SCHEMAS[name])[1:]))
 
 
-def _files(store: Path, name: str, suite: str = "") -> list[Path]:
+def files(store: Path, name: str, suite: str = "") -> list[Path]:
+    """The files of a table, by suite and batch; of one suite only, if it is given."""
     directory = f"suite={plain('suite', suite)}" if suite else "suite=*"
     return sorted((tables_path(store) / name).glob(f"{directory}/[!.]*.parquet"))
 
 
 def load(path: Path, name: str) -> pa.Table | Fault:
     """The file's rows, or why it is not a file of ours. Only this file is read: its directory adds no column."""
+    file = opened(path, name)
+    if isinstance(file, Fault):
+        return file
+    try:
+        with file:
+            return file.read()
+    except (OSError, pa.ArrowException) as error:
+        return Fault(path, f"is damaged: {str(error).splitlines()[0]}")
+
+
+def opened(path: Path, name: str) -> pq.ParquetFile | Fault:
+    """The file, of which no row has been read yet, or why it is not a file of ours."""
     expected = SCHEMAS[name]
     try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.schema_arrow.metadata or {}
-            for key, value in expected.metadata.items():
-                if metadata.get(key) != value:
-                    told = metadata.get(key, b"nothing").decode(errors="replace")
-                    return Fault(path, f"{key.decode()} is {told}, not {value.decode()}")
-            if not file.schema_arrow.equals(expected):
-                return Fault(path, f"its columns are not those of {name}")
-            return file.read()
+        file = pq.ParquetFile(path, page_checksum_verification=True)
     except OSError as error:
         return Fault(path, f"cannot be read: {error.strerror or str(error).splitlines()[0]}")
     except pa.ArrowException as error:
         return Fault(path, f"is not Parquet, or damaged: {str(error).splitlines()[0]}")
+    metadata = file.schema_arrow.metadata or {}
+    for key, value in expected.metadata.items():
+        if metadata.get(key) != value:
+            told = metadata.get(key, b"nothing").decode(errors="replace")
+            return Fault(path, f"{key.decode()} is {told}, not {value.decode()}")
+    if not file.schema_arrow.equals(expected):
+        return Fault(path, f"its columns are not those of {name}")
+    return file
 
 
 def _put(target: Path, table: pa.Table) -> None:
+    """In the tables of evidence each run has row groups of its own, so that one can be read without the others."""
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, part, compression="zstd")
+        with pq.ParquetWriter(part, table.schema, compression="zstd", write_page_checksum=True) as writer:
+            for rows in _by_run(table):
+                writer.write_table(rows)
         os.replace(part, target)
     except OSError as error:
         raise StoreError.of("write", target, error) from error
+
+
+def _by_run(table: pa.Table) -> Iterator[pa.Table]:
+    if table.num_rows and table.schema.metadata[b"faultline.table"].decode() in EVIDENCE:
+        runs = table.column("run").combine_chunks()
+        first = 0
+        for end in pc.run_end_encode(runs, run_end_type=pa.int64()).run_ends.to_pylist():
+            yield table.slice(first, end - first)
+            first = end
+    else:
+        yield table

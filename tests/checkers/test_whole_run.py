@@ -14,7 +14,7 @@ from tests.checkers import runs
 from tests.checkers.histories import append, end_offset, poll
 from workloads.columns import FAIL, INFO
 
-WHOLE = {"recovered": True, "seconds": 1.5, "limit_seconds": 30, "waiting_for": [], "final_reads": True}
+WHOLE = {"recovered": True, "seconds": 1.5, "limit_seconds": 30, "waiting_for": [], "final_reads": True, "crashes": []}
 STUCK = {
     "recovered": False,
     "seconds": 30.0,

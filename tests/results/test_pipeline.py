@@ -1,0 +1,186 @@
+"""The pipeline over stored runs: what single runs are told, to the letter, and every bad file by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkers.verdict import Validity, Verdict, worst
+from harness.cli import main
+from harness.judging import judge
+from harness.run import run
+from harness.spec import parse
+from results import tables
+from results.encoding import verdicts_from_json
+from results.layout import EVIDENCE, MEASURED, batch_path
+from results.lines import StoreError
+from results.metrics import measure
+from results.pipeline import Checked, check
+from results.rundir import RunDirectory
+from results.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOSING = [
+    {"at": 4, "for": 6, "fault": "partition", "shape": "leader-only", "nodes": ["leader/0"]},
+    {"at": 5.5, "for": 5, "fault": "power-loss", "nodes": ["leader/0"], "keep": "nothing"},
+]
+SPECS = {
+    "valid": {"faults": ["kill", "partition"]},
+    "members": {"workload": "groups", "faults": ["kill"]},
+    "invalid": {"without": ["ack_after_high_watermark"], "faults": LOSING, "partitions": 3},
+    "unknown": {"faults": [{"at": 3, "for": 4, "fault": "power-loss-all", "keep": "nothing"}]},
+    "quiet": {"faults": "none", "brokers": 1, "settings": {"min.insync.replicas": "1"}},
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session("tests", master="local[2]", memory="1g") as spark:
+        yield spark
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
+    """Ended runs by name of their spec; one more was cut short before it recovered."""
+    directory = tmp_path_factory.mktemp("runs")
+    made = {}
+    for name, values in SPECS.items():
+        spec = parse({"name": name, "seed": 3, "time_limit": "14s", **values})
+        made[name] = RunDirectory.create(directory, name, 3)
+        run(spec, made[name], report=False)
+    short = RunDirectory.create(directory, "short", 4)
+    whole = made["invalid"].load()
+    short.write_spec(made["invalid"].read_spec_text())
+    short.write_settings(whole.settings)
+    for table, rows in (("history", whole.history.slice(0, 200)), ("trace", whole.trace.slice(0, 1500))):
+        pq.write_table(rows, short.path / f"{table}.parquet")
+    short.write_status("interrupted", message="interrupted")
+    return made | {"short": short}
+
+
+@pytest.fixture(scope="module")
+def store(runs: dict[str, RunDirectory], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs in two suites: each as a batch of its own, and all in one."""
+    directory = tmp_path_factory.mktemp("store")
+    for made in runs.values():
+        tables.add_run(directory, "apart", made)
+    merged: dict[str, list[pa.Table]] = {name: [] for name in tables.SCHEMAS}
+    for made in runs.values():
+        for name, rows in tables.of_run(made, made.load(), cell=made.status().name).items():
+            merged[name].append(rows)
+    tables.write_batch(directory, "together", "all", {name: pa.concat_tables(parts) for name, parts in merged.items()})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def checked(spark: SparkSession, store: Path) -> Checked:
+    return check(spark, store)
+
+
+def told(checked: Checked, suite: str, run: str) -> list[Verdict]:
+    """The verdicts the pipeline gives of a run, with their figures."""
+
+    def mine(table: pa.Table) -> list[dict[str, object]]:
+        return [row for row in table.to_pylist() if (row["suite"], row["run"]) == (suite, run)]
+
+    figures: dict[object, dict[object, object]] = {}
+    for row in mine(checked.metrics):
+        figures.setdefault(row["checker"], {})[row["figure"]] = row["value"]
+    return verdicts_from_json(
+        {
+            "checks": [
+                {**row, "findings": json.loads(str(row["findings"])), "figures": figures.get(row["checker"], {})}
+                for row in mine(checked.verdicts)
+            ]
+        }
+    )
+
+
+@pytest.mark.parametrize("suite", ["apart", "together"])
+def test_the_pipeline_says_of_every_run_what_checking_it_alone_says(
+    suite: str, checked: Checked, runs: dict[str, RunDirectory]
+) -> None:
+    answers = set()
+    for made in runs.values():
+        alone = judge(made.load())
+        assert told(checked, suite, made.name) == alone, made.name
+        answers.add(worst(verdict.validity for verdict in alone))
+    assert answers == {Validity.VALID, Validity.INVALID, Validity.UNKNOWN}, "the suite is to be mixed"
+    assert not checked.faults
+    assert not checked.left_out
+
+
+def test_what_is_measured_in_partitions_adds_up_to_what_is_measured_of_the_run(
+    checked: Checked, runs: dict[str, RunDirectory]
+) -> None:
+    rows = [row for row in checked.metrics.to_pylist() if row["suite"] == "apart" and row["checker"] == MEASURED]
+    for made in runs.values():
+        figures = {row["figure"]: row["value"] for row in rows if row["run"] == made.name}
+        assert figures == measure(made.load()), made.name
+
+
+def test_bad_files_are_named_their_runs_left_out_and_no_other(
+    spark: SparkSession, runs: dict[str, RunDirectory], tmp_path: Path
+) -> None:
+    hurt = {"corrupt": "history", "foreign": "faults", "missing": "trace", "later": "replicas"}
+    names = dict(zip(hurt, ("invalid", "unknown", "members", "short"), strict=True))
+    sound = runs["valid"]
+    for made in (sound, *(runs[name] for name in names.values())):
+        tables.add_run(tmp_path, "s", made)
+    paths = {bad: batch_path(tmp_path, table, "s", runs[names[bad]].name) for bad, table in hurt.items()}
+    data = bytearray(paths["corrupt"].read_bytes())
+    data[len(data) // 3] ^= 1
+    paths["corrupt"].write_bytes(bytes(data))
+    pq.write_table(pa.table({"a": [1]}), paths["foreign"])
+    paths["missing"].unlink()
+    later = pq.read_table(paths["later"], partitioning=None)
+    pq.write_table(later.replace_schema_metadata({**later.schema.metadata, b"faultline.version": b"2"}), paths["later"])
+    found = check(spark, tmp_path)
+    assert {fault.path for fault in found.faults} == set(paths.values())
+    assert "faultline.version is 2, not 1" in {fault.reason for fault in found.faults}
+    assert found.left_out == tuple(sorted(("s", runs[name].name) for name in names.values()))
+    assert set(found.verdicts.column("run").to_pylist()) == {sound.name}
+    assert told(found, "s", sound.name) == judge(sound.load())
+
+
+def test_the_command_names_what_is_judged_otherwise_than_when_it_was_stored(
+    runs: dict[str, RunDirectory], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for made in (runs["valid"], runs["invalid"]):
+        tables.add_run(tmp_path, "s", made)
+    path = batch_path(tmp_path, "runs", "s", runs["invalid"].name)
+    row = tables.read(tmp_path, "runs").table.drop_columns(["suite"]).to_pylist()
+    wrong = [{**one, "validity": "valid"} for one in row if one["run"] == runs["invalid"].name]
+    pq.write_table(pa.Table.from_pylist(wrong, tables.SCHEMAS["runs"]), path)
+    at = ["--store", str(tmp_path), "--master", "local[2]"]
+    assert main(["store", "check", "s", *at]) == 1
+    told = capfd.readouterr().out
+    assert f"invalid  s/{runs['invalid'].name}   (stored as valid)" in told
+    assert runs["valid"].name not in told
+    written = pq.read_table(tmp_path / "checked" / "s" / "verdicts.parquet").to_pylist()
+    assert {row["run"] for row in written} == {runs["valid"].name, runs["invalid"].name}
+    batch_path(tmp_path, "trace", "s", runs["valid"].name).unlink()
+    assert main(["store", "check", *at]) == 3
+    assert f"left out: s/{runs['valid'].name}" in capfd.readouterr().err
+
+
+def test_reading_one_run_of_a_batch_reads_no_other(store: Path, runs: dict[str, RunDirectory]) -> None:
+    for name in EVIDENCE:
+        with pq.ParquetFile(batch_path(store, name, "together", "all")) as file:
+            groups = [
+                set(file.read_row_group(group, ["run"])["run"].to_pylist()) for group in range(file.num_row_groups)
+            ]
+        assert all(len(group) == 1 for group in groups), name
+
+
+def test_nothing_stored_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no run is stored in s whose evidence is kept"):
+        check(spark, tmp_path, "s")
