@@ -164,7 +164,7 @@ class _Claims:
     def _disorder(self) -> Violations:
         columns = self.columns
         falls = np.flatnonzero(np.diff(columns.poll_offset) <= 0) + 1
-        falls = np.setdiff1d(falls, columns.starts)
+        falls = falls[~np.isin(falls, columns.starts)]
         polls = np.flatnonzero(np.diff(columns.starts) > 0)
         below = columns.poll_offset[columns.starts[polls]] < columns.offset[polls]
         records = np.concatenate([falls, columns.starts[polls[below]]]).astype(np.int64)

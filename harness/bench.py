@@ -1,5 +1,5 @@
-"""Rates: how fast the simulation runs and how soon it finds a broker out, how fast histories are checked, how fast the
-broker takes records, and what the lossy file system costs.
+"""Rates: how fast the simulation runs and how soon it finds a broker out, how fast histories are checked, one alone and
+many stored ones on Spark, how fast the broker takes records, and what the lossy file system costs.
 
 Rates depend on the machine, so what can be compared is printed side by side: simulated time against CPU time, time to
 bug against a model checker's, checking against the size of the history, the broker against Kafka, appends to a disk
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PARTS: Final = ("simulation", "bugs", "checking", "broker", "disk")
+PARTS: Final = ("simulation", "bugs", "checking", "pipeline", "broker", "disk")
 _ROUNDS: Final = 3
 
 
@@ -30,6 +30,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
         "simulation": simulation,
         "bugs": lambda: bugs(console),
         "checking": lambda: checking(largest),
+        "pipeline": lambda: pipeline(console, largest),
         "broker": lambda: broker(console),
         "disk": disk,
     }
@@ -108,6 +109,33 @@ def checking(largest: int) -> Table:
             f"{measured.operations_per_second / 1e6:.1f} million",
             f"{measured.history_bytes / 1e9:.2f} GB of history + {measured.working_bytes / 1e9:.2f} GB",
         )
+    return drawn
+
+
+def pipeline(console: Console, largest: int) -> Table:
+    """Stored runs from a seeded generator, up to `largest` operations in all, judged and summed up by Spark."""
+    from harness.bench_pipeline import CORES, SIZES, bench_pipeline
+    from results.spark import SparkUnavailable
+
+    drawn = _table(
+        f"pipeline: stored runs judged on Spark, {CORES} cores",
+        *("operations", "runs", "stored", "time", "CPU", "operations per second", "memory"),
+    )
+    try:
+        with console.status("judging stored runs"):
+            for measured in bench_pipeline(tuple(size for size in SIZES if size <= largest)):
+                drawn.add_row(
+                    f"{measured.operations:,}",
+                    str(measured.runs),
+                    f"{measured.stored_bytes / 1e9:.2f} GB",
+                    f"{measured.seconds:.1f} s",
+                    f"{measured.cpu_seconds:.1f} s",
+                    f"{measured.operations / measured.seconds / 1e6:.2f} million",
+                    f"{measured.memory_bytes / 2**30:.2f} GiB",
+                )
+    except SparkUnavailable as error:
+        raise RuntimeError(str(error)) from None
+    drawn.caption = "memory is that of Java and all Python processes together"
     return drawn
 
 

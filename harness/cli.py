@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from checkers.verdict import Verdict
     from harness.spec import Spec
+    from harness.suite import Begun, Ended
+    from harness.suites import Suite
 
 VALID, INVALID, UNKNOWN, NOT_CARRIED_OUT, BAD_USAGE, INTERRUPTED = 0, 1, 2, 3, 64, 130
 
@@ -188,11 +190,7 @@ def _add_suite(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="runs a cell (as the suite says)")
     parser.add_argument("--first-seed", type=int, metavar="N", help="where the seeds begin (as the suite says)")
-    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
-    parser.add_argument(
-        "--resume", action="store_true", help="make only what is missing of the newest one of this name cut short"
-    )
-    _add_store(parser)
+    _add_spark(parser)
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the runs as JUnit XML here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary as JSON here")
     parser.set_defaults(command=_suite)
@@ -258,16 +256,28 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("comparison", metavar="SPEC.yaml", help="what to compare, or the name of a shipped comparison")
     parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (as the comparison says)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
+    _add_spark(parser)
     parser.add_argument("--out", type=Path, default=_COMPARISONS, metavar="DIR", help="where page and JSON go")
     parser.set_defaults(command=_compare)
 
 
+def _add_spark(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
+    parser.add_argument(
+        "--resume", action="store_true", help="make only what is missing of the newest one of this name cut short"
+    )
+    _add_store(parser)
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parts = ("simulation", "bugs", "checking", "broker", "disk")
+    parts = ("simulation", "bugs", "checking", "pipeline", "broker", "disk")
     parser.add_argument("--part", action="append", choices=parts, help="only this part")
     parser.add_argument(
-        "--largest", type=int, default=100_000_000, metavar="N", help="operations in the longest history"
+        "--largest",
+        type=int,
+        default=100_000_000,
+        metavar="N",
+        help="operations in the longest history, and in all stored ones",
     )
     parser.set_defaults(command=_bench)
 
@@ -449,40 +459,60 @@ def _store(options: argparse.Namespace) -> int:
 
 def _suite(options: argparse.Namespace) -> int:
     from harness import suite, suite_report
-    from harness.spec import SpecError
     from harness.suites import load
+
+    if options.resume and options.first_seed is not None:
+        raise Usage("faultline suite: --first-seed is that of the suite to be resumed")
+    console = _console()
+
+    def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
+        figures = suite.summed_up(begun, spark)
+        for path in suite_report.save(begun, runs, figures, options.json, options.junit):
+            console.print(f"written: {path}", soft_wrap=True, highlight=False)
+        console.print(suite_report.table(figures.cells))
+        console.print(suite_report.covered(figures), soft_wrap=True, highlight=False)
+        return suite_report.exit_code(runs)
+
+    def plan() -> Suite:
+        return load(options.suite, seeds=options.seeds, first_seed=options.first_seed)
+
+    return _on_spark(options, "suite", options.suite, plan, finish)
+
+
+def _on_spark(
+    options: argparse.Namespace,
+    command: str,
+    named: str,
+    plan: Callable[[], Suite],
+    finish: Callable[[Begun, Sequence[Ended], Any], int],
+) -> int:
+    """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
+    from harness import suite
+    from harness.spec import SpecError
+    from harness.suite_report import LiveSuite
     from results.lines import StoreError
     from results.spark import SparkUnavailable, session
     from results.store import store_path
 
+    if options.resume and options.seeds is not None:
+        raise Usage(f"faultline {command}: --seeds is that of the {command} to be resumed")
     store = store_path(options.store).absolute()
     begun = None
     try:
-        if options.resume:
-            if options.seeds is not None or options.first_seed is not None:
-                raise Usage("faultline suite: --seeds and --first-seed are those the suite was begun with")
-            begun = suite.resume(store, Path(options.suite).stem)
-        else:
-            begun = suite.begin(store, load(options.suite, seeds=options.seeds, first_seed=options.first_seed))
-        console = _console()
-        with suite.locked(begun), session(f"faultline suite {begun.name}", master=options.master) as spark:
-            with suite_report.LiveSuite(_console(stderr=True), begun) as live:
+        begun = suite.resume(store, Path(named).stem) if options.resume else suite.begin(store, plan())
+        with suite.locked(begun), session(f"faultline {command} {begun.name}", master=options.master) as spark:
+            with LiveSuite(_console(stderr=True), begun) as live:
                 runs = suite.carry_out(begun, spark, live)
-            figures = suite.summed_up(begun, spark)
-            for path in suite_report.save(begun, runs, figures, options.json, options.junit):
-                console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        console.print(suite_report.table(figures.cells))
-        console.print(suite_report.covered(figures), soft_wrap=True, highlight=False)
+            return finish(begun, runs, spark)
     except (SpecError, suite.CannotResume) as error:
-        raise Usage(f"faultline suite: {error}") from None
+        raise Usage(f"faultline {command}: {error}") from None
     except KeyboardInterrupt:
         if begun is not None:
-            print(f"interrupted; the rest of it: faultline suite {begun.name} --resume", file=sys.stderr)
+            print(f"interrupted; the rest of it: faultline {command} {begun.name} --resume", file=sys.stderr)
         return INTERRUPTED
-    except (StoreError, SparkUnavailable, OSError) as error:
+    except (StoreError, SparkUnavailable, RuntimeError, OSError) as error:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
-    return suite_report.exit_code(runs)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -586,29 +616,24 @@ def _torture(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from rich.progress import Progress
+    from harness.compare import compared, load, save, shown
 
-    from harness.compare import carry_out, load, save, shown
-    from harness.spec import SpecError
-
-    try:
-        matrix = load(options.comparison, options.seeds)
-    except SpecError as error:
-        raise Usage(f"faultline compare: {error}") from None
     console = _console()
-    try:
-        with Progress(console=console, transient=True) as progress:
-            task = progress.add_task("comparing", total=matrix.seeds * len(matrix.cells))
-            comparison = carry_out(matrix, options.jobs, lambda run: progress.advance(task))
+
+    def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
+        from harness import suite, suite_report
+
+        comparison = compared(begun, runs)
         console.print(shown(comparison))
         for sentence in comparison.sentences():
             console.print(sentence, soft_wrap=True, highlight=False)
         for path in save(comparison, options.out):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
-    except (RuntimeError, OSError) as error:
-        print(f"faultline: {error}", file=sys.stderr)
-        return NOT_CARRIED_OUT
-    return VALID
+        for path in suite_report.save(begun, runs, suite.summed_up(begun, spark), None, None):
+            console.print(f"written: {path}", soft_wrap=True, highlight=False)
+        return VALID
+
+    return _on_spark(options, "compare", options.comparison, lambda: load(options.comparison, options.seeds), finish)
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -7,50 +7,33 @@
       acks=all, min.isr 2: {settings: {min.insync.replicas: 2}}
       acks=1: {acks: '1'}
 
-For each seed the schedule of faults is drawn once, from the reference's spec, and told to every cell word for word, so
-that two cells differ in their settings and in nothing else: what comes of it is compared run by run.
+It is a suite (`harness.suite`): made on Spark, stored, and resumed like any other. For each seed the schedule of faults
+is drawn once, from the reference's spec, and told to every cell word for word, so that two cells differ in their
+settings and in nothing else: what comes of it is compared run by run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from harness.spec import Spec, SpecError, parse
+import pyarrow.compute as pc
+
+from harness.spec import SpecError, parse
+from harness.suite import Begun, Ended
+from harness.suites import Suite, plain
+from results import tables
 from results.comparison import Comparison, Run, compare, render
+from results.layout import MEASURED
 
 SHIPPED = Path(str(files("harness"))) / "comparisons"
 _FIELDS = ("reference", "seeds", "base", "cells")
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """What is compared."""
-
-    name: str
-    reference: str
-    seeds: int
-    cells: Mapping[str, Spec]
-
-    def paired(self, seed: int) -> dict[str, Spec]:
-        """One run for each cell, all with the same seed and the same faults."""
-        drawn_for = replace(self.cells[self.reference], seed=seed)
-        brokers = [f"b{number}" for number in range(1, drawn_for.brokers + 1)]
-        controllers = [f"c{number}" for number in range(1, drawn_for.controllers + 1)]
-        random = Random(blake2b(f"{seed}/comparison".encode(), digest_size=8).digest())
-        schedule = drawn_for.schedule(brokers, controllers, random)
-        return {name: replace(spec, seed=seed, families=(), script=schedule) for name, spec in self.cells.items()}
-
-
-def load(named: str, seeds: int | None = None) -> Matrix:
+def load(named: str, seeds: int | None = None) -> Suite:
     """The comparison in the file `named`, or the one shipped by that name. Raises SpecError."""
     import yaml
 
@@ -66,12 +49,12 @@ def load(named: str, seeds: int | None = None) -> Matrix:
     except yaml.YAMLError as error:
         raise SpecError(f"{named}: {' '.join(str(error).split())}") from None
     try:
-        return _matrix(path.stem, values, seeds)
+        return _suite(plain(path.stem), values, seeds)
     except ValueError as error:
         raise SpecError(f"{named}: {error}") from None
 
 
-def _matrix(name: str, values: object, seeds: int | None) -> Matrix:
+def _suite(name: str, values: object, seeds: int | None) -> Suite:
     if not isinstance(values, Mapping):
         raise SpecError("a comparison is a mapping with reference, seeds, base and cells")
     for field in values:
@@ -98,33 +81,35 @@ def _matrix(name: str, values: object, seeds: int | None) -> Matrix:
     wanted = values.get("seeds", 20) if seeds is None else seeds
     if not isinstance(wanted, int) or wanted < 2:
         raise SpecError(f"seeds: {wanted!r} is not a number of at least 2")
-    return Matrix(name, reference, wanted, specs)
+    if len({plain(cell) for cell in specs}) < len(specs):
+        raise SpecError(f"cells: two of {', '.join(specs)} differ in signs only that a file's name cannot have")
+    return Suite(name, wanted, 0, specs, reference)
 
 
-def carry_out(matrix: Matrix, jobs: int, tell: Callable[[Run], None] = lambda run: None) -> Comparison:
-    """Make every run, on so many processes. Raises RuntimeError when one could not be carried out."""
-    todo = [(name, spec) for seed in range(matrix.seeds) for name, spec in matrix.paired(seed).items()]
-    runs = []
-    with ProcessPoolExecutor(jobs) as pool:
-        for run in pool.map(_make, todo, chunksize=1):
-            runs.append(run)
-            tell(run)
-    return compare(matrix.name, matrix.reference, runs)
-
-
-def _make(job: tuple[str, Spec]) -> Run:
-    from harness.run import run
-    from results.metrics import measure
-    from results.rundir import RunDirectory
-
-    name, spec = job
-    with TemporaryDirectory(prefix="faultline-") as store:
-        directory = RunDirectory.create(Path(store), "compared", spec.seed)
-        outcome = run(spec, directory, report=False)
-        if outcome.failure:
-            raise RuntimeError(f"{name}, seed {spec.seed}: {outcome.failure}")
-        figures = {**measure(directory.load()), "planned": spec.rate * spec.time_limit_s}
-        return Run(name, spec.seed, str(outcome.validity), figures)
+def compared(suite: Begun, runs: Sequence[Ended]) -> Comparison:
+    """What the runs of a suite that has ended come to. Raises RuntimeError when one could not be carried out."""
+    for run in runs:
+        if run.validity == "failed":
+            raise RuntimeError(f"{run.cell}, seed {run.seed}: {'; '.join(run.causes)}")
+    figures: dict[str, dict[str, float]] = {}
+    metrics = tables.read(suite.store, "metrics", suite.name).table
+    for row in metrics.filter(pc.field("checker") == MEASURED).to_pylist():
+        figures.setdefault(row["run"], {})[row["figure"]] = row["value"]
+    specs = suite.plan.cells
+    return compare(
+        suite.plan.name,
+        suite.plan.reference,
+        [
+            Run(
+                run.cell,
+                run.seed,
+                run.validity,
+                {**figures.get(run.run, {}), "planned": specs[run.cell].rate * specs[run.cell].time_limit_s},
+                str(suite.path / "runs" / run.run) if run.validity != "valid" else "",
+            )
+            for run in runs
+        ],
+    )
 
 
 def save(comparison: Comparison, directory: Path) -> Iterator[Path]:

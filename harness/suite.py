@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.spec import SpecError
-from harness.suite_task import ROW, Order, maker
-from harness.suites import Suite
+from harness.suite_task import ROW, maker
+from harness.suites import Job, Suite
 from results import ended
 from results.lines import StoreError
 
@@ -161,10 +161,9 @@ def carry_out(suite: Begun, spark: SparkSession, tell: Callable[[Ended], None]) 
     for run in found.values():
         tell(run)
     jobs = list(suite.plan.jobs())
-    orders = [Order(job.run, job.cell, job.spec.seed) for job in jobs if job.run not in found]
-    if orders:
-        cells = {job.cell: job.spec.to_yaml() for job in jobs}
-        work = _Job(spark, suite.path, cells, orders)
+    missing = [job for job in jobs if job.run not in found]
+    if missing:
+        work = _Work(spark, suite, missing)
         try:
             while work.goes_on():
                 _take_in(suite, found, tell)
@@ -187,14 +186,14 @@ def summed_up(suite: Begun, spark: SparkSession) -> Summary:
     return summarise(spark, runs, metrics, coverage)
 
 
-class _Job:
+class _Work:
     """One Spark job in a thread of its own, so that whoever waits can look at what it has done so far."""
 
-    def __init__(self, spark: SparkSession, directory: Path, cells: Mapping[str, str], orders: Sequence[Order]) -> None:
+    def __init__(self, spark: SparkSession, suite: Begun, jobs: Sequence[Job]) -> None:
         self._spark = spark
         self._error: Exception | None = None
-        tasks = -(-len(orders) // RUNS_PER_TASK)
-        self._frame = spark.range(0, len(orders), 1, tasks).mapInArrow(maker(directory, cells, orders), ROW)
+        make = maker(suite.path, json.dumps(suite.plan.to_json()), jobs)
+        self._frame = spark.range(0, len(jobs), 1, -(-len(jobs) // RUNS_PER_TASK)).mapInArrow(make, ROW)
         self._thread = threading.Thread(target=self._work, name="suite", daemon=True)
         self._thread.start()
 

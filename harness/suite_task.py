@@ -10,12 +10,14 @@ that goes wrong in a run stops a suite.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from harness.suites import Job, Suite
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,39 +28,28 @@ if TYPE_CHECKING:
 ROW: Final = "run string, validity string, digest string"
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One run to make, small enough to be sent by the thousand."""
-
-    run: str
-    cell: str
-    seed: int
-
-
 def maker(
-    directory: Path, cells: Mapping[str, str], orders: Sequence[Order]
+    directory: Path, plan: str, jobs: Sequence[Job]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow` over numbers of `orders`: makes each of these runs, and leaves it in the suite's `directory`.
+    """For `mapInArrow` over numbers of `jobs`: makes each of these runs, and leaves it in the suite's `directory`.
 
-    `cells` holds a spec in YAML for each cell; its seed and name are the order's.
+    `plan` is the suite, as the text of a JSON object.
     """
 
     def make_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from harness.spec import loads
-
+        suite = Suite.from_json(json.loads(plan))
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                order = orders[number]
-                spec = loads(cells[order.cell], name="", seed=order.seed)
-                validity, digest = make(directory, order, spec)
-                yield pa.RecordBatch.from_pydict({"run": [order.run], "validity": [validity], "digest": [digest]})
+                validity, digest = make(directory, jobs[number], suite.spec(jobs[number]))
+                row = {"run": [jobs[number].run], "validity": [validity], "digest": [digest]}
+                yield pa.RecordBatch.from_pydict(row)
 
     return make_each
 
 
-def make(directory: Path, order: Order, spec: Spec) -> tuple[str, str]:
+def make(directory: Path, job: Job, spec: Spec) -> tuple[str, str]:
     """Make one run and leave it. What it came to: a validity or `failed`, and its digest."""
     from results.ended import leave
     from results.lines import StoreError
@@ -66,9 +57,9 @@ def make(directory: Path, order: Order, spec: Spec) -> tuple[str, str]:
     from results.rundir import RunDirectory
     from results.tables import of_run
 
-    work, kept = directory / "work" / order.run, directory / "runs" / order.run
+    work, kept = directory / "work" / job.run, directory / "runs" / job.run
     shutil.rmtree(work, ignore_errors=True)
-    made = RunDirectory.create(work, order.run, order.seed)
+    made = RunDirectory.create(work, job.run, job.seed)
     validity = _carry_out(spec, made)
     evidence, good = made.seal(), validity == "valid"
     if not good:
@@ -80,8 +71,8 @@ def make(directory: Path, order: Order, spec: Spec) -> tuple[str, str]:
             raise StoreError.of("keep the run in", kept, error) from error
         made = RunDirectory.open(kept)
         write_report(made, evidence)
-    rows = of_run(made, evidence, cell=order.cell, name=order.run, keep_evidence=not good)
-    leave(directory / "ended", order.run, rows)
+    rows = of_run(made, evidence, cell=job.cell, name=job.run, keep_evidence=not good)
+    leave(directory / "ended", job.run, rows)
     shutil.rmtree(work, ignore_errors=True)
     return validity, made.digest() or ""
 

@@ -10,6 +10,8 @@
       min.isr 2: {settings: {min.insync.replicas: 2}}
       min.isr 1: {settings: {min.insync.replicas: 1}}
 
+    reference: append              # the cell whose faults all have, word for word; each draws its own if left out
+
 A *cell* is a spec with settings, named `append, min.isr 2`, or `append` where there are no settings. Every cell is run
 with every seed, in the simulation. A run is named for its cell and seed, the same whenever it is made.
 """
@@ -19,23 +21,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from harness.spec import SEEDS, Spec, SpecError, loads, parse
+from nemesis.schedule import Schedule
 
 SHIPPED = Path(str(files("harness"))) / "suites"
-_FIELDS = ("seeds", "first_seed", "base", "specs", "settings")
+_FIELDS = ("seeds", "first_seed", "base", "specs", "settings", "reference")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run to make."""
+    """One run to make, small enough to be sent by the thousand."""
 
     run: str
     cell: str
-    spec: Spec
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +51,42 @@ class Suite:
     seeds: int
     first_seed: int
     cells: Mapping[str, Spec]
+    reference: str = ""
+    """The cell whose faults all have, so that two runs of a seed differ in their settings and in nothing else."""
 
     def jobs(self) -> Iterator[Job]:
         """Every run, seed by seed, so that a suite cut short has tested every cell."""
         for seed in range(self.first_seed, self.first_seed + self.seeds):
-            for cell, spec in self.cells.items():
-                yield Job(f"{_plain(cell)}-seed{seed}", cell, replace(spec, name=_plain(cell), seed=seed))
+            for cell in self.cells:
+                yield Job(f"{plain(cell)}-seed{seed}", cell, seed)
+
+    def spec(self, job: Job) -> Spec:
+        """What a job is to run."""
+        spec = replace(self.cells[job.cell], name=plain(job.cell), seed=job.seed)
+        return replace(spec, families=(), script=self._schedule(job.seed)) if self.reference else spec
+
+    def _schedule(self, seed: int) -> Schedule:
+        drawn_for = replace(self.cells[self.reference], seed=seed)
+        brokers = [f"b{number}" for number in range(1, drawn_for.brokers + 1)]
+        controllers = [f"c{number}" for number in range(1, drawn_for.controllers + 1)]
+        random = Random(blake2b(f"{seed}/comparison".encode(), digest_size=8).digest())
+        return drawn_for.schedule(brokers, controllers, random)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
-        cells = {cell: spec.to_yaml() for cell, spec in self.cells.items()}
-        return {"name": self.name, "seeds": self.seeds, "first_seed": self.first_seed, "cells": cells}
+        return {
+            "name": self.name,
+            "seeds": self.seeds,
+            "first_seed": self.first_seed,
+            "cells": {cell: spec.to_yaml() for cell, spec in self.cells.items()},
+            "reference": self.reference,
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Suite:
         """The inverse of `to_json`. Raises SpecError."""
         cells = {cell: loads(text) for cell, text in values["cells"].items()}
-        return cls(values["name"], values["seeds"], values["first_seed"], cells)
+        return cls(values["name"], values["seeds"], values["first_seed"], cells, values["reference"])
 
 
 def load(named: str, *, seeds: int | None = None, first_seed: int | None = None) -> Suite:
@@ -81,7 +105,7 @@ def load(named: str, *, seeds: int | None = None, first_seed: int | None = None)
     except yaml.YAMLError as error:
         raise SpecError(f"{named}: {' '.join(str(error).split())}") from None
     try:
-        return _suite(_plain(path.stem), values, seeds, first_seed)
+        return _suite(plain(path.stem), values, seeds, first_seed)
     except SpecError as error:
         raise SpecError(f"{named}: {error}") from None
 
@@ -103,7 +127,7 @@ def _suite(name: str, values: object, seeds: int | None, first_seed: int | None)
             cells[cell] = _cell(
                 cell, base, _mapping(f"specs.{spec}", changes), _mapping(f"settings.{setting}", further)
             )
-    if len({_plain(cell) for cell in cells}) < len(cells):
+    if len({plain(cell) for cell in cells}) < len(cells):
         raise SpecError(f"specs: two of {', '.join(cells)} differ in signs only that a file's name cannot have")
     wanted = values.get("seeds", 20) if seeds is None else seeds
     first = values.get("first_seed", 0) if first_seed is None else first_seed
@@ -111,7 +135,10 @@ def _suite(name: str, values: object, seeds: int | None, first_seed: int | None)
         raise SpecError(f"seeds: {wanted!r} is not a number of at least 1")
     if not isinstance(first, int) or not 0 <= first < SEEDS:
         raise SpecError(f"first_seed: {first!r} is not a number of at least 0 and below 2³²")
-    return Suite(name, wanted, first, cells)
+    reference = values.get("reference") or ""
+    if reference and reference not in cells:
+        raise SpecError(f"reference: {reference!r} is not one of the cells: {', '.join(cells)}")
+    return Suite(name, wanted, first, cells, reference)
 
 
 def _cell(name: str, *layers: Mapping[str, Any]) -> Spec:
@@ -138,5 +165,6 @@ def _mapping(field: str, value: object) -> Mapping[str, Any]:
     return value
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """`name` with only what a file's name can have."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "suite"

@@ -37,15 +37,19 @@ JAVA_LEAST: Final = 17
 PACKAGES: Final = ("images", "workloads", "nemesis", "checkers", "results", "harness")
 _SENT: Final = (".py", ".yaml", ".css", ".js", ".html")
 _LOOPBACK: Final = "127.0.0.1"
+_JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Small tables by the thousand: what joins and groups them fits a few partitions.
-    "spark.sql.shuffle.partitions": "8",
-    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # Java deals work out and moves small tables; the work is Python's. So it is not to spend CPU on being fast later.
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "4",
 }
 _LOGGING: Final = """\
 rootLogger.level = fatal

@@ -138,7 +138,7 @@ class Columns:
             process=numbers(table.column("process"), -1).astype(np.int32),
         )
 
-    def to_table(self, topic: str = "t", partition: int = 0) -> pa.Table:
+    def to_table(self, topic: str = "t", partition: int = 0, phase: str = "main") -> pa.Table:
         """The same rows in the history's schema; for histories of moderate size."""
         rows = len(self)
         kind = pa.array(np.asarray(KINDS)[self.kind], pa.string())
@@ -153,7 +153,7 @@ class Columns:
             "index": pa.array(self.index if len(self.index) else np.arange(rows), pa.int64()),
             "process": pa.array(self.process if len(self.process) else np.zeros(rows), pa.int32()),
             "kind": kind,
-            "phase": pa.array(["main"] * rows, pa.string()),
+            "phase": pa.array([phase] * rows, pa.string()),
             "topic": pa.array([topic] * rows, pa.string()),
             "partition": pa.array(np.full(rows, partition), pa.int32()),
             "invoked_ns": pa.array(self.invoked_ns, pa.int64()),
@@ -171,7 +171,8 @@ class Columns:
 
 def of_records(history: pa.Table) -> pa.Table:
     """The rows about records: appends, polls, ends told. What groups do is `checkers.groups`'s."""
-    return history.filter(pc.is_in(history.column("kind"), value_set=pa.array(KINDS)))
+    of_ours = pc.is_in(history.column("kind"), value_set=pa.array(KINDS))
+    return history if pc.all(of_ours).as_py() else history.filter(of_ours)
 
 
 def partitions(history: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
@@ -180,6 +181,9 @@ def partitions(history: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     if history.num_rows == 0:
         return
     keys = history.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
+    if keys.num_rows == 1:
+        yield keys["topic"][0].as_py(), keys["partition"][0].as_py(), history
+        return
     for key in keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
         rows = (pc.field("topic") == key["topic"]) & (pc.field("partition") == key["partition"])
         yield key["topic"], key["partition"], history.filter(rows)

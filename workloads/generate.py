@@ -29,6 +29,11 @@ _LATENCY_NS = 40_000
 
 def history(operations: int, seed: int) -> Columns:
     """A linearizable history of one partition, the same for the same arguments."""
+    return history_and_log(operations, seed)[0]
+
+
+def history_and_log(operations: int, seed: int) -> tuple[Columns, Int64]:
+    """`history`, and the values that stand in the log at its end, in order."""
     random = np.random.default_rng([seed, operations])
     rows = Columns(
         kind=np.empty(operations, dtype=np.int8),
@@ -41,17 +46,20 @@ def history(operations: int, seed: int) -> Columns:
         poll_offset=np.empty(0, dtype=np.int64),
         poll_value=np.empty(0, dtype=np.int64),
     )
-    poll_offset, poll_value = [rows.poll_offset], [rows.poll_value]
+    poll_offset, poll_value, logs = [rows.poll_offset], [rows.poll_value], [rows.poll_value]
     end, now_ns, value = 0, 0, 0
     for first in range(0, operations, BLOCK):
-        block, end, now_ns, value = _block(random, min(BLOCK, operations - first), end, now_ns, value)
+        block, log, now_ns, value = _block(random, min(BLOCK, operations - first), end, now_ns, value)
+        end += len(log)
+        logs.append(log)
         last = first + len(block)
         for name in ("kind", "outcome", "invoked_ns", "completed_ns", "value", "offset"):
             getattr(rows, name)[first:last] = getattr(block, name)
         rows.starts[first + 1 : last + 1] = rows.starts[first] + block.starts[1:]
         poll_offset.append(block.poll_offset)
         poll_value.append(block.poll_value)
-    return replace(rows, poll_offset=np.concatenate(poll_offset), poll_value=np.concatenate(poll_value))
+    whole = replace(rows, poll_offset=np.concatenate(poll_offset), poll_value=np.concatenate(poll_value))
+    return whole, np.concatenate(logs)
 
 
 def with_violation(columns: Columns, seed: int) -> Columns:
@@ -68,8 +76,10 @@ def with_violation(columns: Columns, seed: int) -> Columns:
     return replace(columns, offset=offset)
 
 
-def _block(random: np.random.Generator, rows: int, end: int, now_ns: int, value: int) -> tuple[Columns, int, int, int]:
-    """One stretch of time, and where it leaves the log's end, the clock and the last value used."""
+def _block(
+    random: np.random.Generator, rows: int, end: int, now_ns: int, value: int
+) -> tuple[Columns, Int64, int, int]:
+    """One stretch of time, what it puts into the log, and where it leaves the clock and the last value used."""
     instants = now_ns + np.cumsum(random.integers(1, 2 * _SPACING_NS, rows))
     draw = random.random(rows)
     kind = np.full(rows, END_OFFSET, dtype=np.int8)
@@ -109,7 +119,7 @@ def _block(random: np.random.Generator, rows: int, end: int, now_ns: int, value:
         poll_offset=poll_offset,
         poll_value=log[poll_offset - end],
     )
-    return block, int(length[-1]), int(instants[-1]), value + len(appends)
+    return block, log, int(instants[-1]), value + len(appends)
 
 
 def _begins(lengths: Int64) -> Int64:

@@ -38,18 +38,20 @@ def test_every_cell_has_the_same_faults(small: Path) -> None:
         SMALL.replace("faults:\n    - {at: 4", "faults: all\n  # - {at: 4").replace("    - {at: 5", "  # - {at: 5")
     )
     matrix = load(str(small))
+    specs = {(job.cell, job.seed): matrix.spec(job) for job in matrix.jobs()}
     for seed in (0, 1):
-        safe, fast = matrix.paired(seed).values()
+        safe, fast = specs["safe", seed], specs["fast", seed]
         assert safe.script == fast.script
         assert len(safe.script)
         assert (safe.seed, fast.seed, fast.acks) == (seed, seed, "1")
-    assert matrix.paired(0)["safe"].script != matrix.paired(1)["safe"].script
+    assert specs["safe", 0].script != specs["safe", 1].script
 
 
 def test_a_comparison_tells_what_each_setting_costs_and_saves(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", str(small), "--jobs", "1", "--out", str(tmp_path / "out")]) == VALID
+    at = ["--master", "local[2]", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
+    assert main(["compare", str(small), *at]) == VALID
     found = json.loads((tmp_path / "out" / "small.json").read_text())
     safe, fast = found["cells"]
     assert safe["lost"] == 0

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkers.verdict import Validity, Verdict, worst
+from harness import bench_pipeline
+from harness.bench_pipeline import generated
 from harness.cli import main
 from harness.judging import judge
 from harness.run import run
@@ -170,6 +172,22 @@ def test_the_command_names_what_is_judged_otherwise_than_when_it_was_stored(
     batch_path(tmp_path, "trace", "s", runs["valid"].name).unlink()
     assert main(["store", "check", *at]) == 3
     assert f"left out: s/{runs['valid'].name}" in capfd.readouterr().err
+
+
+def test_generated_runs_are_judged_as_the_bench_says_one_violation_among_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number in (0, 1, 2):
+        tables.write_batch(tmp_path, "bench", f"generated-seed{number}", generated(number, operations=6_000))
+    found = check(spark, tmp_path, "bench")
+    bench_pipeline.must_be_right(found.verdicts, 3)
+    with pytest.raises(RuntimeError, match="generated-seed3 was judged wrongly"):
+        bench_pipeline.must_be_right(found.verdicts, 4)
+    metrics = {
+        (row["run"], row["figure"]): row["value"] for row in found.metrics.to_pylist() if row["checker"] == MEASURED
+    }
+    assert metrics["generated-seed1", "lost"] == 0
+    assert metrics["generated-seed1", "appends"] == pytest.approx(0.7 * 6_000, rel=0.05)
 
 
 def test_reading_one_run_of_a_batch_reads_no_other(store: Path, runs: dict[str, RunDirectory]) -> None:
