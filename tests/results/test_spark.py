@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import pytest
 
 from results import spark
 from results.spark import SparkUnavailable, find_java, java_version
-
-ROOT = Path(__file__).parents[2]
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -48,34 +45,3 @@ def test_no_java_at_all_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_p
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
     assert str(old) in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-PROBE = """
-import sys
-sys.path.insert(0, {root!r})
-from results.spark import session
-def look(_):
-    import harness.spec, results.page
-    return harness.spec.__file__, len(results.page.asset("report.css"))
-with session("probe", master="local-cluster[1,1,1024]", memory="1g") as spark:
-    where, size = spark.sparkContext.parallelize([0], 1).map(look).collect()[0]
-    print(where, size)
-"""
-
-
-def test_the_package_is_sent_to_executors_that_lack_it(tmp_path: Path) -> None:
-    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "JAVA_HOME": ""}
-    told = subprocess.run(
-        [sys.executable, "-I", "-c", PROBE.format(root=str(ROOT))],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr
-    where, size = told.stdout.split()
-    assert ".zip/" in where
-    assert int(size) > 1000
-    assert told.stderr == ""
