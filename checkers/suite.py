@@ -14,8 +14,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import pyarrow as pa
+
 from checkers import availability, faults, groups, linearizability, liveness, logs, loss, processes, protocol, reads
+from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, RunEvidence
+from checkers.fault_model import blows
 from checkers.judging import together, undecided
 from checkers.verdict import Verdict
 from workloads.columns import partitions
@@ -59,8 +63,9 @@ def offered(settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS)
 def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
     """What the checkers in PARTITIONED say of one partition; those that have nothing to look at say nothing.
 
-    `evidence` is the run's, with history, replicas and replica ends of this partition alone; of the trace there must be
-    its events and every `log_recovered`. `collected_ns` is when the last operation of the whole run completed.
+    `evidence` is the run's, with history, replicas and replica ends of this partition alone. Of the trace there must be
+    its events and every `log_recovered`; nothing, where `needs_trace` says so. `collected_ns` is when the last
+    operation of the whole run completed.
     """
     told: dict[str, Checker] = {}
     if next(partitions(evidence.history), None) is not None:
@@ -68,6 +73,12 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
     if evidence.replica_ends.num_rows:
         told[logs.NAME] = partial(logs.check, collected_ns=collected_ns)
     return [guarded(name, checker, evidence) for name, checker in told.items()]
+
+
+def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
+    """Whether `check_partition` looks at the trace: for what replicas lost, and for what was deleted."""
+    lossy = any(blow.lost_bytes > 0 for blow in blows(faults))
+    return lossy or settings.retains_less or DELETE_RECORDS in faults.column("fault").to_pylist()
 
 
 def whole(settings: CheckSettings, verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -2,7 +2,7 @@
 
 appends, acknowledged        in the main phase; whatever the settings promise about them
 lost                         acknowledged records that are gone in the end: not read back, or where the final reads were
-                             not completed, on no replica's disk
+                             not completed, on no replica's disk; deleted ones (checkers.deletions) are not lost
 duplicated                   further places at which a value stood when it was read back
 reordered                    records that were asked for only after one that stands above them had been acknowledged
 unavailable_s                seconds, on the worst partition, in stretches of at least 100 ms without an acknowledgement
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.deletions import permitted
 from checkers.evidence import RunEvidence
 from checkers.loss import of_partition
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
@@ -33,8 +34,14 @@ STRETCH_NS = 100_000_000
 
 def measure(evidence: RunEvidence) -> dict[str, float]:
     """The numbers of one run."""
+    deleted = permitted(evidence)
     parts = [
-        measure_partition(history, of_partition(evidence.replicas, topic, number), evidence.recovery)
+        measure_partition(
+            history,
+            of_partition(evidence.replicas, topic, number),
+            evidence.recovery,
+            deleted.get((topic, number), 0),
+        )
         for topic, number, history in partitions(evidence.history)
     ]
     return together(parts) | measure_whole(evidence)
@@ -57,8 +64,11 @@ def together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def measure_partition(history: pa.Table, replicas: pa.Table, recovery: Mapping[str, object]) -> dict[str, float]:
-    """The numbers OF_PARTITIONS of one partition, from its rows about records and what is on the disks."""
+def measure_partition(
+    history: pa.Table, replicas: pa.Table, recovery: Mapping[str, object], deleted_below: int = 0
+) -> dict[str, float]:
+    """The numbers OF_PARTITIONS of one partition, from its rows about records and what is on the disks. Records at
+    offsets below `deleted_below` may be gone."""
     columns = Columns.from_table(history)
     appends = np.flatnonzero((columns.kind == APPEND) & _main(history))
     told = appends[columns.outcome[appends] == OK]
@@ -71,11 +81,12 @@ def measure_partition(history: pa.Table, replicas: pa.Table, recovery: Mapping[s
         reordered = _reordered(columns, told, values, offsets)
     else:
         values = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
+    kept = (columns.offset[told] < 0) | (columns.offset[told] >= deleted_below)
     stretches = _unavailable_ns(columns, appends, told)
     return {
         "appends": float(len(appends)),
         "acknowledged": float(len(told)),
-        "lost": float((~np.isin(columns.value[told], values)).sum()),
+        "lost": float((kept & ~np.isin(columns.value[told], values)).sum()),
         "duplicated": float(duplicated),
         "reordered": float(reordered),
         "unavailable_s": int(stretches.sum()) / 1e9,

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.deletions import permitted
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import blows
-from checkers.suite import PARTITIONED, check_partition, guarded, offered, whole
+from checkers.suite import PARTITIONED, check_partition, guarded, needs_trace, offered, whole
 from checkers.tables import TRACE
 from checkers.verdict import Validity, Verdict
 from results import tables
@@ -195,8 +195,7 @@ def _of_unit(shelf: _Shelf, unit: Unit, promised: str, ended: str) -> list[Verdi
         verdicts = [guarded(name, checker, evidence) for name, checker in checkers.items()]
         return [*verdicts, Verdict(MEASURED, Validity.VALID, figures=measure_whole(evidence))]
     trace = TRACE.empty_table()
-    if any(blow.lost_bytes > 0 for blow in blows(known["faults"])):
-        # What replicas lost is read off the trace; of nothing else do these checkers ask it.
+    if needs_trace(settings, known["faults"]):
         trace = shelf.rows("trace", run)
         mine = pc.and_(pc.equal(trace["topic"], unit.topic), pc.equal(trace["partition"], unit.partition))
         trace = trace.filter(pc.or_(mine, pc.equal(trace["kind"], "log_recovered")))
@@ -204,8 +203,9 @@ def _of_unit(shelf: _Shelf, unit: Unit, promised: str, ended: str) -> list[Verdi
         **{name: shelf.rows(name, unit) for name in ("history", "replicas", "replica_ends")}, trace=trace, **known
     )
     verdicts = check_partition(evidence, unit.collected_ns)
-    for _, _, history in partitions(evidence.history):
-        figures = measure_partition(history, evidence.replicas, recovery)
+    deleted = permitted(evidence)
+    for topic, number, history in partitions(evidence.history):
+        figures = measure_partition(history, evidence.replicas, recovery, deleted.get((topic, number), 0))
         verdicts.append(Verdict(MEASURED, Validity.VALID, figures=figures))
     return verdicts
 

@@ -85,12 +85,17 @@ def session(
 ) -> Iterator[SparkSession]:
     """A Spark session on `master`, stopped at the end; its tasks can import this package. Raises SparkUnavailable.
 
+    Inside a session it is that one, which is not stopped: a process has one at a time.
     `memory` is the driver's, which on `local[*]` is all that Java takes; the processes of Python come on top.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkUnavailable(f"Spark cannot be used: {error} (pip install pyspark)") from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
     local = master.startswith("local")
     wanted = dict(_SETTINGS) | {"spark.driver.memory": memory}
     if local:

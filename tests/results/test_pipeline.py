@@ -39,6 +39,12 @@ SPECS = {
     "members": {"workload": "groups", "faults": ["kill"]},
     "invalid": {"without": ["ack_after_high_watermark"], "faults": LOSING, "partitions": 3},
     "unknown": {"faults": [{"at": 3, "for": 4, "fault": "power-loss-all", "keep": "nothing"}]},
+    "deleting": {
+        "faults": [
+            {"at": 5, "for": 4, "fault": "delete-records", "partition": 0},
+            {"at": 7, "for": 2, "fault": "kill", "nodes": ["b2"]},
+        ]
+    },
     "quiet": {"faults": "none", "brokers": 1, "settings": {"min.insync.replicas": "1"}},
 }
 
