@@ -500,7 +500,8 @@ def _on_spark(
     begun = None
     try:
         begun = suite.resume(store, Path(named).stem) if options.resume else suite.begin(store, plan())
-        with suite.locked(begun), session(f"faultline {command} {begun.name}", master=options.master) as spark:
+        title, settings = f"faultline {command} {begun.name}", suite.SPARK_SETTINGS
+        with suite.locked(begun), session(title, master=options.master, settings=settings) as spark:
             with LiveSuite(_console(stderr=True), begun) as live:
                 runs = suite.carry_out(begun, spark, live)
             return finish(begun, runs, spark)

@@ -39,7 +39,12 @@ if TYPE_CHECKING:
 
 BATCH: Final = 64
 """Runs that are put into the tables together."""
-RUNS_PER_TASK: Final = 1
+RUNS_PER_TASK: Final = 16
+"""At most, so that one slow task at the end keeps nobody waiting for long."""
+TASKS_PER_SLOT: Final = 4
+"""At least, as far as there are runs: how evenly few runs are dealt out."""
+SPARK_SETTINGS: Final = {"spark.python.worker.reuse": "false"}
+"""A task has a process of its own: what killed nodes left unfinished is never freed, on purpose."""
 _POLL_S: Final = 0.5
 
 
@@ -193,7 +198,9 @@ class _Work:
         self._spark = spark
         self._error: Exception | None = None
         make = maker(suite.path, json.dumps(suite.plan.to_json()), jobs)
-        self._frame = spark.range(0, len(jobs), 1, -(-len(jobs) // RUNS_PER_TASK)).mapInArrow(make, ROW)
+        slots = max(1, spark.sparkContext.defaultParallelism)
+        tasks = max(-(-len(jobs) // RUNS_PER_TASK), min(len(jobs), TASKS_PER_SLOT * slots))
+        self._frame = spark.range(0, len(jobs), 1, tasks).mapInArrow(make, ROW)
         self._thread = threading.Thread(target=self._work, name="suite", daemon=True)
         self._thread.start()
 
