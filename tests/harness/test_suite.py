@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from harness import suite, suite_report
-from harness.cli import BAD_USAGE, INVALID, VALID, main
+from harness.cli import BAD_USAGE, INTERRUPTED, INVALID, VALID, main
 from harness.spec import SpecError
 from harness.suites import SHIPPED, Suite, load
 from results import ended, tables
@@ -168,6 +168,22 @@ def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_
     runs = tables.read(tmp_path / "store", "runs").table.to_pylist()
     assert {row["run"]: row["started"] for row in runs if row["run"] in made_at} == made_at
     assert {row["suite"] for row in runs} == {directory.name}
+
+
+def test_ctrl_c_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(mixed: Path, tmp_path: Path) -> None:
+    at = ["--store", str(tmp_path / "store"), "--master", "local[1]"]
+    process = faultline("suite", str(mixed), "--seeds", "50", *at)
+    while not any(ended.waiting(path) for path in (tmp_path / "store" / "suites").glob("*/ended")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == INTERRUPTED
+    name = only_suite(tmp_path / "store").name
+    assert f"interrupted; the rest of it: faultline suite {name} --resume" in errors.splitlines()
+    assert "Traceback" not in errors
+    assert 1 <= tables.read(tmp_path / "store", "runs", name).table.num_rows < 100
+    assert not tables.verify(tmp_path / "store")[1]
 
 
 def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
