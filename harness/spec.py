@@ -20,7 +20,7 @@ A spec is YAML, every field optional:
     acks: all                   # all, 1 or 0
     recency: default            # or strict: an empty poll asserts the end of the log
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
-    settings: {min.insync.replicas: 2}
+    settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
     without: [maximal_isr]      # rules switched off: a mutant
     hosts:                      # what carries each node; environment ssh needs them all (harness/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}

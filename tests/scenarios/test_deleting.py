@@ -1,0 +1,145 @@
+"""Records deleted in a whole cluster: who is told what, and that nothing brings them back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from harness.environments.base import Deployment, Listener
+from harness.environments.sim import Simulation
+from harness.systems import SYSTEMS, configured
+from images.broker.group_records import TOPIC as OFFSETS_TOPIC
+from images.broker.trace import TraceEvent
+from nemesis.ports import Keep
+from workloads.clients.native import Admin, AdminError, Client, Consumer, Producer
+
+TOPIC = "t"
+P0 = (TOPIC, 0)
+RECORDS = 10
+Scenario = Callable[[Deployment, Admin, Callable[..., Consumer]], Awaitable[None]]
+
+
+def play(scenario: Scenario) -> list[tuple[str, TraceEvent]]:
+    """A cluster of three with ten committed records, and an administrator; what its nodes traced."""
+    traced: list[tuple[str, TraceEvent]] = []
+
+    async def played(deployment: Deployment) -> None:
+        await deployment.deploy()
+        clients: list[Client] = []
+        consumers: list[Consumer] = []
+
+        def client(name: str) -> Client:
+            clients.append(Client(deployment.bootstrap(), name, deployment.stream(name)))
+            return clients[-1]
+
+        def consumer(**options: Any) -> Consumer:
+            consumers.append(Consumer(client(f"consumer-{len(consumers)}"), **options))
+            consumers[-1].assign([P0])
+            return consumers[-1]
+
+        admin = Admin(client("admin"))
+        await admin.create_topic(TOPIC, 1, 3, {}, 30)
+        await admin.wait_for_leaders(TOPIC, 1, 30)
+        producer = Producer(client("producer"), TOPIC)
+        for value in range(RECORDS):
+            assert (await producer.append(0, [b"%d" % value])).outcome == "ok"
+        await producer.close()
+        async with asyncio.timeout(120):
+            await scenario(deployment, admin, consumer)
+        for one in consumers:
+            await one.close()
+        for each in clients:
+            await each.close()
+        await deployment.close()
+
+    simulation = Simulation()
+    layout = configured(SYSTEMS["broker"], simulation.layout(3), {}, ())
+    listener = Listener(lambda _, node, event: traced.append((node, event)), lambda *_: None)
+    simulation.execute(layout, played, seed=1, listener=listener)
+    return traced
+
+
+async def read_on(consumer: Consumer) -> list[tuple[int, int]]:
+    """(offset, value) of what is read until the end is reached."""
+    got: list[tuple[int, int]] = []
+    while consumer.position(*P0) < RECORDS:
+        for fetched in await consumer.poll(1.0):
+            got += [(record.offset, int(record.value or b"")) for record in fetched.records]
+    return got
+
+
+LEFT = [(offset, offset) for offset in range(6, RECORDS)]
+
+
+def test_a_deletion_is_answered_with_the_low_watermark_and_every_replica_starts_there_by_then() -> None:
+    answered = []
+
+    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+        answered.append(await admin.delete_records(TOPIC, 0, 6, 30))
+        assert await read_on(consumer(reset="earliest")) == LEFT
+
+    traced = play(scenario)
+    assert answered == [6]
+    starts = [(node, event.offset) for node, event in traced if event.kind == "log_start"]
+    assert sorted(starts) == [("b1", 6), ("b2", 6), ("b3", 6)]
+
+
+def test_no_power_loss_and_no_election_brings_deleted_records_back() -> None:
+    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+        assert await admin.delete_records(TOPIC, 0, 6, 30) == 6
+        for _ in range(3):
+            leader = (await deployment.leaders())[P0]
+            await deployment.power_off(leader, Keep.NOTHING)
+            assert await read_on(consumer(reset="earliest")) == LEFT
+            await deployment.start(leader)
+            await in_sync(admin)
+
+    play(scenario)
+
+
+def test_a_replica_that_comes_back_without_its_disk_is_filled_from_where_the_log_starts() -> None:
+    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+        leader = (await deployment.leaders())[P0]
+        follower = next(broker for broker in deployment.brokers if broker != leader)
+        await deployment.power_off(follower, Keep.NOTHING)  # nothing was ever synced: its log is empty
+        assert await admin.delete_records(TOPIC, 0, 6, 30) == 6
+        await deployment.start(follower)
+        await in_sync(admin)
+        found.append(follower)
+
+    found: list[str] = []
+    traced = play(scenario)
+    (follower,) = found
+    begun = [event for node, event in traced if node == follower and event.kind == "truncated"]
+    assert [(event.offset, event.detail) for event in begun] == [(6, {"log_start": 6})]
+
+
+def test_a_deletion_asked_for_while_the_leader_dies_is_done_by_the_next() -> None:
+    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+        await deployment.kill((await deployment.leaders())[P0])
+        assert await admin.delete_records(TOPIC, 0, -1, 60) == RECORDS
+        with pytest.raises(AdminError, match="OFFSET_OUT_OF_RANGE"):
+            await admin.delete_records(TOPIC, 0, RECORDS + 1, 30)
+
+    play(scenario)
+
+
+def test_what_groups_live_by_cannot_be_deleted() -> None:
+    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+        await admin.create_topic(OFFSETS_TOPIC, 1, 3, {}, 30)
+        await admin.wait_for_leaders(OFFSETS_TOPIC, 1, 30)
+        with pytest.raises(AdminError, match="INVALID_TOPIC_EXCEPTION"):
+            await admin.delete_records(OFFSETS_TOPIC, 0, 0, 30)
+
+    play(scenario)
+
+
+async def in_sync(admin: Admin) -> None:
+    """Wait until every replica is in the ISR, on which all three brokers agree by then or soon."""
+    while True:
+        if len((await admin.describe_topic(TOPIC)).isr[0]) == 3:
+            return
+        await asyncio.sleep(0.2)
