@@ -164,6 +164,7 @@ class DeleteRecords(Fault):
 
     name: ClassVar[str] = "delete-records"
     family: ClassVar[str] = "admin"
+    ends_by_itself: ClassVar[bool] = True
     decisive: ClassVar[tuple[str, ...]] = ("deleted", "begun")
 
     partition: int = 0
@@ -171,13 +172,10 @@ class DeleteRecords(Fault):
     patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
-        """Ask for it once."""
+        """Ask for it once, as soon as a leader tells where the log starts and ends."""
         if self.stalled:
             await self._stall(site)
         offset = await self._draw(site)
-        if offset is None:
-            site.notes.append("nobody told where the log starts and ends")
-            return
         if offset == TO_HIGH_WATERMARK:
             site.count("to_high_watermark")
         else:
@@ -195,12 +193,11 @@ class DeleteRecords(Fault):
         await site.cut(both_ways([leader], [broker for broker in site.cluster.brokers if broker != leader]))
         await site.sleep(site.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
 
-    async def _draw(self, site: Site) -> int | None:
+    async def _draw(self, site: Site) -> int:
         if self.stalled or site.random.random() < _TO_HIGH_WATERMARK_SHARE:
             return TO_HIGH_WATERMARK
-        known = await site.cluster.admin.offsets(site.topic, self.partition)
-        if known is None:
-            return None
+        while (known := await site.cluster.admin.offsets(site.topic, self.partition)) is None:
+            await site.sleep(_RETRY_S)
         start, end = known
         return start + int((end - start) * site.random.random() ** 3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -169,9 +170,17 @@ def test_a_stalled_deletion_cuts_the_leader_off_first_and_asks_for_all_that_is_c
     assert cluster.pristine
 
 
-def test_without_a_leader_that_tells_offsets_nothing_is_deleted() -> None:
+def test_until_a_leader_tells_offsets_nothing_is_deleted() -> None:
     cluster = FakeCluster()
     cluster.offsets_told = None
-    site = carried_out(DeleteRecords(0), cluster)
-    assert not cluster.calls
-    assert site.notes == ["nobody told where the log starts and ends"]
+    site = Site(cluster, Grips(), Random(3), "t", min_isr=2)
+
+    async def scenario() -> None:
+        injecting = asyncio.ensure_future(DeleteRecords(0).inject(site))
+        await asyncio.sleep(5)
+        assert not cluster.calls
+        cluster.offsets_told = (3, 3)
+        await injecting
+
+    run(scenario())
+    assert cluster.calls == ["delete t-0 3"]
