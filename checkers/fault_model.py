@@ -102,7 +102,8 @@ def blows(faults: pa.Table) -> list[Blow]:
 
 def losses(evidence: RunEvidence) -> dict[Partition, list[Loss]]:
     """What every replica lost, for each partition named in the history or the trace."""
-    lossy = [blow for blow in blows(evidence.faults) if blow.lost_bytes > 0]
+    # Controllers hold no replica of a partition.
+    lossy = [blow for blow in blows(evidence.faults) if blow.lost_bytes > 0 and blow.node.startswith("b")]
     if not lossy:
         return {}
     names = {(topic, number) for topic, number in _named(evidence.history) | _named(evidence.trace) if topic}

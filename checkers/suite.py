@@ -16,7 +16,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, linearizability, liveness, logs, loss, processes, protocol, reads
+from checkers import availability, faults, groups, linearizability, liveness, logs, loss, processes, protocol, quorum, reads
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import blows
@@ -32,6 +32,7 @@ CHECKERS: Mapping[str, Checker] = {
     reads.NAME: reads.check,
     logs.NAME: logs.check,
     protocol.NAME: protocol.check,
+    quorum.NAME: quorum.check,
     groups.NAME: groups.check,
     liveness.NAME: liveness.check,
     faults.NAME: faults.check,
@@ -45,9 +46,9 @@ CRASHED = "crashed"
 
 
 def check(evidence: RunEvidence, checkers: Mapping[str, Checker] = CHECKERS) -> list[Verdict]:
-    """One verdict a checker, in order. `protocol` is left out where the system offers no trace with one clock, and
-    `groups` where no consumers form one: what is not offered is not looked at, and should not keep every run of that
-    system or workload from being valid."""
+    """One verdict a checker, in order. `protocol` and `quorum` are left out where the system offers no trace with one
+    clock, and `groups` where no consumers form one: what is not offered is not looked at, and should not keep every run
+    of that system or workload from being valid."""
     return [guarded(name, checker, evidence) for name, checker in offered(evidence.settings, checkers).items()]
 
 
@@ -55,6 +56,7 @@ def offered(settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS)
     """The checkers that there is something to look at for, in order."""
     looked_at = {
         protocol.NAME: settings.trace_has_one_clock,
+        quorum.NAME: settings.trace_has_one_clock,
         groups.NAME: settings.groups,
     }
     return {name: checker for name, checker in checkers.items() if looked_at.get(name, True)}

@@ -6,24 +6,28 @@ it does not lead; each is given little time, since some of them may be cut off o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
 from kio.schema.delete_records.v2 import request as deleting
 from kio.schema.delete_records.v2 import response as deleted
+from kio.schema.describe_quorum.v2 import request as describing_quorum
 from kio.schema.describe_topic_partitions.v0 import request as describing
 from kio.schema.elect_leaders.v2 import request as electing
+from kio.schema.end_quorum_epoch.v1 import request as ending
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
 
+from harness.environments.base import Layout
 from images.broker.wire import Connection, ConnectionLost
 
 ANSWER_LIMIT_S = 1.0
 UNANSWERED = "UNANSWERED"
+_METADATA = "__cluster_metadata"
 _TOPIC, _SET, _PREFERRED = 2, 0, 0
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
@@ -34,10 +38,10 @@ _DELETION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
 class Administration:
     """Implements `nemesis.ports.Admin`; a connection a request."""
 
-    def __init__(self, addresses: Mapping[str, tuple[str, int]], ids: Mapping[str, int]) -> None:
-        """`addresses`: node name → (host, port) of every broker; `ids`: node name → Kafka's node.id."""
-        self._addresses = dict(addresses)
-        self._ids = dict(ids)
+    def __init__(self, layout: Layout) -> None:
+        self._addresses = {node.name: (node.host, node.port) for node in layout.brokers}
+        self._controllers = {node.name: (node.host, node.port) for node in layout.controllers}
+        self._ids = {node.name: node.node_id for node in layout.nodes}
         self._names = {number: name for name, number in self._ids.items()}
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
@@ -105,22 +109,54 @@ class Administration:
         )
         return _outcome(answer and answer.topics[0].partitions[0])
 
+    async def controller(self) -> str | None:
+        """The leader of the quorum, as it says itself to any broker; None when nobody tells."""
+        told = await self._quorum()
+        return self._names.get(told.leader_id) if told is not None else None
+
+    async def move_controller(self) -> str:
+        """EndQuorumEpoch, sent to the leader of the quorum."""
+        told = await self._quorum()
+        name = self._names.get(told.leader_id) if told is not None else None
+        if told is None or name not in self._controllers:
+            return UNANSWERED
+        partition = ending.PartitionData(
+            partition_index=0, leader_id=told.leader_id, leader_epoch=told.leader_epoch, preferred_candidates=()
+        )
+        topic = ending.TopicData(topic_name=_METADATA, partitions=(partition,))
+        request = ending.EndQuorumEpochRequest(cluster_id=None, topics=(topic,), leader_endpoints=())
+        answer = await _call(self._controllers[name], request)
+        return _outcome(answer.topics[0].partitions[0] if answer is not None and answer.topics else None)
+
+    async def _quorum(self) -> Any:
+        """DescribeQuorum: the metadata partition's part of the answer, when there is a leader; else None."""
+        partition = describing_quorum.PartitionData(partition_index=0)
+        topic = describing_quorum.TopicData(topic_name=_METADATA, partitions=(partition,))
+        answer = await self._ask(describing_quorum.DescribeQuorumRequest(topics=(topic,)))
+        told = answer.topics[0].partitions[0] if answer is not None and answer.topics else None
+        return told if told is not None and told.error_code is ErrorCode.none else None
+
     async def _ask(self, request: Any) -> Any:
-        """The first answer that is one; None when there is none."""
-        for host, port in self._addresses.values():
-            try:
-                connection = await Connection.open(host, port, "faultline-admin", ANSWER_LIMIT_S)
-            except ConnectionLost:
-                continue
-            try:
-                answer = await connection.call(request, ANSWER_LIMIT_S)
-            except ConnectionLost:
-                continue
-            finally:
-                connection.close()
-            if not _could_not(answer):
+        """The first broker's answer that is one; None when there is none."""
+        for address in self._addresses.values():
+            answer = await _call(address, request)
+            if answer is not None and not _could_not(answer):
                 return answer
         return None
+
+
+async def _call(address: tuple[str, int], request: Any) -> Any:
+    """The answer to one request; None without one."""
+    try:
+        connection = await Connection.open(*address, "faultline-admin", ANSWER_LIMIT_S)
+    except ConnectionLost:
+        return None
+    try:
+        return await connection.call(request, ANSWER_LIMIT_S)
+    except ConnectionLost:
+        return None
+    finally:
+        connection.close()
 
 
 def _could_not(answer: Any) -> bool:

@@ -10,7 +10,7 @@ A spec is YAML, every field optional:
     time_limit: 60s             # how long clients and faults run
     recovery_limit: 30s         # within which the healed cluster must be whole again
     brokers: 3
-    controllers: 1
+    controllers: 3              # the quorum that keeps the metadata; one decides alone
     partitions: 2
     replication_factor: 3       # 3, or the number of brokers when that is less
     producers: 3
@@ -69,7 +69,7 @@ class Spec:
     time_limit_s: float = 60.0
     recovery_limit_s: float = 30.0
     brokers: int = 3
-    controllers: int = 1
+    controllers: int = 3
     partitions: int = 2
     replication_factor: int = 0
     """0 stands for 3, or the number of brokers when that is less; it is filled in on construction."""

@@ -54,6 +54,13 @@ MUTANTS: tuple[str, ...] = (
     "generation_fences_commits",
     "log_start_never_above_high_watermark",
     "retention_stops_at_high_watermark",
+    "vote_once_per_epoch",
+    "vote_is_synced",
+    "vote_needs_up_to_date_log",
+    "metadata_needs_majority",
+    "metadata_is_synced",
+    "commit_only_own_epoch",
+    "metadata_cut_on_divergence",
 )
 """The rules whose absence random faults must find."""
 

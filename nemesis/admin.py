@@ -3,12 +3,14 @@
 None of these is a failure, and each of them changes who leads, who follows, what an acknowledgement takes or where a
 log starts. They are asked of the cluster over Kafka's protocol like any administrator's request, so a cut-off
 controller may leave them undone. What was changed is changed back when the fault heals, which is tried again until it
-is done: a cluster that has lost all its other faults must end as it began. Only deleted records stay deleted.
+is done: a cluster that has lost all its other faults must end as it began. A request that nobody answered may be
+carried out late, even after it was undone, so what undoes it is then asked for a second time. Only deleted records stay
+deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,8 +21,10 @@ _RETRIES = 120
 _TO_HIGH_WATERMARK_SHARE = 0.1
 TO_HIGH_WATERMARK = -1
 """The offset by which an administrator asks for everything below the high watermark to be deleted."""
-DONE = ""
-"""What the admin port answers when a request was carried out; else it is the name of Kafka's error."""
+_LATE_S = 4.0
+"""How late a request may still be carried out that nobody answered: longer than a broker goes on passing it on."""
+DONE, UNANSWERED = "", "UNANSWERED"
+"""What the admin port answers when a request was carried out, and when nobody told; else the name of Kafka's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Reassign(Fault):
 
     async def inject(self, site: Site) -> None:
         """Ask for it once."""
-        asked = await _move(site, self.partition)
+        asked = await _move(site, self.partition, [])
         if asked:
             site.count("reassigned")
 
@@ -61,16 +65,17 @@ class CancelReassignment(Fault):
 
     async def inject(self, site: Site) -> None:
         """Move away, move back, and cancel that."""
-        before = await _move(site, self.partition)
+        answers: list[str] = []
+        before = await _move(site, self.partition, answers)
         if not before:
             return
         admin, patience_s = site.cluster.admin, self.patience_ms / 1000
         await site.sleep(site.random.uniform(0.0, 1.0) * patience_s)
-        await admin.reassign(site.topic, self.partition, before)
+        await noted(answers, admin.reassign(site.topic, self.partition, before))
         await site.sleep(site.random.random() ** 3 * patience_s)
-        answer = await admin.reassign(site.topic, self.partition, None)
+        answer = await noted(answers, admin.reassign(site.topic, self.partition, None))
         outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
-        site.count("unanswered" if answer == "UNANSWERED" else outcome)
+        site.count("unanswered" if answer == UNANSWERED else outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +105,13 @@ class RaiseMinIsr(Fault):
     async def inject(self, site: Site) -> None:
         """Raise it; healing lowers it to what it was."""
         admin, key = site.cluster.admin, "min.insync.replicas"
+        answers: list[str] = []
 
         async def lower() -> str:
             return await admin.configure(site.topic, key, str(site.min_isr))
 
-        site.undone_by(lambda: until_done(site, lower, "lowering min.insync.replicas"))
-        if await admin.configure(site.topic, key, str(site.min_isr + 1)) == DONE:
+        site.undone_by(lambda: until_done(site, lower, "lowering min.insync.replicas", answers))
+        if await noted(answers, admin.configure(site.topic, key, str(site.min_isr + 1))) == DONE:
             site.count("raised")
 
 
@@ -202,8 +208,26 @@ class DeleteRecords(Fault):
         return start + int((end - start) * site.random.random() ** 3)
 
 
-async def _move(site: Site, partition: int) -> tuple[str, ...]:
-    """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done."""
+class MoveController(Fault):
+    """Have the active controller resign, so that another one takes over in the midst of everything."""
+
+    name: ClassVar[str] = "move-controller"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("moved",)
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once."""
+        site.aim((await site.active_controller(),))
+        answer = await site.cluster.admin.move_controller()
+        if answer == DONE:
+            site.count("moved")
+        else:
+            site.notes.append(f"not moved: {answer}")
+
+
+async def _move(site: Site, partition: int, answers: list[str]) -> tuple[str, ...]:
+    """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. What is
+    answered to this and to later requests about the partition goes into `answers`."""
     admin = site.cluster.admin
     if not site.claim_placement(partition):
         site.notes.append("another fault is moving it")
@@ -222,20 +246,31 @@ async def _move(site: Site, partition: int) -> tuple[str, ...]:
         return await admin.reassign(site.topic, partition, before)
 
     if not outside:
-        site.undone_by(lambda: until_done(site, back, "putting the replica back"))
-    answer = await admin.reassign(site.topic, partition, target)
+        site.undone_by(lambda: until_done(site, back, "putting the replica back", answers))
+    answer = await noted(answers, admin.reassign(site.topic, partition, target))
     if answer != DONE:
         site.notes.append(f"not reassigned: {answer}")
         return ()
     return before
 
 
-async def until_done(site: Site, request: Callable[[], Awaitable[str]], what: str) -> None:
-    """Ask again until it is done, or noted as not done."""
+async def noted(answers: list[str], request: Awaitable[str]) -> str:
+    """The answer to `request`, which counts as unanswered from the beginning: the fault may be cancelled over it."""
+    answers.append(UNANSWERED)
+    place = len(answers) - 1
+    answers[place] = await request
+    return answers[place]
+
+
+async def until_done(site: Site, request: Callable[[], Awaitable[str]], what: str, answers: Sequence[str]) -> None:
+    """Ask until it is done; `answers` are those to what is undone. Where one is missing, ask again when it is too late
+    for that to happen still."""
+    certain = UNANSWERED not in answers
     answer = ""
     for _ in range(_RETRIES):
         answer = await request()
-        if answer == DONE:
+        if answer == DONE and certain:
             return
-        await site.sleep(_RETRY_S)
+        await site.sleep(_RETRY_S if answer != DONE else _LATE_S)
+        certain = certain or answer == DONE
     site.notes.append(f"{what} was not done: {answer}")

@@ -32,8 +32,10 @@ class PowerLoss(Fault):
             await site.power_off(node, self.keep)
 
     def bit(self, evidence: Evidence) -> bool:
-        """Bytes were lost; a loss told to keep everything bites by the kill alone."""
-        decisive = ("killed",) if self.keep is Keep.EVERYTHING else self.decisive
+        """Bytes were lost. A loss told to keep everything bites by the kill alone, and so does one of controllers, who
+        have nothing unsynced that counts."""
+        of_controllers = all(node.startswith("c") for node in self.nodes)
+        decisive = ("killed",) if self.keep is Keep.EVERYTHING or of_controllers else self.decisive
         return any(evidence.get(name, 0) > 0 for name in decisive)
 
     def describe(self) -> str:

@@ -13,6 +13,7 @@ Targets may be symbolic and are resolved at injection, when it is known who lead
     b2, c1           that node
     leader, leader/1 the leader of partition 0, or 1 (a broker drawn at random while there is none)
     follower/0       a broker drawn from those that do not lead partition 0
+    controller       the active controller (one drawn at random while there is none)
     any              a broker drawn at random
     minority         fewer than half of the brokers, drawn at random (one of two or three)
     brokers, controllers, all
@@ -150,6 +151,14 @@ class Site:
                 return node
         return None
 
+    async def active_controller(self) -> str:
+        """The active controller, or one drawn at random while nobody tells of one."""
+        active = await self.cluster.controller()
+        if active is None:
+            self.notes.append("controller: none at the time, drawn instead")
+            return self.random.choice(self.cluster.controllers)
+        return active
+
     async def _resolve(self, target: str) -> tuple[str, ...]:
         brokers, controllers = self.cluster.brokers, self.cluster.controllers
         if target in brokers or target in controllers:
@@ -159,6 +168,8 @@ class Site:
             return groups[target]
         if target == "any":
             return (self.random.choice(brokers),)
+        if target == "controller":
+            return (await self.active_controller(),)
         if target == "minority":
             return tuple(sorted(self.random.sample(brokers, max(1, (len(brokers) - 1) // 2))))
         role, _, index = target.partition("/")
@@ -356,7 +367,8 @@ def check_target(
     target: str, brokers: Sequence[str], controllers: Sequence[str], partitions: int | None = None
 ) -> None:
     """Raise TargetError when `target` can stand for nothing in such a cluster."""
-    if target in brokers or target in controllers or target in ("brokers", "controllers", "all", "any", "minority"):
+    groups = ("brokers", "controllers", "all", "any", "minority", "controller")
+    if target in brokers or target in controllers or target in groups:
         return
     role, _, index = target.partition("/")
     if role in ("leader", "follower") and (not index or index.isdigit()):
@@ -365,7 +377,7 @@ def check_target(
         raise TargetError(f"{target!r}: there is no partition {index}, only 0 to {partitions - 1}")
     raise TargetError(
         f"{target!r} is neither a node ({', '.join((*brokers, *controllers))}) nor one of "
-        "leader/0, follower/0, any, minority, brokers, controllers, all"
+        "leader/0, follower/0, any, minority, controller, brokers, controllers, all"
     )
 
 

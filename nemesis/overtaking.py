@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.admin import DONE, until_done
+from nemesis.admin import DONE, noted, until_done
 from nemesis.fault import Fault, Site, both_ways, one_way
 from nemesis.ports import Link
 
@@ -100,13 +100,15 @@ class RemovedAndBack(Fault):
         site.aim((follower,))
         rest = tuple(replica for replica in before if replica != follower)
 
+        answers: list[str] = []
+
         async def back() -> str:
             return await admin.reassign(site.topic, self.partition, before)
 
-        site.undone_by(lambda: until_done(site, back, "putting the replica back"))
+        site.undone_by(lambda: until_done(site, back, "putting the replica back", answers))
         hear = await site.cut(one_way([leader], site.cluster.controllers))
         await site.sleep(site.random.uniform(0.3, 0.4) * patience_s)
-        removed = await admin.reassign(site.topic, self.partition, rest)
+        removed = await noted(answers, admin.reassign(site.topic, self.partition, rest))
         await site.sleep(site.random.uniform(0.002, 0.02) * patience_s)
         returned = await back()
         if DONE == removed == returned:

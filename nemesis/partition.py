@@ -19,6 +19,7 @@ one-way                  what `nodes` send to `against`, one direction only; to 
 leader-only              `nodes` from the other brokers, but not from the             leader/0
                          controllers: it stays leader and cannot replicate
 controller-from-brokers  the controllers from `nodes`, who see each other             brokers
+controllers-apart        `nodes` from the other controllers; all brokers see them     controller
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Shape(StrEnum):
     ONE_WAY = "one-way"
     LEADER_ONLY = "leader-only"
     CONTROLLER_FROM_BROKERS = "controller-from-brokers"
+    CONTROLLERS_APART = "controllers-apart"
 
 
 class Flavour(StrEnum):
@@ -61,6 +63,7 @@ DEFAULT_NODES = {
     Shape.ONE_WAY: ("any",),
     Shape.LEADER_ONLY: ("leader/0",),
     Shape.CONTROLLER_FROM_BROKERS: ("brokers",),
+    Shape.CONTROLLERS_APART: ("controller",),
 }
 
 
@@ -136,6 +139,8 @@ def links(
             cut = both_ways(nodes, [broker for broker in brokers if broker not in nodes])
         case Shape.CONTROLLER_FROM_BROKERS:
             cut = both_ways(controllers, nodes)
+        case Shape.CONTROLLERS_APART:
+            cut = both_ways(nodes, [controller for controller in controllers if controller not in nodes])
     # Two isolated nodes meet in both their lists.
     return tuple(dict.fromkeys(cut))
 

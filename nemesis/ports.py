@@ -82,6 +82,9 @@ class Admin(Protocol):
     async def configure(self, topic: str, name: str, value: str) -> str:
         """Change one key of a topic's configuration."""
 
+    async def move_controller(self) -> str:
+        """Have the active controller resign, so that another one is elected."""
+
 
 class Cluster(Protocol):
     """A running cluster that can be broken. Calls are idempotent: cutting what is cut changes nothing."""
@@ -104,6 +107,9 @@ class Cluster(Protocol):
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
         """Who leads each (topic, partition) now, as far as the cluster tells; without a leader, it is absent."""
+
+    async def controller(self) -> str | None:
+        """Which controller is active now, as far as the cluster tells; None when nobody tells of one."""
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Stop delivery on each link. Open connections hang (`reset=False`) or break."""

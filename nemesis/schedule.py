@@ -22,6 +22,7 @@ from nemesis.admin import (
     ControlledRestart,
     DeleteRecords,
     ElectPreferred,
+    MoveController,
     RaiseMinIsr,
     Reassign,
     RollingRestart,
@@ -35,6 +36,7 @@ from nemesis.choreography import (
     ZombieFollower,
 )
 from nemesis.clock import Clock
+from nemesis.controllers import LaggingController, ZombieController
 from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
 from nemesis.fault import Fault, TargetError, check_target
 from nemesis.fields import FieldError, read, seconds
@@ -65,10 +67,13 @@ FAULTS: Mapping[str, type[Fault]] = {
         ControlledRestart,
         RollingRestart,
         DeleteRecords,
+        MoveController,
         QuickSuccession,
         LateProposal,
         RemovedAndBack,
         WipeDisk,
+        ZombieController,
+        LaggingController,
         PowerLossAll,
         FsyncLies,
     )

@@ -11,10 +11,10 @@ first, and the faults from that character:
 
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
-the *victims* of a run: at most min.insync.replicas − 1 brokers, drawn up front. Controllers may be killed, paused and
-cut off, but their disks keep what was synced. Where the topics have an unclean recovery (`unclean.recovery.strategy`),
-kills hit any broker: a killed process loses nothing, and the recovery must find one that has everything. Everything is
-healed at the end.
+the *victims* of a run: at most min.insync.replicas − 1 brokers, drawn up front. Any number of controllers may be killed,
+paused, cut off and lose power, since they sync whatever they count. Where the topics have an unclean recovery
+(`unclean.recovery.strategy`), kills hit any broker: a killed process loses nothing, and the recovery must find one that
+has everything. Everything is healed at the end.
 
 All draws come from the one stream handed in.
 """
@@ -31,6 +31,7 @@ from nemesis.admin import (
     ControlledRestart,
     DeleteRecords,
     ElectPreferred,
+    MoveController,
     RaiseMinIsr,
     Reassign,
     RollingRestart,
@@ -44,6 +45,7 @@ from nemesis.choreography import (
     ZombieFollower,
 )
 from nemesis.clock import Clock
+from nemesis.controllers import LaggingController, ZombieController
 from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
 from nemesis.fault import Fault
 from nemesis.overtaking import LateProposal, RemovedAndBack
@@ -165,9 +167,9 @@ def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> Planned:
 
 
 def _possible(family: str, ground: Ground) -> bool:
-    if family == Kill.family:
+    if family in (Kill.family, PowerLoss.family):
         return bool(ground.unclean_budget or ground.controllers)
-    if family in (PowerLoss.family, WipeDisk.family, FsyncLies.family):
+    if family in (WipeDisk.family, FsyncLies.family):
         return bool(ground.unclean_budget)
     return True
 
@@ -194,14 +196,27 @@ def _broker(random: Random, ground: Ground, character: Character) -> str:
     return random.choice(ground.brokers)
 
 
+def _controller(random: Random, ground: Ground) -> str:
+    """Mostly the active one: the others are missed less."""
+    return "controller" if random.random() < 0.6 else random.choice(ground.controllers)
+
+
+def _controllers(random: Random, ground: Ground) -> tuple[str, ...]:
+    """One, now and then more."""
+    if random.random() < 0.7:
+        return (_controller(random, ground),)
+    return tuple(_some(random, ground.controllers))
+
+
 def _partition(random: Random, ground: Ground, character: Character) -> Fault:
-    shape = random.choice(list(Shape))
+    several = len(ground.controllers) > 1
+    shape = random.choice([shape for shape in Shape if several or shape is not Shape.CONTROLLERS_APART])
     nodes: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     broker = _broker(random, ground, character)
     match shape:
         case Shape.ISOLATE:
-            nodes = (random.choice(ground.controllers) if ground.controllers and random.random() < 0.15 else broker,)
+            nodes = (_controller(random, ground) if ground.controllers and random.random() < 0.25 else broker,)
         case Shape.MINORITY:
             size = max(1, (len(ground.brokers) - 1) // 2)
             nodes = tuple(random.sample(ground.brokers, size)) if size > 1 else (broker,)
@@ -218,27 +233,31 @@ def _partition(random: Random, ground: Ground, character: Character) -> Fault:
             nodes = (f"leader/{random.randrange(ground.partitions)}",)
         case Shape.CONTROLLER_FROM_BROKERS:
             nodes = tuple(_some(random, ground.brokers)) if random.random() < 0.5 else (broker,)
+        case Shape.CONTROLLERS_APART:
+            nodes = (_controller(random, ground),)
     flavour = Flavour.HELD if random.random() < character.held_share else Flavour.RESET
     return Partition(shape=shape, nodes=nodes, against=against, flavour=flavour)
 
 
 def _kill(random: Random, ground: Ground, character: Character) -> Fault:
     if ground.controllers and (not character.victims or random.random() < 0.25):
-        return Kill(nodes=(random.choice(ground.controllers),))
+        return Kill(nodes=_controllers(random, ground))
     if ground.recovers and random.random() < 0.7:
         return Kill(nodes=tuple(_some(random, ground.brokers)))
     return Kill(nodes=tuple(_some(random, character.victims)))
 
 
 def _power_loss(random: Random, ground: Ground, character: Character) -> Fault:
+    if ground.controllers and (not character.victims or random.random() < 0.25):
+        return PowerLoss(nodes=_controllers(random, ground), keep=random.choice(character.keeps))
     return PowerLoss(nodes=tuple(_some(random, character.victims)), keep=random.choice(character.keeps))
 
 
 def _pause(random: Random, ground: Ground, character: Character) -> Fault:
     kind = random.random()
-    if ground.controllers and kind < 0.15:
-        return Pause(nodes=(random.choice(ground.controllers),))
-    if kind < 0.3:
+    if ground.controllers and kind < 0.2:
+        return Pause(nodes=_controllers(random, ground))
+    if kind < 0.35:
         return Pause(nodes=tuple(_some(random, ground.brokers)))
     return Pause(nodes=(_broker(random, ground, character),))
 
@@ -246,7 +265,7 @@ def _pause(random: Random, ground: Ground, character: Character) -> Fault:
 def _clock(random: Random, ground: Ground, character: Character) -> Fault:
     node = _broker(random, ground, character)
     if ground.controllers and random.random() < 0.2:
-        node = random.choice(ground.controllers)
+        node = _controller(random, ground)
     kind = random.choice(("jump", "freeze", "skew", "both"))
     jump_ms = random.choice((-1, 1, 1)) * max(1, round(ground.patience_s * 1000 * random.uniform(0.05, 2.0)))
     rate = round(random.choice((random.uniform(0.3, 0.95), random.uniform(1.05, 3.0))), 3)
@@ -291,6 +310,8 @@ def _choreography(random: Random, ground: Ground, character: Character) -> Fault
         victim = random.choice(character.victims)
         stories.append(UncleanReturn(victim, random.choice(character.keeps), patience_ms))
         stories.append(LostIncarnation(victim, partition, Keep.NOTHING, patience_ms))
+    if len(ground.controllers) >= 3:
+        stories += [ZombieController(patience_ms), LaggingController(patience_ms)]
     return random.choice([story for story in stories if not story.needs() & set(ground.lacks)])
 
 
@@ -305,6 +326,7 @@ def _admin(random: Random, ground: Ground, character: Character) -> Fault:
             ControlledRestart((_broker(random, ground, character),)),
             RollingRestart(ground.patience_s * 1000),
             DeleteRecords(partition, random.random() < 0.25, ground.patience_s * 1000),
+            MoveController(),
         )
     )
 

@@ -69,10 +69,7 @@ class MachineDeployment:
         self._collected = False
         self._pauses, self._losses = self.stream("pauses"), self.stream("losses")
         self._names = {node.node_id: node.name for node in layout.nodes}
-        self._admin = Administration(
-            {node.name: (node.host, node.port) for node in layout.brokers},
-            {node.name: node.node_id for node in layout.brokers},
-        )
+        self._admin = Administration(layout)
         self._leadership = Leadership({node.node_id: (node.host, node.port) for node in layout.brokers})
 
     # ---- Deployment --------------------------------------------------------------------------------------------------
@@ -201,6 +198,10 @@ class MachineDeployment:
         """As the brokers' own Metadata tells."""
         leaders = await self._leadership.leaders()
         return {place: self._names[leader] for place, leader in leaders.items() if leader in self._names}
+
+    async def controller(self) -> str | None:
+        """As DescribeQuorum tells."""
+        return await self._admin.controller()
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Drop what arrives over the links; with `reset`, refuse it, so that connections break once they are used."""

@@ -6,7 +6,7 @@ run: the same layout and seed give the same digest, in any process, as long as t
 
 What the simulation adds to `nemesis.ports`:
 
-- `leaders` is what the controller last decided, read off the protocol trace.
+- `leaders` is what the controller last decided, and `controller` who was last elected, read off the protocol trace.
 - A kill, a power loss or a pause comes, every other time, not at once but just before one of the node's next few
   effects (a change on disk, bytes handed to the network), within 20 ms: so it also falls between writes that belong
   together.
@@ -25,6 +25,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 
 from harness.administration import Administration
 from harness.environments.base import Crash, Deployment, Layout, Listener, TrailPoint, named_layout
+from harness.environments.decisions import Decisions
 from harness.simulation.network import Latency
 from harness.simulation.node import Exit, SimNode
 from harness.simulation.world import HARNESS, World
@@ -108,11 +109,10 @@ class SimDeployment:
         self._listener = listener
         self._leaders: dict[tuple[str, int], int] = {}
         self._names = {node.node_id: node.name for node in layout.nodes}
-        self._admin = Administration(
-            {node.name: (node.host, node.port) for node in layout.brokers},
-            {node.name: node.node_id for node in layout.brokers},
-        )
+        self._admin = Administration(layout)
         self._exits: list[Crash] = []
+        self._decisions = Decisions()
+        self._controller: str | None = None
         world.harness.on_error = lambda text: self._tell(listener.on_log, HARNESS, text)
         self._strikes = world.stream("world/strikes")
         self._machines = {
@@ -213,6 +213,10 @@ class SimDeployment:
     async def leaders(self) -> Mapping[tuple[str, int], str]:
         """What the controller last decided."""
         return {place: self._names[leader] for place, leader in self._leaders.items() if leader in self._names}
+
+    async def controller(self) -> str | None:
+        """The one elected last."""
+        return self._controller
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Stop delivery; with `reset`, connections over the links break at both ends."""
@@ -391,7 +395,11 @@ class SimDeployment:
                 blow()
 
     def _take_trace(self, node: str, event: TraceEvent) -> None:
-        if event.kind == "partition_changed":
+        if not self._decisions.is_new(node, event):
+            return
+        if event.kind == "quorum_leader":
+            self._controller = node
+        elif event.kind == "partition_changed":
             self._leaders[event.topic, event.partition] = event.leader
         self._tell(self._listener.on_trace, self._world.now_ns, node, event)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from operator import itemgetter
 
+from harness.environments.decisions import Decisions
 from images.broker.trace import TraceEvent
 
 
@@ -22,7 +23,10 @@ def merged(files: Mapping[str, bytes], began_ns: Mapping[str, int]) -> Iterator[
     `files`: node → its trace file; `began_ns`: node → what its machine's clock showed when the run began.
     """
     streams = [_events(node, contents.splitlines(), began_ns[node]) for node, contents in files.items()]
-    return merge(*(sorted(stream, key=itemgetter(0)) for stream in streams), key=itemgetter(0))
+    decisions = Decisions()
+    for time_ns, node, event in merge(*(sorted(stream, key=itemgetter(0)) for stream in streams), key=itemgetter(0)):
+        if decisions.is_new(node, event):
+            yield time_ns, node, event
 
 
 def _events(node: str, lines: Iterable[bytes], began_ns: int) -> Iterator[tuple[int, str, TraceEvent]]:

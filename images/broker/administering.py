@@ -2,7 +2,7 @@
 
 IncrementalAlterConfigs, AlterPartitionReassignments and ElectLeaders are passed on to the controller; when it cannot be
 reached everything in them is answered as timed out, and may or may not have happened. ListPartitionReassignments and
-DescribeTopicPartitions are answered from the metadata this broker has applied.
+DescribeTopicPartitions are answered from the metadata this broker has applied. DescribeQuorum is passed on as well.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from images.broker.controller_channel import ControllerChannel
 from images.broker.group_records import TOPIC as OFFSETS_TOPIC
 from images.broker.messages import Api
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
+from images.broker.quorum_messages import quorum_refused
 from images.broker.server import Handler, Request
 from images.broker.wire import ConnectionLost
 
@@ -42,6 +43,7 @@ class Administering:
             Api.INCREMENTAL_ALTER_CONFIGS: self.alter_configs,
             Api.ALTER_PARTITION_REASSIGNMENTS: self.reassign,
             Api.ELECT_LEADERS: self.elect_leaders,
+            Api.DESCRIBE_QUORUM: self.describe_quorum,
             Api.LIST_PARTITION_REASSIGNMENTS: self.reassignments,
             Api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topics,
         }
@@ -49,7 +51,7 @@ class Administering:
     async def alter_configs(self, request: Request) -> Any:
         """IncrementalAlterConfigs, of topics."""
         try:
-            return await self._channel.call(request.body)
+            return await self._channel.forward(request.body)
         except ConnectionLost as lost:
             late = TopicResult(None, ErrorCode.request_timed_out, _unanswered(lost))
             return messages.configs_altered(request.body, [late for _ in request.body.resources])
@@ -57,7 +59,7 @@ class Administering:
     async def reassign(self, request: Request) -> Any:
         """AlterPartitionReassignments."""
         try:
-            return await self._channel.call(request.body)
+            return await self._channel.forward(request.body)
         except ConnectionLost as lost:
             return AlterPartitionReassignmentsResponse(
                 throttle_time=_AT_ONCE,
@@ -69,11 +71,18 @@ class Administering:
     async def elect_leaders(self, request: Request) -> Any:
         """ElectLeaders."""
         try:
-            return await self._channel.call(request.body)
+            return await self._channel.forward(request.body)
         except ConnectionLost:
             return ElectLeadersResponse(
                 throttle_time=_AT_ONCE, error_code=ErrorCode.request_timed_out, replica_election_results=()
             )
+
+    async def describe_quorum(self, request: Request) -> Any:
+        """DescribeQuorum."""
+        try:
+            return await self._channel.forward(request.body)
+        except ConnectionLost as lost:
+            return quorum_refused(ErrorCode.request_timed_out, _unanswered(lost))
 
     async def reassignments(self, request: Request) -> listing.ListPartitionReassignmentsResponse:
         """ListPartitionReassignments: those under way, of the partitions asked for or (None) of all."""

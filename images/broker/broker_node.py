@@ -27,11 +27,12 @@ from images.broker import batch as batches
 from images.broker import metadata
 from images.broker.administering import Administering
 from images.broker.config import NodeConfig
-from images.broker.controller_channel import ControllerChannel
+from images.broker.controller_channel import ActiveController, ControllerChannel
 from images.broker.coordinator_finding import CoordinatorFinding
 from images.broker.coordinator_serving import GroupCoordinator
 from images.broker.describing import Describing
 from images.broker.doors import Doors, Files
+from images.broker.epochs import UNDEFINED
 from images.broker.failure import Failure
 from images.broker.fetch_sessions import FetchSessions
 from images.broker.fetcher import Spawn
@@ -39,6 +40,8 @@ from images.broker.files import read_whole, write_durably
 from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
 from images.broker.metadata_log import changes
+from images.broker.metadata_snapshots import fetch_snapshot, unpacked
+from images.broker.quorum import SnapshotId
 from images.broker.record_deletion import RecordDeletion
 from images.broker.replica_log_info import ReplicaLogInfo
 from images.broker.replicas import Replicas
@@ -68,8 +71,11 @@ class BrokerNode:
         self._failure = Failure()
         timeout_s = config.seconds("replica.socket.timeout.ms")
 
+        retry_s = config.seconds("controller.quorum.retry.backoff.ms")
+        active = self._controllers = ActiveController(config.voters)
+
         def channel(purpose: str) -> ControllerChannel:
-            return ControllerChannel(config.voters, f"broker-{config.node_id}-{purpose}", timeout_s)
+            return ControllerChannel(active, f"broker-{config.node_id}-{purpose}", timeout_s, retry_s)
 
         self._heartbeats = channel("heartbeat")
         self._metadata = channel("metadata")
@@ -216,8 +222,6 @@ class BrokerNode:
                 if answer.error_code is ErrorCode.none:
                     break
                 reason = answer.error_code.name
-                if answer.error_code is ErrorCode.not_controller:
-                    self._heartbeats.try_next()
             except ConnectionLost as lost:
                 reason = str(lost)
             if reason != refusal:
@@ -244,17 +248,16 @@ class BrokerNode:
             )
         except ConnectionLost:
             return None
-        if answer.error_code is ErrorCode.not_controller:
-            self._heartbeats.try_next()
         return answer
 
     async def _keep_session(self) -> None:
         interval_s = self._config.seconds("broker.heartbeat.interval.ms")
         while True:
             answer = await self._beat(shutting_down=False)
-            fenced = answer is not None and answer.error_code is ErrorCode.none and answer.is_fenced
-            # A fenced broker has nothing to do but to catch up, and is wanted back soon.
-            await asyncio.sleep(min(interval_s, self._backoff_s) if fenced or answer is None else interval_s)
+            # A fenced broker has nothing to do but to catch up, and is wanted back soon. One that no active controller
+            # has heard from may be fenced soon.
+            well = answer is not None and answer.error_code is ErrorCode.none and not answer.is_fenced
+            await asyncio.sleep(interval_s if well else min(interval_s, self._backoff_s))
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: ask the controller to move leadership away, and wait until it has."""
@@ -278,16 +281,33 @@ class BrokerNode:
                 await asyncio.sleep(self._backoff_s)
                 continue
             answer = response.responses[0].partitions[0] if response.responses else None
+            if answer is not None:
+                self._controllers.told(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
             if answer is None or answer.error_code is not ErrorCode.none:
-                self._metadata.try_next()
                 await asyncio.sleep(self._backoff_s)
                 continue
+            if answer.snapshot_id.end_offset >= 0:
+                snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
+                if not await self._load_snapshot(snapshot):
+                    await asyncio.sleep(self._backoff_s)
+                    continue
             if answer.records:
                 self._read_metadata(answer.records)
-                if self._image.offset > self._epoch:
-                    self._applied = self._image
-                    replicas.apply(self._image)
-                    groups.apply()
+            if (answer.records or answer.snapshot_id.end_offset >= 0) and self._image.offset > self._epoch:
+                self._applied = self._image
+                replicas.apply(self._image)
+                groups.apply()
+
+    async def _load_snapshot(self, snapshot: SnapshotId) -> bool:
+        """Take everything below a snapshot's end from it; whether it could be had."""
+        try:
+            data = await fetch_snapshot(self._metadata.call, self._config.node_id, UNDEFINED, snapshot)
+        except ConnectionLost:
+            return False
+        if data is None or snapshot.end <= self._image.offset:
+            return False
+        self._image = unpacked(data, snapshot)
+        return True
 
     def _metadata_fetch(self) -> FetchRequest:
         partition = FetchPartition(

@@ -131,6 +131,27 @@ NODE_KEYS: Mapping[str, Key] = {
     "unclean.recovery.timeout.ms": Key(
         int, 300_000, "Time after which a proactive recovery waits for no more replicas.", minimum=0
     ),
+    "controller.quorum.election.timeout.ms": Key(
+        int, 1_000, "Least time a controller without a leader waits before it stands for election.", minimum=1
+    ),
+    "controller.quorum.fetch.timeout.ms": Key(
+        int, 2_000, "Longest time without an answer of the active controller before another stands.", minimum=1
+    ),
+    "controller.quorum.election.backoff.max.ms": Key(
+        int, 1_000, "Longest pause after an election that nobody won.", minimum=1
+    ),
+    "controller.quorum.request.timeout.ms": Key(
+        int, 2_000, "Time after which a request between controllers is given up.", minimum=1
+    ),
+    "controller.quorum.retry.backoff.ms": Key(
+        int, 20, "Pause before a failed request to a controller is sent to it, or another, again.", minimum=1
+    ),
+    "metadata.log.max.record.bytes.between.snapshots": Key(
+        int, 20 << 20, "Bytes of metadata records after which a snapshot takes their place.", minimum=1
+    ),
+    "metadata.log.segment.bytes": Key(
+        int, 1 << 30, "Size at which a segment of the metadata log is closed.", minimum=1024
+    ),
     "offsets.topic.num.partitions": Key(int, 50, "Partitions of __consumer_offsets when it is created.", minimum=1),
     "offsets.topic.replication.factor": Key(int, 3, "Replicas of __consumer_offsets when it is created.", minimum=1),
     "offsets.commit.timeout.ms": Key(int, 5_000, "Time a committed offset may take to be replicated.", minimum=1),

@@ -1,37 +1,48 @@
-"""A controller process: requests in, changes committed, answers out.
+"""A controller process: a part in the quorum, and while it leads that, the cluster's one active controller.
 
-The deciding is `Controller`'s. This shell gives it requests and the time, commits its records through a `MetadataLog`
-and only then shows the new state, traces it and answers. One change at a time: whoever comes while a change is being
+The deciding is `Controller`'s. This shell gives it requests and the time, commits its records through the quorum and
+only then shows the new state, traces it and answers. One change at a time: whoever comes while a change is being
 committed waits for it, so that every decision is made on committed state (RC 6.3).
 
-A failure that is not the network's ends the node: a controller that does not know whether its last change is committed
-must not decide another.
+A controller is active once a record of its own epoch is committed, for then it knows all that is. One that is not
+answers NOT_CONTROLLER. One that is deposed while a change waits to be committed hangs up on whoever asked for it: its
+successor may commit that change or not, and no answer would be true.
+
+A failure that is not the network's ends the node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from images.broker import admin_messages
+from images.broker import admin_messages, taking_over
 from images.broker import controller_messages as messages
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
 from images.broker.controller import Controller, RegistrationAnswer, Settings, Step, TopicResult
 from images.broker.doors import Doors
 from images.broker.failure import Failure
 from images.broker.frozen import FrozenMap
-from images.broker.metadata_log import LocalMetadataLog, MetadataLog, replay
+from images.broker.metadata import ClusterImage
+from images.broker.metadata_log import MetadataLog
 from images.broker.metadata_serving import MetadataServing
+from images.broker.not_controller import not_controller
 from images.broker.placement import TopicDefaults
+from images.broker.quorum_node import Deposed, QuorumNode
 from images.broker.recovery_rounds import Pace, RecoveryRounds
-from images.broker.server import Handler, Request, Server
+from images.broker.server import Handler, Hangup, Request, Server
 from images.broker.trace import TraceEvent
 from images.broker.wire import Api
 
 A = TypeVar("A")
+_TAKE_OVER_BYTES = 1 << 20
+
+
+class NotActive(Exception):
+    """This controller is not in charge, and has done nothing."""
 
 
 class ControllerNode:
@@ -40,6 +51,9 @@ class ControllerNode:
     def __init__(self, config: NodeConfig, doors: Doors) -> None:
         self._config = config
         self._doors = doors
+        self._failure: Failure | None = None
+        self._log: MetadataLog | None = None
+        self._quorum: QuorumNode | None = None
         self._active: _ActiveController | None = None
         self._server: Server | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -47,11 +61,14 @@ class ControllerNode:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises what made the node fail."""
         await self.start()
-        assert self._active is not None
+        assert self._failure is not None
+        assert self._quorum is not None
         told = asyncio.ensure_future(stopping.wait())
-        failing = asyncio.ensure_future(self._active.failure.wait())
+        failing = asyncio.ensure_future(self._failure.wait())
         try:
             await asyncio.wait((told, failing), return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                await self._quorum.leave()
         finally:
             told.cancel()
             failing.cancel()
@@ -60,38 +77,43 @@ class ControllerNode:
             failing.result()
 
     async def start(self) -> None:
-        """Read the metadata log, take charge and listen. Raises OSError, MetadataError or CorruptBatch."""
+        """Read the metadata log, listen and take part in the quorum. Raises OSError or CorruptBatch."""
         config, doors = self._config, self._doors
         doors.trace(TraceEvent("node_started"))
-        log = LocalMetadataLog(doors, config.number("log.segment.bytes"))
-        active = self._active = _ActiveController(config, doors, log)
+        failure = self._failure = Failure()
+        log = self._log = MetadataLog(
+            doors,
+            config.number("metadata.log.segment.bytes"),
+            config.rules,
+            config.number("metadata.log.max.record.bytes.between.snapshots"),
+        )
+        quorum = self._quorum = QuorumNode(config, doors, log, failure, self._look_who_leads)
+        serving = MetadataServing(quorum)
         handlers: dict[Api, Handler] = {
-            Api.BROKER_REGISTRATION: active.register,
-            Api.BROKER_HEARTBEAT: active.heartbeat,
-            Api.ALTER_PARTITION: active.alter_partition,
-            Api.ALLOCATE_PRODUCER_IDS: active.allocate_producer_ids,
-            Api.CREATE_TOPICS: active.create_topics,
-            Api.DELETE_TOPICS: active.delete_topics,
-            Api.INCREMENTAL_ALTER_CONFIGS: active.alter_configs,
-            Api.ALTER_PARTITION_REASSIGNMENTS: active.reassign,
-            Api.ELECT_LEADERS: active.elect_leaders,
-            Api.FETCH: active.serving.fetch,
+            Api.VOTE: quorum.vote,
+            Api.BEGIN_QUORUM_EPOCH: quorum.begin_epoch,
+            Api.END_QUORUM_EPOCH: quorum.end_epoch,
+            Api.DESCRIBE_QUORUM: quorum.describe,
+            Api.FETCH: serving.fetch,
+            Api.FETCH_SNAPSHOT: serving.fetch_snapshot,
+            **{api: self._by_the_active_one(api, method) for api, method in _OF_THE_ACTIVE_CONTROLLER.items()},
         }
-        guarded = {api: active.failure.guarded(handler) for api, handler in handlers.items()}
+        guarded = {api: failure.guarded(handler) for api, handler in handlers.items()}
         self._server = Server(guarded, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
-        doors.log(f"serving in controller epoch {log.epoch}, metadata up to offset {log.end}")
-        loop = asyncio.get_running_loop()
-        self._tasks = (loop.create_task(active.fence_the_silent()), loop.create_task(active.recover_the_leaderless()))
+        doors.log(f"serving, metadata up to offset {log.end}")
+        quorum.start()
 
     async def close(self) -> None:
         """Listen no more, leave waiting requests unanswered, release the log."""
         for task in self._tasks:
             task.cancel()
+        if self._quorum is not None:
+            self._quorum.close()
         if self._server is not None:
             await self._server.close()
-        if self._active is not None:
-            self._active.log.close()
+        if self._log is not None:
+            self._log.close()
 
     @property
     def port(self) -> int:
@@ -99,17 +121,56 @@ class ControllerNode:
         assert self._server is not None, "not started"
         return self._server.port
 
+    def _by_the_active_one(self, api: Api, method: _Method) -> Handler:
+        async def handle(request: Request) -> Any:
+            if self._active is None:
+                return not_controller(api, request.body)
+            try:
+                return await method(self._active, request)
+            except NotActive:
+                return not_controller(api, request.body)
+            except Deposed:
+                raise Hangup(f"deposed while a change for {request.client_id} waited to be committed") from None
+
+        return handle
+
+    def _look_who_leads(self) -> None:
+        """Take charge, or leave it, as the quorum has it."""
+        quorum, failure = self._quorum, self._failure
+        assert quorum is not None
+        assert failure is not None
+        state = quorum.state
+        if self._active is not None and self._active.epoch != (state.epoch if state.active else None):
+            self._active.deposed = True
+            self._active = None
+            for task in self._tasks:
+                task.cancel()
+        if self._active is None and state.active and not failure.happened:
+            try:
+                self._active = _ActiveController(self._config, self._doors, quorum, failure)
+            except Exception as error:
+                failure.take(error)
+                return
+            self._doors.log(f"active in controller epoch {state.epoch}, metadata up to offset {quorum.log.end}")
+            loop, active = asyncio.get_running_loop(), self._active
+            self._tasks = (
+                loop.create_task(active.fence_the_silent()),
+                loop.create_task(active.recover_the_leaderless()),
+            )
+
 
 class _ActiveController:
-    """The controller in charge of a log: decides, commits, tells, one change at a time."""
+    """The controller in charge: decides, commits, tells, one change at a time."""
 
-    def __init__(self, config: NodeConfig, doors: Doors, log: MetadataLog) -> None:
-        self.log = log
-        self.serving = MetadataServing(config.node_id, log)
-        self.failure = Failure()
+    def __init__(self, config: NodeConfig, doors: Doors, quorum: QuorumNode, failure: Failure) -> None:
+        self.epoch = quorum.state.epoch
+        self.deposed = False
+        self._quorum = quorum
+        self._failure = failure
         self._cluster_id = config.cluster_id
         self._doors = doors
-        self._controller = Controller(_settings(config), config.rules).take_over(replay(log), _now_ms())
+        image = self._found()
+        self._controller = Controller(_settings(config), config.rules).take_over(image, _now_ms())
         self._one_at_a_time = asyncio.Lock()
         pace = Pace(
             answer_s=config.seconds("replica.socket.timeout.ms"),
@@ -120,35 +181,58 @@ class _ActiveController:
             f"controller-{config.node_id}-recovery", lambda: self._controller, self._decide, pace
         )
 
+    def _found(self) -> ClusterImage:
+        """The image of all that is committed, with what the predecessor may not have told of it traced."""
+        quorum, end = self._quorum, self._quorum.state.high_watermark
+        image = quorum.log.image(quorum.known_when_elected)
+        while image.offset < end:
+            data = quorum.log.read(image.offset, _TAKE_OVER_BYTES, end)
+            for after, events in taking_over.found(image, data):
+                image = after
+                for event in events:
+                    self._doors.trace(event)
+        return image
+
     async def _decide(self, decide: Callable[[Controller, int], Step[A]]) -> A:
-        """Decide on committed state, commit, and only then let anyone know."""
+        """Decide on committed state, commit, and only then let anyone know. Raises NotActive when nothing was begun,
+        Deposed when nobody here can tell what became of it."""
         async with self._one_at_a_time:
-            if self.failure.happened:
-                await self.failure.wait()
+            if self._failure.happened:
+                await self._failure.wait()
+            if self.deposed or self._quorum.state.epoch != self.epoch or not self._quorum.state.active:
+                raise NotActive
             step = decide(self._controller, _now_ms())
             if step.records:
                 await self._commit(step)
-            self._controller = step.state
-            for event in step.trace:
-                self._doors.trace(event)
-                if event.kind.startswith("broker_"):
-                    self._doors.log(_line(event))
+            else:
+                self._take(step)
             if step.records:
                 self._recovery.look()
             return step.answer
 
     async def _commit(self, step: Step[Any]) -> None:
+        end = self._quorum.log.end + len(step.records)
+        if end != step.state.image.offset:
+            error = RuntimeError(f"the log will end at {end}, decided for {step.state.image.offset}")
+            self._failure.take(error)
+            raise error
         try:
-            await self.log.append(step.records, _now_ms())
-            if self.log.end != step.state.image.offset:
-                raise RuntimeError(f"committed up to {self.log.end}, decided for {step.state.image.offset}")
-        except Exception as error:
-            self.failure.take(error)
+            await self._quorum.append(self.epoch, step.records, _now_ms(), lambda: self._take(step))
+        except Deposed:
             raise
-        self.serving.committed()
+        except Exception as error:
+            self._failure.take(error)
+            raise
+
+    def _take(self, step: Step[Any]) -> None:
+        self._controller = step.state
+        for event in step.trace:
+            self._doors.trace(event._replace(offset=step.state.image.offset) if step.records else event)
+            if event.kind.startswith("broker_"):
+                self._doors.log(_line(event))
 
     async def fence_the_silent(self) -> None:
-        """Fence brokers as their sessions end, one a change, for ever."""
+        """Fence brokers as their sessions end, one a change, until it is deposed."""
         timeout_ms = self._controller.settings.session_timeout_ms
         try:
             while True:
@@ -160,15 +244,19 @@ class _ActiveController:
                     await asyncio.sleep((ends_ms - now_ms) / 1000)
                 else:
                     await self._decide(lambda controller, at_ms: controller.tick(at_ms))
+        except (NotActive, Deposed):
+            return
         except Exception as error:
-            self.failure.take(error)
+            self._failure.take(error)
 
     async def recover_the_leaderless(self) -> None:
         """Find leaders for partitions that nobody is known to be able to lead, where their topics ask for it."""
         try:
             await self._recovery.run()
+        except (NotActive, Deposed):
+            return
         except Exception as error:
-            self.failure.take(error)
+            self._failure.take(error)
 
     # ---- handlers ----------------------------------------------------------------------------------------------------
 
@@ -243,6 +331,21 @@ class _ActiveController:
         return admin_messages.elected(results)
 
 
+_Method = Callable[[_ActiveController, Request], Awaitable[Any]]
+
+_OF_THE_ACTIVE_CONTROLLER: Mapping[Api, _Method] = {
+    Api.BROKER_REGISTRATION: _ActiveController.register,
+    Api.BROKER_HEARTBEAT: _ActiveController.heartbeat,
+    Api.ALTER_PARTITION: _ActiveController.alter_partition,
+    Api.ALLOCATE_PRODUCER_IDS: _ActiveController.allocate_producer_ids,
+    Api.CREATE_TOPICS: _ActiveController.create_topics,
+    Api.DELETE_TOPICS: _ActiveController.delete_topics,
+    Api.INCREMENTAL_ALTER_CONFIGS: _ActiveController.alter_configs,
+    Api.ALTER_PARTITION_REASSIGNMENTS: _ActiveController.reassign,
+    Api.ELECT_LEADERS: _ActiveController.elect_leaders,
+}
+
+
 def _settings(config: NodeConfig) -> Settings:
     defaults = {topic: str(config.values[broker]) for topic, broker in BROKER_NAME_OF_TOPIC_KEY.items()}
     return Settings(
@@ -254,7 +357,7 @@ def _settings(config: NodeConfig) -> Settings:
 
 
 def _now_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)
+    return round(asyncio.get_running_loop().time() * 1000)
 
 
 def _line(event: TraceEvent) -> str:

@@ -87,10 +87,8 @@ class CoordinatorFinding:
             timeout=timedelta(seconds=self._config.seconds("replica.socket.timeout.ms")),
         )
         try:
-            answer = await self._channel.call(request)
+            answer = await self._channel.forward(request)
             found = answer.topics[0]
-            if found.error_code is ErrorCode.not_controller:
-                self._channel.try_next()
             if found.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
                 self._log(f"{TOPIC} is not created: {found.error_code.name} {found.error_message or ''}".rstrip())
         except ConnectionLost as lost:

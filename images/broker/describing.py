@@ -156,7 +156,7 @@ class Describing:
     async def create_topics(self, request: Request) -> CreateTopicsResponse:
         """Pass on to the controller; if it cannot be reached, every topic fails as timed out."""
         try:
-            return await self._channel.call(request.body)
+            return await self._channel.forward(request.body)
         except ConnectionLost as lost:
             return CreateTopicsResponse(
                 throttle_time=NOW,
@@ -175,7 +175,7 @@ class Describing:
     async def delete_topics(self, request: Request) -> DeleteTopicsResponse:
         """Pass on to the controller; if it cannot be reached, every topic fails as timed out."""
         try:
-            return await self._channel.call(request.body)
+            return await self._channel.forward(request.body)
         except ConnectionLost as lost:
             return DeleteTopicsResponse(
                 throttle_time=NOW,
@@ -210,7 +210,7 @@ class Describing:
         if found is not None:
             return ErrorCode.none, found
         try:
-            block = await self._channel.call(
+            block = await self._channel.forward(
                 AllocateProducerIdsRequest(broker_id=self._config.node_id, broker_epoch=self._broker_epoch())
             )
         except ConnectionLost:

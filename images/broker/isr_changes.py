@@ -67,8 +67,6 @@ class IsrChanges:
             if error not in _ASK_AGAIN:
                 replica.isr_refused(proposal, IsrRefused(error, certain))
                 return
-            if error is ErrorCode.not_controller:
-                self._channel.try_next()
             await asyncio.sleep(self._backoff_s)
 
     def _request(self, replica: Replica, proposal: ProposeIsr) -> AlterPartitionRequest:

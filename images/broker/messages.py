@@ -48,7 +48,12 @@ class Api(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
     ALTER_PARTITION = 56
+    FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
@@ -88,7 +93,12 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.INCREMENTAL_ALTER_CONFIGS: _versions(0, 1),
         Api.ALTER_PARTITION_REASSIGNMENTS: _versions(0, 0),
         Api.LIST_PARTITION_REASSIGNMENTS: _versions(0, 0),
+        Api.VOTE: _versions(2, 2),
+        Api.BEGIN_QUORUM_EPOCH: _versions(1, 1),
+        Api.END_QUORUM_EPOCH: _versions(1, 1),
+        Api.DESCRIBE_QUORUM: _versions(0, 2),
         Api.ALTER_PARTITION: _versions(3, 3),
+        Api.FETCH_SNAPSHOT: _versions(0, 1),
         Api.DESCRIBE_CLUSTER: _versions(0, 1),
         Api.BROKER_REGISTRATION: _versions(3, 3),
         Api.BROKER_HEARTBEAT: _versions(1, 1),

@@ -15,6 +15,7 @@ TopicConfigRecord       the topic's whole configuration, replacing what was ther
 PartitionRecord   a partition's whole state, new or changed
 RemoveTopic       the topic and its partitions are gone
 ProducerIdsBlock  producer ids below `next_producer_id` are given away
+LeaderChange      a controller takes charge in a new controller epoch; the first record of each, and it changes nothing
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ class MetadataError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A new incarnation of broker `id`, reachable at `host`:`port`. Its offset becomes the broker epoch."""
+    """A new incarnation of broker `id`, reachable at `host`:`port`. Its offset becomes the broker epoch, but in a
+    snapshot, where `epoch` says which that was."""
 
     id: int
     incarnation: str
     host: str
     port: int
+    epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,14 @@ class ProducerIdsBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """Controller `leader` takes charge in controller epoch `epoch`."""
+
+    leader: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionImage:
     """One partition as the controller committed it.
 
@@ -120,7 +131,14 @@ PartitionRecord = PartitionImage
 """A partition's record is its whole state."""
 
 Record = (
-    RegisterBroker | ChangeBroker | TopicRecord | TopicConfigRecord | PartitionImage | RemoveTopic | ProducerIdsBlock
+    RegisterBroker
+    | ChangeBroker
+    | TopicRecord
+    | TopicConfigRecord
+    | PartitionImage
+    | RemoveTopic
+    | ProducerIdsBlock
+    | LeaderChange
 )
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -131,6 +149,7 @@ _TYPES: Mapping[str, type[Any]] = {
     "PartitionRecord": PartitionImage,
     "RemoveTopic": RemoveTopic,
     "ProducerIdsBlock": ProducerIdsBlock,
+    "LeaderChange": LeaderChange,
 }
 _NAMES: Mapping[type[Any], str] = {kind: name for name, kind in _TYPES.items()}
 
@@ -250,8 +269,9 @@ class ClusterImage:
         if isinstance(record, PartitionImage):
             return _with_partition(image, record)
         if isinstance(record, RegisterBroker):
+            epoch = record.epoch if record.epoch >= 0 else offset
             broker = BrokerImage(
-                record.id, offset, record.incarnation, record.host, record.port, fenced=True, shutting_down=False
+                record.id, epoch, record.incarnation, record.host, record.port, fenced=True, shutting_down=False
             )
             return replace(image, brokers=image.brokers.set(record.id, broker))
         if isinstance(record, ChangeBroker):
@@ -268,6 +288,8 @@ class ClusterImage:
             return replace(
                 image, topics=image.topics.remove(record.name), _names=image._names.remove(record.topic_id.int)
             )
+        if isinstance(record, LeaderChange):
+            return image
         return replace(image, next_producer_id=record.next_producer_id)
 
     def apply_all(self, records: Sequence[Record], base_offset: int) -> ClusterImage:

@@ -159,6 +159,38 @@ class Rules:
         "Only a member of a group's current generation may commit offsets for it.", "KIP-320 Consumer Handling"
     )
 
+    vote_once_per_epoch: bool = _rule("A controller votes for one candidate in an epoch.", "RC 6.3; Raft 5.2")
+    vote_is_synced: bool = _rule(
+        "A controller's vote is on disk before the candidate learns of it, so that a restart does not vote again.",
+        "RC 6.3; Raft 5.2",
+    )
+    vote_needs_up_to_date_log: bool = _rule(
+        "A controller votes only for a candidate whose metadata log is at least as up to date as its own: by the epoch "
+        "of the last record, then by the log end offset.",
+        "RC 6.3; Raft 5.4.1",
+    )
+    metadata_needs_majority: bool = _rule(
+        "A metadata change is committed, acted upon and answered once a majority of the controllers holds it, so a "
+        "zombie controller commits nothing.",
+        "RC 6.3",
+    )
+    metadata_is_synced: bool = _rule(
+        "A controller counts as holding a metadata record only once it is on its disk.", "RC 6.3; Raft 5.3"
+    )
+    commit_only_own_epoch: bool = _rule(
+        "A new active controller commits records of earlier epochs only together with one of its own epoch, since "
+        "those may be on a majority and still be overwritten.",
+        "RC 6.3; Raft 5.4.2",
+    )
+    metadata_fetch_fenced: bool = _rule(
+        "A fetch of the metadata log sent in another epoch is refused and counts for nothing.", "RC 6.3; KIP-595"
+    )
+    metadata_cut_on_divergence: bool = _rule(
+        "The active controller tells another where their metadata logs part, and that one cuts its log there before it "
+        "appends.",
+        "RC 6.3; KIP-595",
+    )
+
     def without(self, names: Iterable[str]) -> Rules:
         """These rules with `names` switched off. Raises ValueError naming a rule that does not exist."""
         names = tuple(names)

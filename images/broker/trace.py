@@ -28,6 +28,17 @@ diverging                 leader      leader_epoch, offset=end offset answered; 
 request_fenced            leader      leader_epoch held; detail: api, requested epoch, error
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: producer_id, acks
 latest_told               leader      high_watermark told to a ListOffsets(latest)
+quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its log
+quorum_voted              controller  leader_epoch, broker=candidate; itself included
+quorum_candidate          controller  leader_epoch it stands in
+quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected
+quorum_follower           controller  leader_epoch, leader
+quorum_resigned           controller  leader_epoch it led
+metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc
+metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew
+metadata_trimmed          controller  offset=new start: a snapshot stands for what was below
+metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
+metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before
 broker_registered         controller  broker=id, broker_epoch; detail: clean, incarnation
 broker_fenced             controller  broker=id, broker_epoch; detail: reason
 broker_unfenced           controller  broker=id, broker_epoch
@@ -35,6 +46,9 @@ partition_changed         controller  leader, leader_epoch, partition_epoch, mem
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced, …), unclean;
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}
 alter_partition_refused   controller  broker=sender, members=proposed ISR; detail: error
+
+The offset of a broker_ or partition_changed event is where the metadata log ended with the change. A controller that
+takes over tells of what it finds committed, too (detail: taken_over); the receiver leaves out what it has heard before.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def event(
     time_s: float, node: str, kind: str, detail: Mapping[str, Any] | None = None, **fields: Any
 ) -> dict[str, Any]:
     """One trace event of partition t-0 (of none, for what concerns a whole broker)."""
-    whole = kind in ("node_started", "registered", "broker_registered", "broker_fenced", "broker_unfenced")
+    whole = kind in ("node_started", "registered") or kind.startswith(("broker_", "quorum_", "metadata_"))
     row: dict[str, Any] = dict.fromkeys(TRACE.names, -1) | {
         "time_ns": round(time_s * S),
         "node": node,

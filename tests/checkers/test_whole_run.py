@@ -118,7 +118,10 @@ def good_run() -> RunEvidence:
         history=runs.history([append(7, 1, 2, 0)], [end_offset(8, 9, 1), poll(0, 9, 10, 7)]),
         replicas=replicas,
         replica_ends=ends,
-        trace=runs.trace(runs.event(1, "b1", "appended", offset=0, log_end=1, leader_epoch=1)),
+        trace=runs.trace(
+            runs.event(0, "c1", "quorum_recovered", leader_epoch=0, offset=0, log_end=0),
+            runs.event(1, "b1", "appended", offset=0, log_end=1, leader_epoch=1),
+        ),
         recovery=WHOLE,
     )
 

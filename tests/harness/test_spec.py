@@ -92,7 +92,10 @@ def test_faults_are_families_a_script_or_nothing() -> None:
             "hosts: {b1: {address: h}, b2: {address: h}}",
             "hosts.b2: h carries b1 already; every node needs its own host",
         ),
-        ("environment: ssh", "hosts: b1, b2, b3, c1 missing; environment ssh needs a host for each of b1, b2, b3, c1"),
+        (
+            "environment: ssh",
+            "hosts: b1, b2, b3, c1, c2, c3 missing; environment ssh needs a host for each of b1, b2, b3, c1, c2, c3",
+        ),
         ("- 1", "a spec is a mapping of names to values, not [1]"),
         ("a: [", "while parsing a flow node"),
     ],

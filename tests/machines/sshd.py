@@ -67,7 +67,7 @@ class Lab:
     def spec(self, rest: str = "") -> str:
         """A spec for environment ssh on these hosts."""
         lines = [f"  {name}: {host.to_mapping()}" for name, host in self.hosts.items()]
-        return "\n".join(["environment: ssh", "hosts:", *lines, rest, ""])
+        return "\n".join(["environment: ssh", "controllers: 1", "hosts:", *lines, rest, ""])
 
     def shell(self, name: str, command: str) -> str:
         """What a command in the container prints; the test's own way in, without SSH."""

@@ -25,7 +25,7 @@ from tests.machines.between import between
 pytestmark = pytest.mark.docker
 
 ROOT = Path(__file__).parents[2]
-NODES = ("b1", "b2", "b3", "c1")
+NODES = ("b1", "b2", "b3", "c1", "c2", "c3")
 EVERYTHING = """
 environment: docker
 time_limit: 21s

@@ -158,7 +158,7 @@ def test_the_hosts_of_a_spec_count_and_docker_does_not() -> None:
     hosts = "\n".join(
         f"  {name}: {{address: 192.0.2.{number}}}" for number, name in enumerate(("b1", "b2", "b3", "c1"))
     )
-    spec = loads(f"environment: ssh\nhosts:\n{hosts}")
+    spec = loads(f"environment: ssh\ncontrollers: 1\nhosts:\n{hosts}")
     bare = Machine(reached=None, options={}, fuse=False, groups="")
     well, ill = (Finding("host b1", ok, "192.0.2.0", part=Part.HOSTS) for ok in (True, False))
     assert is_well(findings(bare, spec, hosts=[well]).values())

@@ -15,6 +15,7 @@ class FakeCluster:
         self.brokers = tuple(f"b{number}" for number in range(1, brokers + 1))
         self.controllers = tuple(f"c{number}" for number in range(1, controllers + 1))
         self.leading: dict[tuple[str, int], str] = {("t", 0): "b1", ("t", 1): "b2"}
+        self.active: str | None = "c1"
         self.cuts: set[Link] = set()
         self.resets: set[Link] = set()
         self.qualities: dict[Link, LinkQuality] = {}
@@ -60,6 +61,13 @@ class FakeCluster:
     async def configure(self, topic: str, name: str, value: str) -> str:
         self.calls.append(f"configure {topic} {name}={value}")
         return self._answer()
+
+    async def move_controller(self) -> str:
+        self.calls.append("move controller")
+        return self._answer()
+
+    async def controller(self) -> str | None:
+        return self.active
 
     def _answer(self) -> str:
         return self.answers.pop(0) if self.answers else ""

@@ -12,6 +12,7 @@ from nemesis.admin import (
     ControlledRestart,
     DeleteRecords,
     ElectPreferred,
+    MoveController,
     RaiseMinIsr,
     Reassign,
     RollingRestart,
@@ -184,3 +185,27 @@ def test_until_a_leader_tells_offsets_nothing_is_deleted() -> None:
 
     run(scenario())
     assert cluster.calls == ["delete t-0 3"]
+
+
+def test_moving_the_controller_asks_the_active_one_once() -> None:
+    cluster = FakeCluster(controllers=3)
+    cluster.active = "c2"
+    site = carried_out(MoveController(), cluster)
+    assert cluster.calls == ["move controller"]
+    assert site.aimed_at == ["c2"]
+    assert MoveController().bit(site.evidence)
+
+
+def test_a_controller_that_is_not_moved_leaves_no_evidence() -> None:
+    cluster = FakeCluster(controllers=3)
+    cluster.active, cluster.answers = None, ["UNANSWERED"]
+    site = carried_out(MoveController(), cluster)
+    assert not MoveController().bit(site.evidence)
+    assert "not moved: UNANSWERED" in site.notes
+
+
+def test_what_undoes_a_request_that_nobody_answered_is_asked_for_again_when_it_is_too_late_for_that() -> None:
+    cluster = FakeCluster()
+    cluster.answers = ["UNANSWERED"]
+    carried_out(Reassign(0), cluster)
+    assert cluster.calls[1:] == ["reassign t-0 b1 b2 b3"] * 2

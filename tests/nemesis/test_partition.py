@@ -70,6 +70,11 @@ def test_a_leader_cut_from_its_followers_keeps_the_controller() -> None:
     assert _cut(Shape.LEADER_ONLY, "b1") == {"b1b2", "b2b1", "b1b3", "b3b1"}
 
 
+def test_a_controller_apart_from_the_others_is_seen_by_every_broker() -> None:
+    cut = links(Shape.CONTROLLERS_APART, ["c2"], ("b1", "b2", "b3"), ("c1", "c2", "c3"))
+    assert {(link.source, link.target) for link in cut} == {("c2", "c1"), ("c1", "c2"), ("c2", "c3"), ("c3", "c2")}
+
+
 def test_controllers_cut_from_brokers_leave_brokers_together() -> None:
     assert _cut(Shape.CONTROLLER_FROM_BROKERS, *BROKERS) == {"b1c1", "c1b1", "b2c1", "c1b2", "b3c1", "c1b3"}
 

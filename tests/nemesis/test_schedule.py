@@ -91,13 +91,20 @@ def test_unclean_restarts_hit_fewer_brokers_than_min_insync_replicas(min_isr: in
             if planned.fault.family in ("kill", "power-loss"):
                 hit.update(planned.fault.targets())
             hit.update(filter(None, [getattr(planned.fault, "victim", "")]))
-        assert len(hit - set(ground.controllers)) <= min_isr - 1
+        assert len(hit - {*ground.controllers, "controller"}) <= min_isr - 1
 
 
-def test_controllers_never_lose_power_in_a_drawn_schedule() -> None:
-    for seed in range(300):
-        for planned in draw(Random(seed), GROUND, 60.0):
-            assert planned.fault.family != "power-loss" or not set(planned.fault.targets()) & {"c1"}
+@pytest.mark.parametrize("family", ["kill", "power-loss", "pause", "clock", "partition"])
+def test_controllers_are_broken_like_any_node_the_active_one_most(family: str) -> None:
+    ground = Ground(GROUND.brokers, ("c1", "c2", "c3"), 2)
+    hit = Counter(
+        target
+        for seed in range(300)
+        for planned in draw(Random(seed), ground, 60.0, [family])
+        for target in planned.fault.targets()
+    )
+    assert min(hit[name] for name in ground.controllers) > 0
+    assert hit["controller"] > max(hit[name] for name in ground.controllers)
 
 
 def test_all_leaves_out_what_the_protocol_promises_nothing_against() -> None:

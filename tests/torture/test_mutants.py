@@ -2,7 +2,7 @@
 
 The seeds are those that `make torture` found. A change to the broker, the clients or the faults moves everything that
 happens in a run, so a mutant may then come out at a neighbouring seed: a few are tried, beginning with the one found.
-Mutants that need a story (nemesis/choreography.py) are told that story alone.
+Mutants that need a story (nemesis/choreography.py and its like) are told that story alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.torture import MUTANTS, SETTINGS, WORKLOADS
 TRIED = 12
 
 FOUND_AT = {
-    "maximal_isr": 2,
+    "maximal_isr": 0,
     "ack_after_high_watermark": 0,
     "truncate_on_divergence": 0,
     "unclean_leaves_elr": 0,
@@ -32,6 +32,10 @@ FOUND_AT = {
     "offset_commit_after_high_watermark": 0,
     "generation_fences_commits": 0,
     "retention_stops_at_high_watermark": 0,
+    "vote_is_synced": 0,
+    "metadata_needs_majority": 0,
+    "metadata_is_synced": 0,
+    "commit_only_own_epoch": 0,
 }
 """Mutant → the first seed of the default run that finds it."""
 
@@ -43,6 +47,9 @@ FOUND_BY = {
     "latest_confirmed_by_isr": ({"fault": "hidden-commit"}, 3),
     "partition_epoch_checked_in_alter_partition": ({"fault": "late-proposal"}, 1),
     "current_epoch_fetch_gates_isr_join": ({"fault": "removed-and-back"}, 2),
+    "metadata_cut_on_divergence": ({"fault": "zombie-controller"}, 0),
+    "vote_needs_up_to_date_log": ({"fault": "lagging-controller"}, 0),
+    "vote_once_per_epoch": ({"fault": "zombie-controller"}, 4),
 }
 """Mutant → the story that finds it when it is told alone, and the first seed."""
 
@@ -135,6 +142,8 @@ def test_a_flawed_generation_is_found_by_its_story_where_the_full_protocol_stand
         {"fault": "quick-succession"},
         {"fault": "late-proposal"},
         {"fault": "removed-and-back"},
+        {"fault": "zombie-controller"},
+        {"fault": "lagging-controller"},
     ],
     ids=lambda story: story["fault"],
 )

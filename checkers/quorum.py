@@ -1,0 +1,322 @@
+"""The controllers' own promises, read off the trace (white box): Raft over the metadata log.
+
+The trace gives at each moment the metadata log of every controller as leader epochs by offset, the votes it cast, and
+what the active controller held to be committed. Then:
+
+two-controllers-one-epoch   no two controllers lead in one controller epoch
+voted-twice                 no controller votes for two candidates in one epoch
+vote-forgotten              a controller that starts again knows the epoch it was in and whom it voted for
+controller-incomplete       whoever becomes leader holds everything committed (Leader Completeness)
+commit-without-majority     what is committed is in the logs of a majority of the controllers at that moment, and its
+                            last record is of the epoch of the leader that commits it
+metadata-logs-differ        two logs that hold a batch of the same offset and epoch hold the same batch, after a batch
+                            of the same epoch: by induction they are the same up to there (metadata log matching)
+committed-metadata-differs  what is committed at an offset is what was committed there before
+committed-metadata-cut      no controller cuts its log below what it knows to be committed
+metadata-lost               a controller's log comes back from a restart with everything it had
+broker-epoch-fell           broker epochs only rise, over all brokers and whoever is the active controller
+
+All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
+but a disk that lies about fsync: a run with such a fault against a controller is `unknown`.
+
+How many controllers there are is taken from the trace: all that ever started. What it cannot see: whether brokers were
+told anything but what is committed (the brokers' own promises, in `checkers.protocol`, rest on that); and anything when
+nodes have clocks of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.judging import undecided
+from checkers.verdict import Finding, Validity, Verdict
+
+NAME = "quorum"
+_SHOWN_OF_A_KIND = 3
+_COLUMNS = ("time_ns", "node", "kind", "leader_epoch", "broker", "broker_epoch", "offset", "log_end", "high_watermark")
+_UNKNOWN = -1
+
+
+class _Event(NamedTuple):
+    time_ns: int
+    node: str
+    kind: str
+    leader_epoch: int
+    broker: int
+    broker_epoch: int
+    offset: int
+    log_end: int
+    high_watermark: int
+    detail: str
+
+    def fact(self, name: str) -> Any:
+        return json.loads(self.detail or "{}").get(name)
+
+
+class _Log:
+    """One controller's metadata log: the epoch of each record, from `start` on."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.epochs: list[int] = []
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.epochs)
+
+    def at(self, offset: int) -> int:
+        """The epoch there, -1 where the log does not reach or is not known any more."""
+        return self.epochs[offset - self.start] if self.start <= offset < self.end else _UNKNOWN
+
+    def put(self, offset: int, end: int, epoch: int) -> None:
+        del self.epochs[max(0, offset - self.start) :]
+        self.epochs += [_UNKNOWN] * (offset - self.end) + [epoch] * (end - offset)
+
+    def restart(self, start: int, end: int, entries: list[list[int]]) -> None:
+        self.start, self.epochs = start, []
+        for number, (epoch, first) in enumerate(entries):
+            last = entries[number + 1][1] if number + 1 < len(entries) else end
+            self.put(max(first, start), max(last, start), epoch)
+
+
+class _Quorum:
+    """What the trace has told so far, and what was wrong with it."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, _Log] = {}
+        self.votes: dict[str, tuple[int, int]] = {}
+        """Controller → the latest epoch it voted in, and whom for."""
+        self.leaders: dict[int, str] = {}
+        self.batches: dict[tuple[int, int], tuple[int, int, int, str]] = {}
+        """(offset, epoch) → end, checksum, epoch before it, who told."""
+        self.committed: list[int] = []
+        self.known: dict[str, int] = {}
+        """Controller → how far it has called its log committed, as leader."""
+        self.broker_epoch = -1
+        self.commits = self.cut = self.snapshots = 0
+        self.findings: list[Finding] = []
+
+    def take(self, event: _Event) -> None:
+        handler = _HANDLERS.get(event.kind)
+        if handler is not None:
+            handler(self, event)
+
+    def wrong(self, event: _Event, kind: str, *lines: str) -> None:
+        self.findings.append(Finding(kind, lines, time_ns=event.time_ns))
+
+    # ---- elections ---------------------------------------------------------------------------------------------------
+
+    def recovered(self, event: _Event) -> None:
+        log = self.logs.setdefault(event.node, _Log())
+        voted_in, voted_for = self.votes.get(event.node, (0, _UNKNOWN))
+        forgot = event.leader_epoch == voted_in and voted_for not in (_UNKNOWN, event.fact("voted"))
+        if event.leader_epoch < voted_in or forgot:
+            self.wrong(
+                event,
+                "vote-forgotten",
+                f"{event.node} started {_at(event)} in controller epoch {event.leader_epoch}, with a vote for "
+                f"{event.fact('voted')}",
+                f"it had voted for {voted_for} in controller epoch {voted_in}",
+            )
+        if event.log_end < log.end:
+            self.wrong(
+                event,
+                "metadata-lost",
+                f"{event.node} started {_at(event)} with a metadata log that ends at {event.log_end}",
+                f"it had held records up to {log.end}, and nobody had cut them",
+            )
+        log.restart(event.offset, event.log_end, event.fact("epochs") or [])
+
+    def voted(self, event: _Event) -> None:
+        epoch, candidate = self.votes.get(event.node, (0, _UNKNOWN))
+        if epoch == event.leader_epoch and candidate not in (_UNKNOWN, event.broker):
+            self.wrong(
+                event,
+                "voted-twice",
+                f"{event.node} voted for {event.broker} in controller epoch {epoch} {_at(event)}",
+                f"it had voted for {candidate} in the same epoch",
+            )
+        if event.leader_epoch >= epoch:
+            self.votes[event.node] = (event.leader_epoch, event.broker)
+
+    def leads(self, event: _Event) -> None:
+        other = self.leaders.setdefault(event.leader_epoch, event.node)
+        if other != event.node:
+            self.wrong(
+                event,
+                "two-controllers-one-epoch",
+                f"{event.node} was elected in controller epoch {event.leader_epoch} {_at(event)}",
+                f"{other} had been elected in the same epoch",
+            )
+        log = self.logs.setdefault(event.node, _Log())
+        lacking = self.first_missing(log)
+        if lacking is not None:
+            self.wrong(
+                event,
+                "controller-incomplete",
+                f"{event.node} was elected in controller epoch {event.leader_epoch} {_at(event)} with a metadata log "
+                f"that ends at {log.end}",
+                f"it lacks the record at offset {lacking}, committed in controller epoch {self.committed[lacking]}",
+            )
+
+    def first_missing(self, log: _Log) -> int | None:
+        """The least committed offset at which `log` holds something else, or nothing."""
+        for offset in range(log.start, len(self.committed)):
+            if offset >= log.end or _differ(log.at(offset), self.committed[offset]):
+                return offset
+        return None
+
+    # ---- the log -----------------------------------------------------------------------------------------------------
+
+    def appended(self, event: _Event) -> None:
+        log = self.logs.setdefault(event.node, _Log())
+        told = (event.log_end, int(event.fact("crc") or 0), log.at(event.offset - 1), event.node)
+        first = self.batches.setdefault((event.offset, event.leader_epoch), told)
+        if first[:2] != told[:2] or _differ(first[2], told[2]):
+            self.wrong(
+                event,
+                "metadata-logs-differ",
+                f"{event.node} holds a batch of controller epoch {event.leader_epoch} at offset {event.offset}: up to "
+                f"{told[0]}, checksum {told[1]}, after a record of epoch {told[2]} ({_at(event)})",
+                f"{first[3]} held one up to {first[0]}, checksum {first[1]}, after a record of epoch {first[2]}",
+            )
+        log.put(event.offset, event.log_end, event.leader_epoch)
+
+    def truncated(self, event: _Event) -> None:
+        self.cut += 1
+        log = self.logs.setdefault(event.node, _Log())
+        known = max(event.high_watermark, self.known.get(event.node, 0))
+        if event.offset < known:
+            self.wrong(
+                event,
+                "committed-metadata-cut",
+                f"{event.node} cut its metadata log to {event.offset} {_at(event)}",
+                f"it knew that everything below {known} was committed",
+            )
+        del log.epochs[max(0, event.offset - log.start) :]
+
+    def restored(self, event: _Event) -> None:
+        self.snapshots += 1
+        self.logs.setdefault(event.node, _Log()).restart(event.offset, event.offset, [])
+
+    def trimmed(self, event: _Event) -> None:
+        self.snapshots += 1
+        log = self.logs.setdefault(event.node, _Log())
+        if log.start < event.offset <= log.end:
+            del log.epochs[: event.offset - log.start]
+            log.start = event.offset
+
+    def commits_up_to(self, event: _Event) -> None:
+        self.commits += 1
+        log, end = self.logs.setdefault(event.node, _Log()), event.high_watermark
+        self.known[event.node] = end
+        holders = sorted(
+            node
+            for node, held in self.logs.items()
+            if held.end >= end and not _differ(held.at(end - 1), log.at(end - 1))
+        )
+        needed = len(self.logs) // 2 + 1
+        if len(holders) < needed or log.at(end - 1) != event.leader_epoch:
+            self.wrong(
+                event,
+                "commit-without-majority",
+                f"{event.node}, in controller epoch {event.leader_epoch}, called everything below {end} committed "
+                f"{_at(event)}",
+                f"{', '.join(holders) or 'nobody'} held it, of {len(self.logs)} controllers",
+                f"the last record is of controller epoch {log.at(end - 1)}",
+            )
+        self.committed += [_UNKNOWN] * (log.start - len(self.committed))
+        for offset in range(max(log.start, min(event.offset, len(self.committed))), end):
+            held = log.at(offset)
+            if offset >= len(self.committed):
+                self.committed.append(held)
+            elif _differ(held, self.committed[offset]):
+                self.wrong(
+                    event,
+                    "committed-metadata-differs",
+                    f"{event.node} committed a record of controller epoch {held} at offset {offset} {_at(event)}",
+                    f"a record of controller epoch {self.committed[offset]} had been committed there",
+                )
+                self.committed[offset] = held
+
+    def registered(self, event: _Event) -> None:
+        if event.broker_epoch <= self.broker_epoch:
+            self.wrong(
+                event,
+                "broker-epoch-fell",
+                f"{event.node} gave broker {event.broker} the broker epoch {event.broker_epoch} {_at(event)}",
+                f"broker epoch {self.broker_epoch} had been given before",
+            )
+        self.broker_epoch = max(self.broker_epoch, event.broker_epoch)
+
+
+_HANDLERS = {
+    "quorum_recovered": _Quorum.recovered,
+    "quorum_voted": _Quorum.voted,
+    "quorum_leader": _Quorum.leads,
+    "metadata_appended": _Quorum.appended,
+    "metadata_truncated": _Quorum.truncated,
+    "metadata_committed": _Quorum.commits_up_to,
+    "metadata_restored": _Quorum.restored,
+    "metadata_trimmed": _Quorum.trimmed,
+    "broker_registered": _Quorum.registered,
+}
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """All controllers of the run."""
+    if not evidence.settings.trace_has_one_clock:
+        return undecided(NAME, "the trace's nodes have clocks of their own, so their events have no order")
+    quorum = _Quorum()
+    for event in _events(evidence.trace):
+        quorum.take(event)
+    if not quorum.logs:
+        return undecided(NAME, "the trace tells of no controller")
+    counts: dict[str, int] = {}
+    shown = []
+    for finding in quorum.findings:
+        counts[finding.kind] = counts.get(finding.kind, 0) + 1
+        if counts[finding.kind] <= _SHOWN_OF_A_KIND:
+            shown.append(finding)
+    figures = {
+        "controllers": float(len(quorum.logs)),
+        "elections": float(len(quorum.leaders)),
+        "commits": float(quorum.commits),
+        "committed": float(len(quorum.committed)),
+        "cuts": float(quorum.cut),
+        "snapshots": float(quorum.snapshots),
+        "invalid": float(len(quorum.findings)),
+    }
+    if not quorum.findings:
+        return Verdict(NAME, Validity.VALID, (), figures)
+    liars = _lied_to(evidence.faults, quorum.logs)
+    if liars:
+        shown.append(Finding("fsync-lies", (f"the disk of {liars[0]} lied about fsync: nothing is promised then",)))
+    return Verdict(NAME, Validity.UNKNOWN if liars else Validity.INVALID, tuple(shown), figures)
+
+
+def _events(trace: pa.Table) -> Iterator[_Event]:
+    wanted = trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(list(_HANDLERS)))).sort_by("seq")
+    columns = [wanted.column(name).to_pylist() for name in (*_COLUMNS, "detail")]
+    for row in zip(*columns, strict=True):
+        yield _Event(*row)
+
+
+def _lied_to(faults: pa.Table, controllers: dict[str, _Log]) -> list[str]:
+    lies = [row["nodes"] for row in faults.to_pylist() if row["family"] == "fsync-lies"]
+    return sorted({node for nodes in lies for node in nodes if node in controllers})
+
+
+def _differ(one: int, other: int) -> bool:
+    """Whether two epochs are known and not the same."""
+    return one != other and _UNKNOWN not in (one, other)
+
+
+def _at(event: _Event) -> str:
+    return f"at {event.time_ns / 1e9:.6f} s"

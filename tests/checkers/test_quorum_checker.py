@@ -1,0 +1,146 @@
+"""Each promise of the controllers' quorum, kept and broken, as the trace tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.quorum import check
+from checkers.verdict import Validity, Verdict
+from tests.checkers import runs
+
+Event = dict[str, Any]
+
+
+def started(
+    time_s: float, node: str, epoch: int = 0, end: int = 0, voted: int = -1, epochs: Sequence[Any] = ()
+) -> Event:
+    detail = {"voted": voted, "epochs": [list(entry) for entry in epochs]}
+    return runs.event(time_s, node, "quorum_recovered", detail, leader_epoch=epoch, offset=0, log_end=end)
+
+
+def voted(time_s: float, node: str, epoch: int, candidate: int) -> Event:
+    return runs.event(time_s, node, "quorum_voted", leader_epoch=epoch, broker=candidate)
+
+
+def leads(time_s: float, node: str, epoch: int) -> Event:
+    return runs.event(time_s, node, "quorum_leader", leader_epoch=epoch)
+
+
+def appended(time_s: float, node: str, offset: int, end: int, epoch: int, crc: int = 7) -> Event:
+    return runs.event(time_s, node, "metadata_appended", {"crc": crc}, leader_epoch=epoch, offset=offset, log_end=end)
+
+
+def committed(time_s: float, node: str, epoch: int, before: int, after: int) -> Event:
+    return runs.event(time_s, node, "metadata_committed", leader_epoch=epoch, offset=before, high_watermark=after)
+
+
+def cut(time_s: float, node: str, to: int, end: int, known: int = 0) -> Event:
+    return runs.event(time_s, node, "metadata_truncated", offset=to, log_end=end, high_watermark=known)
+
+
+def registered(time_s: float, node: str, broker: int, epoch: int) -> Event:
+    return runs.event(time_s, node, "broker_registered", {"clean": True}, broker=broker, broker_epoch=epoch)
+
+
+BORN = [started(0, node) for node in ("c1", "c2", "c3")]
+ELECTED = [*BORN, voted(1, "c1", 1, 101), voted(1, "c2", 1, 101), leads(1.1, "c1", 1), appended(1.1, "c1", 0, 1, 1)]
+COMMITTED = [*ELECTED, appended(1.2, "c2", 0, 1, 1), committed(1.3, "c1", 1, 0, 1)]
+UNCOMMITTED = [*COMMITTED, appended(2, "c1", 1, 3, 1, crc=8)]
+
+
+def verdict(*events: Event, faults: Sequence[Any] = (), one_clock: bool = True) -> Verdict:
+    settings = CheckSettings(trace_has_one_clock=one_clock)
+    return check(RunEvidence(trace=runs.trace(*events), faults=runs.faults(*faults), settings=settings))
+
+
+def kinds(*events: Event, **given: Any) -> list[str]:
+    return sorted({finding.kind for finding in verdict(*events, **given).findings})
+
+
+KEPT = {
+    "nothing but an election": ELECTED,
+    "a record is committed by a majority": COMMITTED,
+    "an uncommitted tail is cut by the successor": [
+        *UNCOMMITTED,
+        voted(3, "c2", 2, 102),
+        voted(3, "c3", 2, 102),
+        leads(3, "c2", 2),
+        appended(3, "c2", 1, 2, 2),
+        cut(4, "c1", 1, 3, known=1),
+        appended(4, "c1", 1, 2, 2),
+        committed(5, "c2", 2, 1, 2),
+    ],
+    "a controller comes back as it was": [
+        *UNCOMMITTED,
+        started(3, "c1", epoch=1, end=3, voted=101, epochs=[(1, 0)]),
+        started(3, "c2", epoch=1, end=1, voted=101, epochs=[(1, 0)]),
+    ],
+    "a batch that was written and not told of is there after a restart": [
+        *COMMITTED,
+        started(3, "c3", epoch=1, end=1, epochs=[(1, 0)]),
+        voted(4, "c3", 2, 103),
+        leads(4, "c3", 2),
+    ],
+    "a vote in a later epoch": [*COMMITTED, voted(3, "c2", 2, 103)],
+    "broker epochs rise": [*COMMITTED, registered(2, "c1", 1, 1), registered(3, "c1", 1, 5), registered(3, "c1", 2, 6)],
+}
+
+BROKEN = {
+    "two-controllers-one-epoch": [*COMMITTED, leads(2, "c2", 1)],
+    "voted-twice": [*ELECTED, voted(2, "c2", 1, 103)],
+    "vote-forgotten": [*ELECTED, started(2, "c2", epoch=1, voted=-1)],
+    "controller-incomplete": [*COMMITTED, leads(2, "c3", 2)],
+    "commit-without-majority": [*ELECTED, committed(2, "c1", 1, 0, 1)],
+    "metadata-logs-differ": [*ELECTED, appended(2, "c2", 0, 1, 1, crc=8)],
+    "committed-metadata-cut": [*COMMITTED, cut(2, "c2", 0, 1, known=1)],
+    "metadata-lost": [*COMMITTED, started(2, "c2", epoch=1, voted=101, end=0)],
+    "broker-epoch-fell": [*COMMITTED, registered(2, "c1", 1, 5), registered(3, "c1", 2, 5)],
+}
+
+
+@pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)
+def test_a_promise_kept(events: list[Event]) -> None:
+    found = verdict(*events)
+    assert (found.validity, found.findings) == (Validity.VALID, ())
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_promise_broken(kind: str) -> None:
+    assert verdict(*BROKEN[kind]).validity is Validity.INVALID
+    assert kinds(*BROKEN[kind]) == [kind]
+
+
+def test_what_is_committed_stays_what_it_is() -> None:
+    events = [
+        *COMMITTED,
+        *(cut(2, node, 0, 1) for node in ("c1", "c2")),
+        *(appended(3, node, 0, 1, 2) for node in ("c2", "c3")),
+        committed(4, "c2", 2, 0, 1),
+    ]
+    assert "committed-metadata-differs" in kinds(*events)
+
+
+def test_a_record_of_an_older_epoch_is_not_committed_by_itself() -> None:
+    events = [*UNCOMMITTED, appended(3, "c3", 0, 1, 1), appended(3, "c3", 1, 3, 1, crc=8), leads(4, "c3", 2)]
+    assert kinds(*events, committed(5, "c3", 2, 1, 3)) == ["commit-without-majority"]
+
+
+def test_records_below_those_committed_must_be_the_same_as_well() -> None:
+    """A batch of the same offset and epoch after a record of another epoch: the logs part below it."""
+    events = [*BORN, appended(1, "c1", 0, 1, 1), appended(2, "c1", 1, 2, 3), appended(2, "c2", 0, 1, 2)]
+    assert kinds(*events, appended(3, "c2", 1, 2, 3)) == ["metadata-logs-differ"]
+
+
+def test_a_disk_that_lies_about_fsync_leaves_it_open() -> None:
+    lies = runs.fault("fsync-lies", ["c2"], 0, 5, {"lies": 3})
+    assert verdict(*BROKEN["metadata-lost"], faults=[lies]).validity is Validity.UNKNOWN
+    assert verdict(*COMMITTED, faults=[lies]).validity is Validity.VALID
+
+
+def test_without_one_clock_or_any_controller_nothing_is_decided() -> None:
+    assert verdict(*COMMITTED, one_clock=False).validity is Validity.UNKNOWN
+    assert verdict().validity is Validity.UNKNOWN

@@ -1,0 +1,194 @@
+"""The controllers' quorum, played exactly: who is active, what a zombie can do, how those come back who were away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from harness.administration import UNANSWERED
+from harness.environments.base import Deployment, Listener
+from harness.environments.sim import Simulation
+from harness.systems import SYSTEMS, configured
+from images.broker.trace import TraceEvent
+from nemesis.fault import both_ways
+from nemesis.ports import Keep
+from workloads.clients.native import Admin, Client
+
+TOPIC = "t"
+_TRIED, _PAUSE_S = 100, 0.1
+
+
+@dataclass
+class Cluster:
+    """Three controllers, three brokers and a topic, in simulation."""
+
+    deployment: Deployment
+    trace: list[tuple[str, TraceEvent]]
+    changed: int = 0
+    names: list[str] = field(default_factory=lambda: ["c1", "c2", "c3"])
+
+    async def decide(self) -> str:
+        """Ask the cluster, once, for a change that disturbs nobody; empty when it was carried out."""
+        self.changed += 1
+        return await self.deployment.admin.configure(TOPIC, "max.message.bytes", str(1_000_000 + self.changed))
+
+    async def until_decided(self) -> None:
+        for _ in range(_TRIED):
+            if not await self.decide():
+                return
+            await asyncio.sleep(_PAUSE_S)
+        raise AssertionError("nobody decides")
+
+    async def active(self) -> str:
+        """The active controller, as it tells itself through a broker."""
+        for _ in range(_TRIED):
+            name = await self.deployment.admin.controller()
+            if name is not None:
+                return name
+            await asyncio.sleep(_PAUSE_S)
+        raise AssertionError("nobody is active")
+
+    def others(self, name: str) -> list[str]:
+        return [other for other in self.names if other != name]
+
+    def told(self, kind: str, node: str | None = None) -> list[TraceEvent]:
+        return [event for teller, event in self.trace if event.kind == kind and node in (None, teller)]
+
+
+def play(scenario: Callable[[Cluster], Awaitable[None]], seed: int = 1, controllers: int = 3, **settings: str) -> None:
+    trace: list[tuple[str, TraceEvent]] = []
+    simulation = Simulation()
+    layout = configured(
+        SYSTEMS["broker"],
+        simulation.layout(3, controllers),
+        {name.replace("_", "."): value for name, value in settings.items()},
+        (),
+    )
+
+    async def run(deployment: Deployment) -> None:
+        await deployment.deploy()
+        client = Client(deployment.bootstrap(), "test", deployment.stream("test"))
+        await Admin(client).create_topic(TOPIC, 1, 3, {}, 30)
+        await scenario(Cluster(deployment, trace))
+        assert not deployment.crashes
+        await client.close()
+
+    listener = Listener(lambda _, node, event: trace.append((node, event)), lambda node, line: None)
+    simulation.execute(layout, run, seed=seed, listener=listener)
+
+
+def test_brokers_find_the_successor_of_a_controller_that_died() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        former = await cluster.active()
+        await cluster.deployment.kill(former)
+        await cluster.until_decided()
+        assert await cluster.active() != former
+
+    for seed in range(5):
+        play(scenario, seed)
+
+
+def test_a_zombie_controller_commits_nothing_and_drops_what_it_appended() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        zombie = await cluster.active()
+        cut = both_ways([zombie], cluster.others(zombie))
+        await cluster.deployment.cut(cut)
+        committed = len(cluster.told("metadata_committed", zombie))
+        appended = len(cluster.told("metadata_appended", zombie))
+        await cluster.until_decided()
+        assert len(cluster.told("metadata_appended", zombie)) > appended, "the zombie did append it"
+        successor = await cluster.active()
+        assert successor != zombie
+        assert len(cluster.told("metadata_committed", zombie)) == committed
+        await cluster.deployment.mend(cut)
+        await cluster.until_decided()
+        await asyncio.sleep(3)
+        assert cluster.told("metadata_truncated", zombie)
+        end = max(event.log_end for event in cluster.told("metadata_appended"))
+        assert cluster.told("metadata_appended", zombie)[-1].log_end == end, "it holds what the others hold"
+
+    play(scenario)
+
+
+def test_one_controller_of_three_decides_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        survivor = await cluster.active()
+        for other in cluster.others(survivor):
+            await cluster.deployment.kill(other)
+        await asyncio.sleep(2)
+        committed = len(cluster.told("metadata_committed"))
+        for _ in range(3):
+            assert await cluster.decide() == UNANSWERED
+        assert len(cluster.told("metadata_committed")) == committed
+        assert await cluster.deployment.admin.controller() is None
+        await cluster.deployment.start(cluster.others(survivor)[0])
+        await cluster.until_decided()
+
+    play(scenario)
+
+
+def test_votes_and_metadata_survive_a_power_loss_of_all_controllers() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.until_decided()
+        epoch = max(event.leader_epoch for event in cluster.told("quorum_leader"))
+        held = {name: cluster.told("metadata_appended", name)[-1].log_end for name in cluster.names}
+        committed = cluster.told("metadata_committed")[-1].high_watermark
+        for name in cluster.names:
+            await cluster.deployment.power_off(name, Keep.NOTHING)
+        for name in cluster.names:
+            await cluster.deployment.start(name)
+        await cluster.until_decided()
+        for name in cluster.names:
+            back = cluster.told("quorum_recovered", name)[-1]
+            assert (back.leader_epoch, back.log_end) >= (epoch, min(committed, held[name]))
+        assert max(event.leader_epoch for event in cluster.told("quorum_leader")) > epoch
+
+    play(scenario)
+
+
+def test_a_controller_that_resigns_is_succeeded_at_once() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        former, elections = await cluster.active(), len(cluster.told("quorum_leader"))
+        assert await cluster.deployment.admin.move_controller() == ""
+        await asyncio.sleep(0.3)
+        assert len(cluster.told("quorum_leader")) == elections + 1
+        assert await cluster.active() != former
+        await cluster.until_decided()
+
+    play(scenario)
+
+
+def test_who_was_away_while_the_log_was_trimmed_begins_with_a_snapshot() -> None:
+    """Controllers and brokers alike: their logs are gone, and the others' logs no longer begin at the beginning."""
+
+    async def scenario(cluster: Cluster) -> None:
+        away = cluster.others(await cluster.active())[0]
+        await cluster.deployment.kill(away)
+        await cluster.deployment.kill("b1")
+        for _ in range(12):
+            await cluster.until_decided()
+        assert max(event.offset for event in cluster.told("metadata_trimmed")) > 10
+        await cluster.deployment.start(away)
+        await cluster.deployment.start("b1")
+        await cluster.until_decided()
+        await asyncio.sleep(5)
+        assert cluster.told("metadata_restored", away)
+        assert cluster.told("broker_unfenced")[-1].broker == 1, "it has read its own registration"
+        for other in cluster.others(away):
+            await cluster.deployment.kill(other)
+            await cluster.until_decided()
+            await cluster.deployment.start(other)
+            await asyncio.sleep(1)
+
+    play(scenario, **{"metadata.log.max.record.bytes.between.snapshots": "500"})
+
+
+def test_one_controller_alone_decides_and_starts_again_where_it_was() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.until_decided()
+        await cluster.deployment.power_off("c1", Keep.NOTHING)
+        await cluster.deployment.start("c1")
+        await cluster.until_decided()
+
+    play(scenario, controllers=1)
