@@ -29,12 +29,10 @@ FOUND_AT = {
     "min_isr_gates_high_watermark": 0,
     "idempotent_dedupe": 0,
     "consumer_reads_below_high_watermark": 0,
-    "offset_commit_after_high_watermark": 0,
+    "offset_commit_after_high_watermark": 13,
     "generation_fences_commits": 0,
     "retention_stops_at_high_watermark": 0,
-    "vote_is_synced": 0,
     "metadata_needs_majority": 0,
-    "metadata_is_synced": 0,
     "commit_only_own_epoch": 0,
 }
 """Mutant → the first seed of the default run that finds it."""
@@ -50,6 +48,8 @@ FOUND_BY = {
     "metadata_cut_on_divergence": ({"fault": "zombie-controller"}, 0),
     "vote_needs_up_to_date_log": ({"fault": "lagging-controller"}, 0),
     "vote_once_per_epoch": ({"fault": "zombie-controller"}, 4),
+    "vote_is_synced": ({"fault": "power-loss", "nodes": ["controllers"], "keep": "nothing"}, 0),
+    "metadata_is_synced": ({"fault": "power-loss", "nodes": ["controllers"], "keep": "nothing"}, 0),
 }
 """Mutant → the story that finds it when it is told alone, and the first seed."""
 
