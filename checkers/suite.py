@@ -16,7 +16,19 @@ from functools import partial
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, linearizability, liveness, logs, loss, processes, protocol, quorum, reads
+from checkers import (
+    availability,
+    faults,
+    groups,
+    linearizability,
+    liveness,
+    logs,
+    loss,
+    processes,
+    protocol,
+    quorum,
+    reads,
+)
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import blows
