@@ -1,10 +1,14 @@
 """After the last fault is healed the cluster becomes whole again in the time it was given, and everything can be read.
 
-*Whole* is what the runner waited for: every broker answers and is unfenced, every partition has a leader and a full
-ISR. Then the final reads must reach the end of every partition.
+*Whole* is what the runner waited for: every broker answers and is unfenced, every partition has a leader, its replicas
+and no others, and all of them in the ISR. Then the final reads must reach the end of every partition, and by the end no
+leader has an ISR change under way any more.
 
 not-recovered      something was still missing when the limit had passed
 reads-not-finished the cluster was whole, and yet the final reads did not reach the ends they were told
+change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 s before the last event of the trace,
+                   and neither an answer nor metadata nor the end of its leadership or its process settled it; asked
+                   of traces with one clock
 
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
 `min.insync.replicas` nobody is left who is known to hold every committed record, and the protocol waits for a person
@@ -20,6 +24,11 @@ happening: a cluster that recovers a second later is as wrong as one that never 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
@@ -28,6 +37,11 @@ from checkers.judging import undecided
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "liveness"
+
+_SETTLED_AFTER_NS = 3_000_000_000
+_OF_ISR_CHANGES = (
+    "isr_proposed", "isr_committed", "isr_rejected", "became_leader", "became_follower", "resigned", "node_started",
+)  # fmt: skip
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -55,7 +69,39 @@ def check(evidence: RunEvidence) -> Verdict:
             f"but reading everything back did not reach the ends within {limit_seconds:g} s",
         )
         return Verdict(NAME, Validity.INVALID, (Finding("reads-not-finished", lines),), figures)
+    unsettled = _unsettled(evidence)
+    if unsettled:
+        lines = (*unsettled[:4], *_more(unsettled, 4))
+        return Verdict(NAME, Validity.INVALID, (Finding("change-unsettled", lines),), figures)
     return Verdict(NAME, Validity.VALID, figures=figures)
+
+
+def _unsettled(evidence: RunEvidence) -> list[str]:
+    """ISR changes that were still under way when the cluster had long been whole, a line each."""
+    if not evidence.settings.trace_has_one_clock:
+        return []
+    trace = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_ISR_CHANGES)))
+    last_ns = pc.max(evidence.trace.column("time_ns")).as_py() or 0
+    proposed: dict[tuple[str, str, int], tuple[int, str]] = {}
+    for row in trace.sort_by("seq").to_pylist():
+        key = (row["node"], row["topic"], row["partition"])
+        if row["kind"] == "isr_proposed":
+            proposed[key] = row["time_ns"], ", ".join(f"b{member}" for member in row["members"])
+        elif row["kind"] == "node_started":
+            proposed = {key: proposal for key, proposal in proposed.items() if key[0] != row["node"]}
+        elif row["kind"] != "isr_rejected" or _rolled_back(row):
+            proposed.pop(key, None)
+    return [
+        f"{node} proposed the ISR {{{members}}} of {topic}-{partition} at {time_ns / 1e9:.3f} s, and it is not settled"
+        for (node, topic, partition), (time_ns, members) in proposed.items()
+        if time_ns < last_ns - _SETTLED_AFTER_NS
+    ]
+
+
+def _rolled_back(row: Mapping[str, Any]) -> bool:
+    """Whether a refusal ended a change; any other leaves the leader on the maximal ISR until metadata settles it."""
+    detail = json.loads(row["detail"] or "{}")
+    return bool(detail.get("rolled_back")) or detail.get("error") == "ineligible_replica"
 
 
 def _more(lines: list[str], shown: int) -> tuple[str, ...]:

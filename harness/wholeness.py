@@ -1,7 +1,8 @@
 """Whether a cluster is whole: asked of every broker itself, over Kafka's protocol.
 
 A cluster is whole when every broker answers, and every broker's Metadata shows all brokers (fenced ones are not shown),
-a leader for each partition and a full ISR. Asking each broker, and not only one, also finds the broker that still lives
+a leader for each partition, as many replicas as it was given (a reassignment under way shows more, or others), and all
+of them in the ISR. Asking each broker, and not only one, also finds the broker that still lives
 in the past. What is missing is told in words, for the report and for whoever waits.
 """
 
@@ -83,7 +84,7 @@ class Watch:
         absent = len(self._addresses) - len(answer.brokers)
         if absent:
             found.append(f"{node} sees {len(answer.brokers)} of {len(self._addresses)} brokers unfenced")
-        return found + [f"{node} sees {line}" for line in _missing_of_topic(answer.topics, self._expected)]
+        return found + [f"{node} sees {line}" for line in missing_of_topic(answer.topics, self._expected)]
 
     async def _ask(self, node: str) -> Any:
         connection = self._connections.get(node)
@@ -102,7 +103,8 @@ def _metadata_request(names: Sequence[str]) -> Any:
     )
 
 
-def _missing_of_topic(topics: Sequence[Any], expected: Expected) -> list[str]:
+def missing_of_topic(topics: Sequence[Any], expected: Expected) -> list[str]:
+    """What keeps the topic, as a Metadata answer shows it, from being whole; a line each."""
     if not expected.topic:
         return []
     for topic in topics:
@@ -116,7 +118,14 @@ def _missing_of_topic(topics: Sequence[Any], expected: Expected) -> list[str]:
             if partition.leader_id < 0:
                 found.append(f"no leader of {name}")
             elif len(partition.isr_nodes) < expected.replication_factor:
-                isr = ", ".join(str(node) for node in sorted(partition.isr_nodes))
-                found.append(f"{name} with ISR {{{isr}}} of {expected.replication_factor} replicas")
+                isr = _names(partition.isr_nodes)
+                found.append(f"{name} with ISR {isr} of {expected.replication_factor} replicas")
+            elif len(partition.replica_nodes) != expected.replication_factor:
+                replicas = _names(partition.replica_nodes)
+                found.append(f"{name} with replicas {replicas}, so that its reassignment is not complete")
         return found
     return [f"no topic {expected.topic}"]
+
+
+def _names(nodes: Sequence[int]) -> str:
+    return f"{{{', '.join(str(node) for node in sorted(nodes))}}}"

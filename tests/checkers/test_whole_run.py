@@ -61,6 +61,23 @@ def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_
     assert stuck(["b1", "c1"], -1).validity is Validity.INVALID
 
 
+def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
+    def of(*later: tuple[float, str, dict[str, Any]]) -> list[str]:
+        proposed = runs.event(1, "b1", "isr_proposed", {"reason": "expand"}, topic="t", partition=0, members=[1, 2])
+        rest = [runs.event(at, "b1", kind, detail, topic="t", partition=0) for at, kind, detail in later]
+        end = runs.event(9, "b2", "high_watermark", {}, topic="t", partition=0)
+        verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=runs.trace(proposed, *rest, end)))
+        return [finding.kind for finding in verdict.findings]
+
+    assert of() == ["change-unsettled"]
+    assert of((2, "isr_rejected", {"error": "invalid_update_version", "rolled_back": False})) == ["change-unsettled"]
+    assert of((2, "isr_committed", {})) == []
+    assert of((2, "isr_rejected", {"error": "ineligible_replica", "rolled_back": True})) == []
+    assert of((2, "became_follower", {})) == []
+    assert of((2, "node_started", {})) == []
+    assert of((2, "isr_committed", {}), (8, "isr_proposed", {"reason": "shrink"})) == [], "it is on its way"
+
+
 # faults
 
 
