@@ -51,7 +51,7 @@ FOUND_BY = {
     "vote_is_synced": ({"fault": "power-loss", "nodes": ["controllers"], "keep": "nothing"}, 0),
     "metadata_is_synced": ({"fault": "power-loss", "nodes": ["controllers"], "keep": "nothing"}, 0),
 }
-"""Mutant → the story that finds it when it is told alone, and the first seed."""
+"""Mutant → the story that finds it when it is told alone, and the first seed. Some the torture does not ask for."""
 
 GUARDED_BY = {
     "applied_high_watermark": ("latest_confirmed_by_isr", {"fault": "quick-succession"}),
@@ -88,7 +88,7 @@ def _told(story: dict[str, Any], seed: int, without: Iterable[str] = ()) -> Outc
 
 
 def test_every_mutant_of_the_torture_has_its_regression() -> None:
-    assert sorted([*FOUND_AT, *FOUND_BY]) == sorted(MUTANTS)
+    assert set(MUTANTS) <= {*FOUND_AT, *FOUND_BY}
 
 
 @pytest.mark.parametrize("mutant", FOUND_AT)
