@@ -14,24 +14,25 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from harness import suite_commands
+from harness.usage import (
+    BAD_USAGE,
+    COMPARISONS,
+    INTERRUPTED,
+    INVALID,
+    NOT_CARRIED_OUT,
+    UNKNOWN,
+    VALID,
+    Usage,
+    add_store,
+    terminal,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from checkers.verdict import Verdict
     from harness.spec import Spec
-    from harness.suite import Begun, Ended
-    from harness.suites import Suite
-
-VALID, INVALID, UNKNOWN, NOT_CARRIED_OUT, BAD_USAGE, INTERRUPTED = 0, 1, 2, 3, 64, 130
-
-_PLAIN_WIDTH: Final = 140
-_COMPARISONS: Final = Path("results/comparisons")
-
-
-class Usage(Exception):
-    """The command was used wrongly; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -93,8 +94,10 @@ def _parser() -> _Parser:
     _add_doctor(commands.add_parser("doctor", help="what this machine and its hosts have of what runs need"))
     _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
     _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
-    _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
-    _add_suite(commands.add_parser("suite", help="many runs on Spark: specs × settings × seeds, resumable"))
+    suite_commands.add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
+    suite_commands.add_suite(
+        commands.add_parser("suite", help="many runs on Spark: specs × settings × seeds, resumable")
+    )
     _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, show …"))
     _add_report(commands.add_parser("report", help="a stored suite as one page: failures first, every number traced"))
     _add_trend(
@@ -131,7 +134,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="how followers truncate: high_watermark, kip101, kip279, kip320 (truncate_on_fetch)",
     )
-    _add_store(parser)
+    add_store(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
     parser.set_defaults(command=_run)
 
@@ -156,10 +159,6 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     prune.set_defaults(command=_images, prune=True)
 
 
-def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", metavar="DIR", help="where runs go (FAULTLINE_STORE, else results/runs)")
-
-
 def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     add = commands.add_parser("add", help="add ended runs to the tables")
@@ -180,26 +179,14 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     verify = commands.add_parser("verify", help="read every file, and name those that are not as they should be")
     named = {"add": add, "ls": ls, "show": show, "export": export, "rm": rm, "check": check, "verify": verify}
     for name, command in named.items():
-        _add_store(command)
+        add_store(command)
         command.set_defaults(command=_store, action=name)
-
-
-def _add_suite(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "suite", metavar="NAME|FILE.yaml", help="what to run: a file, or a shipped suite (nightly, smoke)"
-    )
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs a cell (as the suite says)")
-    parser.add_argument("--first-seed", type=int, metavar="N", help="where the seeds begin (as the suite says)")
-    _add_spark(parser)
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the runs as JUnit XML here")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary as JSON here")
-    parser.set_defaults(command=_suite)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suite", metavar="SUITE", help="its exact name, or nightly for the newest of that name")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/suites/SUITE/report.html)")
-    _add_store(parser)
+    add_store(parser)
     parser.set_defaults(command=_report)
 
 
@@ -207,16 +194,16 @@ def _add_trend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suite", metavar="SUITE", help="the name that the nights share: nightly")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/trends/SUITE.html)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drawing behind the p-values (0)")
-    _add_store(parser)
+    add_store(parser)
     parser.set_defaults(command=_trend)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8321, metavar="N", help="on 127.0.0.1; 0 takes a free one (8321)")
     parser.add_argument(
-        "--comparisons", type=Path, default=_COMPARISONS, metavar="DIR", help=f"where comparisons are ({_COMPARISONS})"
+        "--comparisons", type=Path, default=COMPARISONS, metavar="DIR", help=f"where comparisons are ({COMPARISONS})"
     )
-    _add_store(parser)
+    add_store(parser)
     parser.set_defaults(command=_serve)
 
 
@@ -228,7 +215,7 @@ def _port(text: str) -> int:
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what is to run, and on which hosts")
-    _add_store(parser)
+    add_store(parser)
     parser.set_defaults(command=_doctor)
 
 
@@ -251,22 +238,6 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
     parser.add_argument("--out", type=Path, metavar="JSON", help="also write the results here")
     parser.set_defaults(command=_torture)
-
-
-def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("comparison", metavar="SPEC.yaml", help="what to compare, or the name of a shipped comparison")
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (as the comparison says)")
-    _add_spark(parser)
-    parser.add_argument("--out", type=Path, default=_COMPARISONS, metavar="DIR", help="where page and JSON go")
-    parser.set_defaults(command=_compare)
-
-
-def _add_spark(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
-    parser.add_argument(
-        "--resume", action="store_true", help="make only what is missing of the newest one of this name cut short"
-    )
-    _add_store(parser)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -299,7 +270,7 @@ def _run(options: argparse.Namespace) -> int:
             outcome = run(spec, directory)
             print(json.dumps(outcome.to_json()))
             return outcome.exit_code
-        console, progress = _console(), _console(stderr=True)
+        console, progress = terminal(), terminal(stderr=True)
         try:
             with LiveProgress(progress, spec) as watcher:
                 outcome = run(spec, directory, watcher=watcher)
@@ -369,7 +340,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"run": str(directory.path), "gaps": list(gaps), **_verdicts_json(verdicts)}))
     else:
-        console = _console()
+        console = terminal()
         for gap in gaps:
             console.print(f"note: {gap}", style="yellow", soft_wrap=True)
         summary(console, verdicts)
@@ -389,10 +360,10 @@ def _replay(options: argparse.Namespace) -> int:
             comparison = replay(directory.path)
             print(json.dumps({"identical": comparison.identical, "lines": list(comparison.lines)}))
         else:
-            with LiveProgress(_console(stderr=True), loads(directory.read_spec_text())) as watcher:
+            with LiveProgress(terminal(stderr=True), loads(directory.read_spec_text())) as watcher:
                 comparison = replay(directory.path, watcher)
             for line in comparison.lines:
-                _console().print(line, soft_wrap=True, highlight=False)
+                terminal().print(line, soft_wrap=True, highlight=False)
     except (SpecError, StoreError) as error:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
@@ -407,7 +378,7 @@ def _images(options: argparse.Namespace) -> int:
     from harness.images import Origin, build, prune
     from harness.systems import SYSTEMS
 
-    console = _console()
+    console = terminal()
 
     def tell(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -442,7 +413,7 @@ def _store(options: argparse.Namespace) -> int:
             from harness import rechecking
 
             with session("faultline store check", master=options.master) as spark:
-                return rechecking.check(_console(), spark, store.absolute(), options.suite)
+                return rechecking.check(terminal(), spark, store.absolute(), options.suite)
         if options.action == "add":
             return storing.add(store, options.suite, options.directories)
         if options.action == "show":
@@ -454,65 +425,6 @@ def _store(options: argparse.Namespace) -> int:
         return storing.ls(store) if options.action == "ls" else storing.verify(store)
     except (StoreError, SparkUnavailable) as error:
         print(error, file=sys.stderr)
-        return NOT_CARRIED_OUT
-
-
-def _suite(options: argparse.Namespace) -> int:
-    from harness import suite, suite_report
-    from harness.suites import load
-
-    if options.resume and options.first_seed is not None:
-        raise Usage("faultline suite: --first-seed is that of the suite to be resumed")
-    console = _console()
-
-    def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
-        figures = suite.summed_up(begun, spark)
-        for path in suite_report.save(begun, runs, figures, options.json, options.junit):
-            console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        console.print(suite_report.table(figures.cells))
-        console.print(suite_report.covered(figures), soft_wrap=True, highlight=False)
-        return suite_report.exit_code(runs)
-
-    def plan() -> Suite:
-        return load(options.suite, seeds=options.seeds, first_seed=options.first_seed)
-
-    return _on_spark(options, "suite", options.suite, plan, finish)
-
-
-def _on_spark(
-    options: argparse.Namespace,
-    command: str,
-    named: str,
-    plan: Callable[[], Suite],
-    finish: Callable[[Begun, Sequence[Ended], Any], int],
-) -> int:
-    """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
-    from harness import suite
-    from harness.spec import SpecError
-    from harness.suite_report import LiveSuite
-    from results.lines import StoreError
-    from results.spark import SparkUnavailable, session
-    from results.store import store_path
-
-    if options.resume and options.seeds is not None:
-        raise Usage(f"faultline {command}: --seeds is that of the {command} to be resumed")
-    store = store_path(options.store).absolute()
-    begun = None
-    try:
-        begun = suite.resume(store, Path(named).stem) if options.resume else suite.begin(store, plan())
-        title, settings = f"faultline {command} {begun.name}", suite.SPARK_SETTINGS
-        with suite.locked(begun), session(title, master=options.master, settings=settings) as spark:
-            with LiveSuite(_console(stderr=True), begun) as live:
-                runs = suite.carry_out(begun, spark, live)
-            return finish(begun, runs, spark)
-    except (SpecError, suite.CannotResume) as error:
-        raise Usage(f"faultline {command}: {error}") from None
-    except KeyboardInterrupt:
-        if begun is not None:
-            print(f"interrupted; the rest of it: faultline {command} {begun.name} --resume", file=sys.stderr)
-        return INTERRUPTED
-    except (StoreError, SparkUnavailable, RuntimeError, OSError) as error:
-        print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
 
 
@@ -537,7 +449,7 @@ def _trend(options: argparse.Namespace) -> int:
 
     if options.seed < 0:
         raise Usage(f"faultline trend: --seed: {options.seed} is below 0")
-    console, store = _console(), store_path(options.store)
+    console, store = terminal(), store_path(options.store)
     try:
         trend = read_trend(store, options.suite, seed=options.seed)
         for part in shown_trend(trend):
@@ -566,7 +478,7 @@ def _rules(options: argparse.Namespace) -> int:
         table.add_column(heading, no_wrap=heading == "rule")
     for description in DESCRIPTIONS:
         table.add_row(description.name, description.protects, description.seed)
-    _console().print(table)
+    terminal().print(table)
     return VALID
 
 
@@ -579,7 +491,7 @@ def _doctor(options: argparse.Namespace) -> int:
     spec = None if options.spec is None else _load(options.spec, "doctor")
     hosts = spec.hosts if spec is not None else {}
     findings = examine(patient(ThisMachine(), store_path(options.store), hosts), spec)
-    show(_console(), findings)
+    show(terminal(), findings)
     return VALID if is_well(findings) else NOT_CARRIED_OUT
 
 
@@ -605,7 +517,7 @@ def _torture(options: argparse.Namespace) -> int:
         if name not in NAMES:
             raise Usage(f"faultline torture: --mutant: {name!r} is not a rule; `faultline rules` lists them")
     return torture(
-        _console(),
+        terminal(),
         seeds=range(options.first_seed, options.first_seed + options.seeds),
         mutants=mutants,
         mutant_seeds=range(options.first_seed, options.first_seed + options.mutant_seeds),
@@ -616,31 +528,10 @@ def _torture(options: argparse.Namespace) -> int:
     )
 
 
-def _compare(options: argparse.Namespace) -> int:
-    from harness.compare import compared, load, save, shown
-
-    console = _console()
-
-    def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
-        from harness import suite, suite_report
-
-        comparison = compared(begun, runs)
-        console.print(shown(comparison))
-        for sentence in comparison.sentences():
-            console.print(sentence, soft_wrap=True, highlight=False)
-        for path in save(comparison, options.out):
-            console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        for path in suite_report.save(begun, runs, suite.summed_up(begun, spark), None, None):
-            console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        return VALID
-
-    return _on_spark(options, "compare", options.comparison, lambda: load(options.comparison, options.seeds), finish)
-
-
 def _bench(options: argparse.Namespace) -> int:
     from harness.bench import PARTS, bench
 
-    return bench(_console(), parts=tuple(options.part or PARTS), largest=options.largest)
+    return bench(terminal(), parts=tuple(options.part or PARTS), largest=options.largest)
 
 
 # ---- odds and ends ---------------------------------------------------------------------------------------------------
@@ -663,13 +554,6 @@ def _open(path: Path) -> Any:
         return RunDirectory.open(path)
     except StoreError as error:
         raise Usage(f"faultline: {error}") from None
-
-
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
 
 
 def _exit_code(verdicts: Sequence[Verdict]) -> int:

@@ -1,0 +1,36 @@
+"""What every command shares: exit codes, the complaint about wrong usage, where it prints, which store it means.
+
+Exit codes: 0 valid · 1 invalid · 2 unknown · 3 not carried out · 64 bad usage · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+VALID, INVALID, UNKNOWN, NOT_CARRIED_OUT, BAD_USAGE, INTERRUPTED = 0, 1, 2, 3, 64, 130
+COMPARISONS: Final = Path("results/comparisons")
+"""Where comparisons go."""
+
+_PLAIN_WIDTH: Final = 140
+
+
+class Usage(Exception):
+    """The command was used wrongly; the message is one line."""
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """The option that names the store."""
+    parser.add_argument("--store", metavar="DIR", help="where runs go (FAULTLINE_STORE, else results/runs)")
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """As wide as the terminal, or wide enough for tables where there is none."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
