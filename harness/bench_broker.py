@@ -277,8 +277,8 @@ class Processors:
 
     @property
     def others_share(self) -> float:
-        """What was neither idle nor ours, as a part of all."""
-        return max(0.0, self.all_s - self.idle_s - self.ours_s) / self.all_s
+        """What was neither idle nor ours, as a part of all; 0 when the machine's clock ticked too coarsely to tell."""
+        return max(0.0, self.all_s - self.idle_s - self.ours_s) / self.all_s if self.all_s else 0.0
 
 
 def _create_topic(cluster: LoopbackCluster, setting: Setting) -> None:
