@@ -237,7 +237,9 @@ class QuorumNode:
             self._loop.call_soon(self._changed)
         for message in outgoing:
             self._spawn(self._send(message))
-        if state.high_watermark > before.high_watermark and self.log.trim(state.high_watermark):
+        # Whoever takes over reads first what its predecessor left, so becoming active is no time to trim.
+        trims = state.high_watermark > before.high_watermark and state.active is before.active
+        if trims and self.log.trim(state.high_watermark):
             self._tell("metadata_trimmed", offset=state.high_watermark)
         self._set_alarm()
 

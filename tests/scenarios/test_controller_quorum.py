@@ -12,7 +12,7 @@ from harness.environments.sim import Simulation
 from harness.systems import SYSTEMS, configured
 from images.broker.trace import TraceEvent
 from nemesis.fault import both_ways
-from nemesis.ports import Keep
+from nemesis.ports import Keep, Link
 from workloads.clients.native import Admin, Client
 
 TOPIC = "t"
@@ -192,3 +192,23 @@ def test_one_controller_alone_decides_and_starts_again_where_it_was() -> None:
         await cluster.until_decided()
 
     play(scenario, controllers=1)
+
+
+def test_what_a_deposed_controller_could_not_commit_is_told_by_its_successor_though_that_trims_its_log_at_once() -> (
+    None
+):
+    """The change reaches the others' logs, their next fetches do not come back: nobody knows that it is committed."""
+
+    async def scenario(cluster: Cluster) -> None:
+        former = await cluster.active()
+        await cluster.deployment.cut([Link(other, former) for other in cluster.others(former)])
+        await cluster.deployment.admin.configure(TOPIC, "min.insync.replicas", "3")
+        await cluster.until_decided()
+        successor = await cluster.active()
+        assert successor != former
+        assert not [event for event in cluster.told("partition_changed", former) if event.detail["min_isr"] == 3]
+        raised = [event for event in cluster.told("partition_changed", successor) if event.detail["min_isr"] == 3]
+        assert [event.detail.get("taken_over") for event in raised] == [True]
+        assert cluster.told("metadata_trimmed", successor)
+
+    play(scenario, **{"metadata.log.max.record.bytes.between.snapshots": "1"})
