@@ -10,8 +10,10 @@ from kio.schema.alter_partition_reassignments.v0 import response as reassigning
 from kio.schema.elect_leaders.v2 import response as electing
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import response as configuring
+from kio.schema.list_partition_reassignments.v0 import response as listing
 
 from images.broker.controller import PartitionResult, TopicResult
+from images.broker.metadata import ClusterImage
 from images.broker.topic_config import ConfigChange
 
 TOPIC = 2
@@ -69,6 +71,35 @@ def reassigned(body: Any, results: Sequence[PartitionResult]) -> reassigning.Alt
 def _reassigned(result: PartitionResult) -> reassigning.ReassignablePartitionResponse:
     return reassigning.ReassignablePartitionResponse(
         partition_index=result.index, error_code=result.error, error_message=result.message
+    )
+
+
+def reassignments_under_way(body: Any, image: ClusterImage) -> listing.ListPartitionReassignmentsResponse:
+    """Those in `image`, of the partitions that `body` asks for or (None) of all."""
+    asked = body.topics
+    wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
+    topics = []
+    for topic in image.topics.values():
+        moving = tuple(
+            listing.OngoingPartitionReassignment(
+                partition_index=partition.index,
+                replicas=partition.replicas,
+                adding_replicas=partition.adding,
+                removing_replicas=partition.removing,
+            )
+            for partition in topic.partitions
+            if partition.reassigning and (wanted is None or (topic.name, partition.index) in wanted)
+        )
+        if moving:
+            topics.append(listing.OngoingTopicReassignment(name=topic.name, partitions=moving))
+    return listing.ListPartitionReassignmentsResponse(
+        throttle_time=_AT_ONCE, error_code=ErrorCode.none, error_message=None, topics=tuple(topics)
+    )
+
+
+def reassignments_unknown(error: ErrorCode, message: str) -> listing.ListPartitionReassignmentsResponse:
+    return listing.ListPartitionReassignmentsResponse(
+        throttle_time=_AT_ONCE, error_code=error, error_message=message, topics=()
     )
 
 

@@ -2,7 +2,7 @@
 
 IncrementalAlterConfigs, AlterPartitionReassignments and ElectLeaders are passed on to the controller; when it cannot be
 reached everything in them is answered as timed out, and may or may not have happened. ListPartitionReassignments and
-DescribeTopicPartitions are answered from the metadata this broker has applied. DescribeQuorum is passed on as well.
+DescribeQuorum are passed on as well. DescribeTopicPartitions is answered from the metadata this broker has applied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from kio.schema.alter_partition_reassignments.v0.response import AlterPartitionR
 from kio.schema.describe_topic_partitions.v0 import response as describing
 from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.list_partition_reassignments.v0 import response as listing
 
 from images.broker import admin_messages as messages
 from images.broker.controller import TopicResult
@@ -84,29 +83,12 @@ class Administering:
         except ConnectionLost as lost:
             return quorum_refused(ErrorCode.request_timed_out, _unanswered(lost))
 
-    async def reassignments(self, request: Request) -> listing.ListPartitionReassignmentsResponse:
-        """ListPartitionReassignments: those under way, of the partitions asked for or (None) of all."""
-        asked = request.body.topics
-        wanted = (
-            None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
-        )
-        topics = []
-        for topic in self._image().topics.values():
-            moving = tuple(
-                listing.OngoingPartitionReassignment(
-                    partition_index=partition.index,
-                    replicas=partition.replicas,
-                    adding_replicas=partition.adding,
-                    removing_replicas=partition.removing,
-                )
-                for partition in topic.partitions
-                if partition.reassigning and (wanted is None or (topic.name, partition.index) in wanted)
-            )
-            if moving:
-                topics.append(listing.OngoingTopicReassignment(name=topic.name, partitions=moving))
-        return listing.ListPartitionReassignmentsResponse(
-            throttle_time=_AT_ONCE, error_code=ErrorCode.none, error_message=None, topics=tuple(topics)
-        )
+    async def reassignments(self, request: Request) -> Any:
+        """ListPartitionReassignments. The controller knows of a reassignment, or of its end, before any broker does."""
+        try:
+            return await self._channel.forward(request.body)
+        except ConnectionLost as lost:
+            return messages.reassignments_unknown(ErrorCode.request_timed_out, _unanswered(lost))
 
     async def describe_topics(self, request: Request) -> describing.DescribeTopicPartitionsResponse:
         """DescribeTopicPartitions: topics by name from the cursor on, with ELR and LastKnownELR; none asked is all."""

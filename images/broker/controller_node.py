@@ -324,6 +324,11 @@ class _ActiveController:
         results = await self._decide(lambda controller, _: controller.reassign(wanted))
         return admin_messages.reassigned(request.body, results)
 
+    async def reassignments(self, request: Request) -> Any:
+        """ListPartitionReassignments: of committed state, which whoever has had a reassignment answered finds it in."""
+        image = await self._decide(lambda controller, _: Step(controller, controller.image))
+        return admin_messages.reassignments_under_way(request.body, image)
+
     async def elect_leaders(self, request: Request) -> Any:
         """ElectLeaders."""
         wanted, unclean = admin_messages.elections(request.body), request.body.election_type == admin_messages.UNCLEAN
@@ -342,6 +347,7 @@ _OF_THE_ACTIVE_CONTROLLER: Mapping[Api, _Method] = {
     Api.DELETE_TOPICS: _ActiveController.delete_topics,
     Api.INCREMENTAL_ALTER_CONFIGS: _ActiveController.alter_configs,
     Api.ALTER_PARTITION_REASSIGNMENTS: _ActiveController.reassign,
+    Api.LIST_PARTITION_REASSIGNMENTS: _ActiveController.reassignments,
     Api.ELECT_LEADERS: _ActiveController.elect_leaders,
 }
 

@@ -121,7 +121,14 @@ class Describing:
                     resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
                     configs=tuple(
-                        _describe_config(name, key, value, source, request.body.include_documentation)
+                        _describe_config(
+                            name,
+                            key,
+                            value,
+                            source,
+                            read_only=resource.resource_type != _TOPIC,
+                            documented=request.body.include_documentation,
+                        )
                         for name, key, value, source in entries
                         if wanted is None or name in wanted
                     ),
@@ -257,11 +264,13 @@ def _describe_partition(image: ClusterImage, partition: PartitionImage) -> Metad
     )
 
 
-def _describe_config(name: str, key: Key, value: Any, source: int, documented: bool) -> DescribeConfigsResourceResult:
+def _describe_config(
+    name: str, key: Key, value: Any, source: int, *, read_only: bool, documented: bool
+) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=name,
         value=str(value).lower() if isinstance(value, bool) else str(value),
-        read_only=source != _FROM_TOPIC,
+        read_only=read_only,
         config_source=source,
         is_sensitive=False,
         synonyms=(),

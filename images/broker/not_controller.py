@@ -41,6 +41,8 @@ def not_controller(api: Api, body: Any) -> Any:
     if api is Api.INCREMENTAL_ALTER_CONFIGS:
         refused = tuple(TopicResult(resource.resource_name, _ERROR, _MESSAGE) for resource in body.resources)
         return admin_messages.configs_altered(body, refused)
+    if api is Api.LIST_PARTITION_REASSIGNMENTS:
+        return admin_messages.reassignments_unknown(_ERROR, _MESSAGE)
     none = messages.registered(RegistrationAnswer(_ERROR)).throttle_time
     if api is Api.ALTER_PARTITION_REASSIGNMENTS:
         return AlterPartitionReassignmentsResponse(

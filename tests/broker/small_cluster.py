@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,13 +13,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest, Listener
 from kio.schema.create_topics.v7 import request as create
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11 import request as producing
 
 from images.broker import batch as batches
 from images.broker.broker_node import BrokerNode
-from images.broker.config import NodeConfig
+from images.broker.config import NodeConfig, Voter
 from images.broker.controller_node import ControllerNode
 from images.broker.doors import Doors, File
 from images.broker.files import RealFiles
@@ -89,6 +91,11 @@ class Cluster:
             """
         )
 
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The one controller."""
+        return self._config("controller", 101, self.ports[0]).voters
+
     @asynccontextmanager
     async def broker(self) -> AsyncIterator[tuple[asyncio.Task[None], asyncio.Event]]:
         """Broker 1, running; what ends it, and the way to tell it to."""
@@ -136,6 +143,25 @@ class Cluster:
             if (await self.call(request)).topics[0].error_code in wanted:
                 return
             await asyncio.sleep(0.01)
+
+    async def register_silent(self, broker: int) -> None:
+        """Make a broker known to the controller that is never heard of again."""
+        connection = await Connection.open("127.0.0.1", self.ports[0], "test", 5.0)
+        try:
+            answer = await connection.call(
+                BrokerRegistrationRequest(
+                    broker_id=broker,
+                    cluster_id=self._config("broker", broker, 1).cluster_id,
+                    incarnation_id=uuid.UUID(int=broker),
+                    listeners=(Listener(name="PLAINTEXT", host=f"b{broker}", port=9092, security_protocol=0),),
+                    features=(),
+                    rack=None,
+                ),
+                5.0,
+            )
+            assert answer.error_code is ErrorCode.none
+        finally:
+            connection.close()
 
     async def produce(self, value: bytes) -> Any:
         """Produce one record with acks=all; the answer, once the broker leads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ from kio.schema.list_partition_reassignments.v0 import request as listing
 from kio.schema.produce.v11 import request as producing
 
 from images.broker import batch as batches
+from images.broker.administering import Administering
+from images.broker.controller_channel import ActiveController, ControllerChannel
 from images.broker.get_replica_log_info import GetReplicaLogInfoRequest, TopicPartitions
+from images.broker.messages import Api
+from images.broker.metadata import ClusterImage
+from images.broker.server import Request
 from tests.broker.small_cluster import Cluster
 
 SECOND = timedelta(seconds=1)
@@ -38,15 +44,19 @@ async def produced(cluster: Cluster, value: bytes) -> ErrorCode:
     return error
 
 
-async def described(cluster: Cluster, name: str) -> str:
+async def configured(cluster: Cluster, name: str, kind: int = 2, of: str = "t") -> Any:
     resource = describing_configs.DescribeConfigsResource(
-        resource_type=2, resource_name="t", configuration_keys=(name,)
+        resource_type=kind, resource_name=of, configuration_keys=(name,)
     )
     request = describing_configs.DescribeConfigsRequest(
         resources=(resource,), include_synonyms=False, include_documentation=False
     )
     (config,) = (await cluster.call(request)).results[0].configs
-    return str(config.value)
+    return config
+
+
+async def described(cluster: Cluster, name: str) -> str:
+    return str((await configured(cluster, name)).value)
 
 
 async def until_described(cluster: Cluster, name: str, value: str) -> None:
@@ -86,6 +96,42 @@ def test_a_configuration_that_cannot_be_changed_is_refused_with_a_reason(tmp_pat
         assert "min.insync.replicas" in wrong.error_message
         broker = (await cluster.call(configure("num.partitions", "3", kind=4, of="1"))).responses[0]
         assert broker.error_code is ErrorCode.invalid_request
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_what_is_told_to_be_read_only_is_what_cannot_be_changed(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        by_default = await configured(cluster, "retention.ms")
+        assert not by_default.read_only
+        await cluster.call(configure("retention.ms", "1000"))
+        await until_described(cluster, "retention.ms", "1000")
+        assert not (await configured(cluster, "retention.ms")).read_only
+        assert (await configured(cluster, "log.retention.ms", kind=4, of="1")).read_only
+
+    in_cluster(tmp_path, scenario)
+
+
+def test_a_reassignment_is_listed_as_soon_as_it_is_asked_for(tmp_path: Path) -> None:
+    """By a broker, too, that has not read of it yet: whoever waits until none is listed must not be done before."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.register_silent(2)
+        topic = reassigning.ReassignableTopic(
+            name="t", partitions=(reassigning.ReassignablePartition(partition_index=0, replicas=(2, 1)),)
+        )
+        await cluster.call(reassigning.AlterPartitionReassignmentsRequest(timeout=SECOND, topics=(topic,)))
+        with closing(ControllerChannel(ActiveController(cluster.voters), "test", 5.0, 0.01)) as channel:
+            behind = Administering(ClusterImage, channel)
+
+            async def listed(*topics: listing.ListPartitionReassignmentsTopics) -> Any:
+                asked = listing.ListPartitionReassignmentsRequest(timeout=SECOND, topics=topics or None)
+                request = Request(Api.LIST_PARTITION_REASSIGNMENTS, 0, "test", 1, asked)
+                return (await behind.reassignments(request)).topics
+
+            (moving,) = await listed()
+            assert [(moved.replicas, moved.adding_replicas) for moved in moving.partitions] == [((2, 1), (2,))]
+            assert await listed(listing.ListPartitionReassignmentsTopics(name="t", partition_indexes=(1,))) == ()
 
     in_cluster(tmp_path, scenario)
 
