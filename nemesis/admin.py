@@ -3,9 +3,9 @@
 None of these is a failure, and each of them changes who leads, who follows, what an acknowledgement takes or where a
 log starts. They are asked of the cluster over Kafka's protocol like any administrator's request, so a cut-off
 controller may leave them undone. What was changed is changed back when the fault heals, which is tried again until it
-is done: a cluster that has lost all its other faults must end as it began. A request that nobody answered may be
-carried out late, even after it was undone, so what undoes it is then asked for a second time. Only deleted records stay
-deleted.
+is done: a cluster that has lost all its other faults must end as it began. A request that somebody left unanswered may
+be carried out late, even after it was undone, by a broker that was frozen over it, say; so what undoes it is then asked
+for once more when everything is healed. Only deleted records stay deleted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.fault import Fault, Site, both_ways
+from nemesis.ports import DONE, UNANSWERED, Answer
 
 _RETRY_S = 0.5
 _RETRIES = 120
 _TO_HIGH_WATERMARK_SHARE = 0.1
 TO_HIGH_WATERMARK = -1
 """The offset by which an administrator asks for everything below the high watermark to be deleted."""
-_LATE_S = 4.0
-"""How late a request may still be carried out that nobody answered: longer than a broker goes on passing it on."""
-DONE, UNANSWERED = "", "UNANSWERED"
-"""What the admin port answers when a request was carried out, and when nobody told; else the name of Kafka's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class CancelReassignment(Fault):
 
     async def inject(self, site: Site) -> None:
         """Move away, move back, and cancel that."""
-        answers: list[str] = []
+        answers: list[Answer] = []
         before = await _move(site, self.partition, answers)
         if not before:
             return
@@ -73,9 +70,9 @@ class CancelReassignment(Fault):
         await site.sleep(site.random.uniform(0.0, 1.0) * patience_s)
         await noted(answers, admin.reassign(site.topic, self.partition, before))
         await site.sleep(site.random.random() ** 3 * patience_s)
-        answer = await noted(answers, admin.reassign(site.topic, self.partition, None))
-        outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
-        site.count("unanswered" if answer == UNANSWERED else outcome)
+        told = (await noted(answers, admin.reassign(site.topic, self.partition, None))).outcome
+        outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(told, "refused")
+        site.count("unanswered" if told == UNANSWERED else outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,8 @@ class ElectPreferred(Fault):
 
     async def inject(self, site: Site) -> None:
         """Ask for it once; it bites when leadership moved by it."""
-        answer = await site.cluster.admin.elect_preferred(site.topic, self.partition)
-        site.count("elected" if answer == DONE else "not_needed" if answer == "ELECTION_NOT_NEEDED" else "refused")
+        told = (await site.cluster.admin.elect_preferred(site.topic, self.partition)).outcome
+        site.count("elected" if told == DONE else "not_needed" if told == "ELECTION_NOT_NEEDED" else "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +102,13 @@ class RaiseMinIsr(Fault):
     async def inject(self, site: Site) -> None:
         """Raise it; healing lowers it to what it was."""
         admin, key = site.cluster.admin, "min.insync.replicas"
-        answers: list[str] = []
+        answers: list[Answer] = []
 
-        async def lower() -> str:
+        async def lower() -> Answer:
             return await admin.configure(site.topic, key, str(site.min_isr))
 
         site.undone_by(lambda: until_done(site, lower, "lowering min.insync.replicas", answers))
-        if await noted(answers, admin.configure(site.topic, key, str(site.min_isr + 1))) == DONE:
+        if (await noted(answers, admin.configure(site.topic, key, str(site.min_isr + 1)))).outcome == DONE:
             site.count("raised")
 
 
@@ -186,9 +183,9 @@ class DeleteRecords(Fault):
             site.count("to_high_watermark")
         else:
             site.note("asked_below", offset)
-        answer = await site.cluster.admin.delete_records(site.topic, self.partition, offset)
+        told = (await site.cluster.admin.delete_records(site.topic, self.partition, offset)).outcome
         outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
-        site.count(outcome.get(answer, "refused"))
+        site.count(outcome.get(told, "refused"))
 
     async def _stall(self, site: Site) -> None:
         leader = await site.leader(self.partition)
@@ -218,14 +215,14 @@ class MoveController(Fault):
     async def inject(self, site: Site) -> None:
         """Ask for it once."""
         site.aim((await site.active_controller(),))
-        answer = await site.cluster.admin.move_controller()
-        if answer == DONE:
+        told = (await site.cluster.admin.move_controller()).outcome
+        if told == DONE:
             site.count("moved")
         else:
-            site.notes.append(f"not moved: {answer}")
+            site.notes.append(f"not moved: {told}")
 
 
-async def _move(site: Site, partition: int, answers: list[str]) -> tuple[str, ...]:
+async def _move(site: Site, partition: int, answers: list[Answer]) -> tuple[str, ...]:
     """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. What is
     answered to this and to later requests about the partition goes into `answers`."""
     admin = site.cluster.admin
@@ -242,35 +239,43 @@ async def _move(site: Site, partition: int, answers: list[str]) -> tuple[str, ..
     target = tuple(broker for broker in before if broker != leaving) + coming
     site.aim((leaving, *coming))
 
-    async def back() -> str:
+    async def back() -> Answer:
         return await admin.reassign(site.topic, partition, before)
 
     if not outside:
-        site.undone_by(lambda: until_done(site, back, "putting the replica back", answers))
-    answer = await noted(answers, admin.reassign(site.topic, partition, target))
-    if answer != DONE:
-        site.notes.append(f"not reassigned: {answer}")
+        site.undone_by(lambda: until_done(site, back, put_back(partition), answers))
+    told = (await noted(answers, admin.reassign(site.topic, partition, target))).outcome
+    if told != DONE:
+        site.notes.append(f"not reassigned: {told}")
         return ()
     return before
 
 
-async def noted(answers: list[str], request: Awaitable[str]) -> str:
-    """The answer to `request`, which counts as unanswered from the beginning: the fault may be cancelled over it."""
-    answers.append(UNANSWERED)
+def put_back(partition: int) -> str:
+    """What undoes the removal of a replica, in words."""
+    return f"putting the replica of partition {partition} back"
+
+
+async def noted(answers: list[Answer], request: Awaitable[Answer]) -> Answer:
+    """The answer to `request`, which counts as in doubt from the beginning: the fault may be cancelled over it."""
+    answers.append(Answer(UNANSWERED, in_doubt=True))
     place = len(answers) - 1
     answers[place] = await request
     return answers[place]
 
 
-async def until_done(site: Site, request: Callable[[], Awaitable[str]], what: str, answers: Sequence[str]) -> None:
-    """Ask until it is done; `answers` are those to what is undone. Where one is missing, ask again when it is too late
-    for that to happen still."""
-    certain = UNANSWERED not in answers
-    answer = ""
-    for _ in range(_RETRIES):
-        answer = await request()
-        if answer == DONE and certain:
-            return
-        await site.sleep(_RETRY_S if answer != DONE else _LATE_S)
-        certain = certain or answer == DONE
-    site.notes.append(f"{what} was not done: {answer}")
+async def until_done(site: Site, request: Callable[[], Awaitable[Answer]], what: str, undone: Sequence[Answer]) -> None:
+    """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed."""
+
+    async def ask() -> None:
+        told = ""
+        for _ in range(_RETRIES):
+            told = (await request()).outcome
+            if told == DONE:
+                return
+            await site.sleep(_RETRY_S)
+        site.notes.append(f"{what} was not done: {told}")
+
+    await ask()
+    if any(answer.in_doubt for answer in undone):
+        site.confirmed_by(what, ask)

@@ -95,8 +95,8 @@ class LaggingController(Fault):
 
 
 async def _have_something_decided(site: Site) -> None:
-    async def change(value: int) -> str:
-        return await site.cluster.admin.configure(site.topic, _KEY, str(value))
+    async def change(value: int) -> None:
+        await site.cluster.admin.configure(site.topic, _KEY, str(value))
 
     async def back() -> None:
         await change(_USUAL)

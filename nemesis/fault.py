@@ -90,6 +90,8 @@ class Grips:
     lying: dict[str, int] = field(default_factory=dict)
     clocks: dict[str, int] = field(default_factory=dict)
     placements: dict[int, int] = field(default_factory=dict)
+    confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    """What is to be asked of the cluster once everything is healed, by what it does."""
 
 
 def _take(grips: dict[Any, int], key: Any) -> None:
@@ -335,6 +337,11 @@ class Site:
     def undone_by(self, undo: Callable[[], Awaitable[None]]) -> None:
         """Have `undo` called when the fault heals. To be said before the deed."""
         self._undone_by(undo)
+
+    def confirmed_by(self, what: str, confirm: Callable[[], Awaitable[None]]) -> None:
+        """Have `confirm` called once everything is healed, since what was changed and undone may yet change again. Of
+        several faults the first knew best how it was."""
+        self._grips.confirmations.setdefault(what, confirm)
 
     def _undone_by(self, undo: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """Noted before the deed: a fault cancelled in the middle of one undoes it too; every call is idempotent."""

@@ -3,7 +3,8 @@
 Every fault runs by itself, so faults overlap as the schedule has them. A fault is injected at its time, healed when its
 duration is over or the run's is, whichever comes first, and healed as well when the nemesis is cancelled. Each is
 recorded when it begins and when it holds, so that a run killed in the middle still tells what was broken at the time,
-and when it has healed, with its evidence. The last record of a number counts.
+and when it has healed, with its evidence. The last record of a number counts. What a frozen or cut-off node may still
+do late, when everything is healed, is waited for and put right at last.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from typing import Any
 from nemesis.fault import Fault, Grips, Site
 from nemesis.ports import Cluster
 from nemesis.schedule import Planned, Schedule
+
+_LATE_S = 4.0
+"""How long after the last fault a request may still be carried out that nobody answered: longer than a broker goes on
+passing it on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,10 @@ class Nemesis:
             if start_s + planned.at_s < until_s
         ]
         await asyncio.gather(*faults, asyncio.sleep(until_s - start_s))
+        if self._grips.confirmations:
+            await asyncio.sleep(_LATE_S)
+        for confirm in self._grips.confirmations.values():
+            await confirm()
 
     async def _carry_out(self, number: int, planned: Planned, random: Random, start_s: float, until_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.admin import DONE, noted, until_done
+from nemesis.admin import noted, put_back, until_done
 from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import Link
+from nemesis.ports import DONE, Answer, Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,18 @@ class RemovedAndBack(Fault):
         site.aim((follower,))
         rest = tuple(replica for replica in before if replica != follower)
 
-        answers: list[str] = []
+        answers: list[Answer] = []
 
-        async def back() -> str:
+        async def back() -> Answer:
             return await admin.reassign(site.topic, self.partition, before)
 
-        site.undone_by(lambda: until_done(site, back, "putting the replica back", answers))
+        site.undone_by(lambda: until_done(site, back, put_back(self.partition), answers))
         hear = await site.cut(one_way([leader], site.cluster.controllers))
         await site.sleep(site.random.uniform(0.3, 0.4) * patience_s)
         removed = await noted(answers, admin.reassign(site.topic, self.partition, rest))
         await site.sleep(site.random.uniform(0.002, 0.02) * patience_s)
         returned = await back()
-        if DONE == removed == returned:
+        if DONE == removed.outcome == returned.outcome:
             site.count("reassigned")
         await site.cut(one_way(followers, [leader]))
         await hear()

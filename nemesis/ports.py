@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Evidence = Mapping[str, float]
 """What was measured: messages held, bytes lost, seconds frozen … A fault says which of them must be positive."""
@@ -60,29 +60,40 @@ class Means(StrEnum):
     """Slow links: `LinkQuality.delay_ms` and `jitter_ms`."""
 
 
+DONE, UNANSWERED = "", "UNANSWERED"
+"""What becomes of an administrator's request: it was carried out, or nobody told; else the name of Kafka's error."""
+
+
+class Answer(NamedTuple):
+    """What an administrator was told of a request that changes something."""
+
+    outcome: str
+    in_doubt: bool = False
+    """Somebody was asked, too, who did not tell: what was asked for may yet be carried out, even a second time."""
+
+
 class Admin(Protocol):
-    """An administrator of the cluster under test, over Kafka's protocol. An outcome is empty when a request was carried
-    out, the name of Kafka's error when it was refused, `UNANSWERED` when nobody told; then it may yet happen."""
+    """An administrator of the cluster under test, over Kafka's protocol."""
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """The brokers that hold a partition, the preferred one first; empty when nobody tells."""
 
-    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> str:
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> Answer:
         """Move a partition to other replicas, or (None) cancel its reassignment."""
 
-    async def elect_preferred(self, topic: str, partition: int) -> str:
+    async def elect_preferred(self, topic: str, partition: int) -> Answer:
         """Have the preferred replica elected."""
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Where a partition's log starts, and the high watermark; None when no leader tells."""
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> str:
+    async def delete_records(self, topic: str, partition: int, offset: int) -> Answer:
         """Delete a partition's records below `offset`, or with -1 below the high watermark."""
 
-    async def configure(self, topic: str, name: str, value: str) -> str:
+    async def configure(self, topic: str, name: str, value: str) -> Answer:
         """Change one key of a topic's configuration."""
 
-    async def move_controller(self) -> str:
+    async def move_controller(self) -> Answer:
         """Have the active controller resign, so that another one is elected."""
 
 

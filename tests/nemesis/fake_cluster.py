@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality
+from nemesis.ports import UNANSWERED, Answer, ClockChange, Evidence, Keep, Link, LinkQuality
 
 
 class FakeCluster:
@@ -29,6 +29,8 @@ class FakeCluster:
         """Where a partition's log starts, and its high watermark."""
         self.answers: list[str] = []
         """What the administrator is answered, in order; afterwards everything is carried out."""
+        self.frozen_over_a_request = False
+        """Whether somebody was asked, too, before the one who answered, and did not tell."""
         self._began_s: float | None = None
 
     @property
@@ -43,34 +45,35 @@ class FakeCluster:
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         return self.placed
 
-    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> str:
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> Answer:
         self.calls.append(f"reassign {topic}-{partition} {'cancel' if replicas is None else ' '.join(replicas)}")
         return self._answer()
 
-    async def elect_preferred(self, topic: str, partition: int) -> str:
+    async def elect_preferred(self, topic: str, partition: int) -> Answer:
         self.calls.append(f"elect {topic}-{partition}")
         return self._answer()
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         return self.offsets_told
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> str:
+    async def delete_records(self, topic: str, partition: int, offset: int) -> Answer:
         self.calls.append(f"delete {topic}-{partition} {offset}")
         return self._answer()
 
-    async def configure(self, topic: str, name: str, value: str) -> str:
+    async def configure(self, topic: str, name: str, value: str) -> Answer:
         self.calls.append(f"configure {topic} {name}={value}")
         return self._answer()
 
-    async def move_controller(self) -> str:
+    async def move_controller(self) -> Answer:
         self.calls.append("move controller")
         return self._answer()
 
     async def controller(self) -> str | None:
         return self.active
 
-    def _answer(self) -> str:
-        return self.answers.pop(0) if self.answers else ""
+    def _answer(self) -> Answer:
+        outcome = self.answers.pop(0) if self.answers else ""
+        return Answer(outcome, in_doubt=self.frozen_over_a_request or outcome == UNANSWERED)
 
     def now_ns(self) -> int:
         now_s = asyncio.get_running_loop().time()

@@ -18,6 +18,9 @@ from nemesis.admin import (
     RollingRestart,
 )
 from nemesis.fault import Fault, Grips, Site
+from nemesis.nemesis import Nemesis
+from nemesis.process import Pause
+from nemesis.schedule import Planned, Schedule
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
@@ -204,8 +207,56 @@ def test_a_controller_that_is_not_moved_leaves_no_evidence() -> None:
     assert "not moved: UNANSWERED" in site.notes
 
 
-def test_what_undoes_a_request_that_nobody_answered_is_asked_for_again_when_it_is_too_late_for_that() -> None:
+BACK = "reassign t-0 b1 b2 b3"
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["nobody answered", "somebody did, who was asked second"])
+def test_what_undoes_a_request_in_doubt_is_asked_for_once_more_when_everything_is_healed(frozen: bool) -> None:
     cluster = FakeCluster()
-    cluster.answers = ["UNANSWERED"]
-    carried_out(Reassign(0), cluster)
-    assert cluster.calls[1:] == ["reassign t-0 b1 b2 b3"] * 2
+    cluster.frozen_over_a_request, cluster.answers = frozen, [] if frozen else ["UNANSWERED"]
+    schedule = Schedule((Planned(1, 2, Reassign(0)), Planned(1, 20, Pause(nodes=("b1",)))))
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(nemesis(cluster, schedule).run(asyncio.get_running_loop().time() + 60))
+        await asyncio.sleep(59)
+        assert cluster.calls.count(BACK) == 1
+        await running
+
+    run(scenario())
+    assert cluster.calls.count(BACK) == 2
+    assert cluster.calls[-1] == BACK
+
+
+def test_what_is_certain_is_undone_once() -> None:
+    cluster = FakeCluster()
+    run_schedule(cluster, Planned(1, 2, Reassign(0)))
+    assert cluster.calls[1:] == [BACK]
+
+
+def test_of_several_faults_in_doubt_the_first_knew_how_it_was() -> None:
+    cluster = FakeCluster(brokers=4)
+    cluster.frozen_over_a_request, cluster.placed = True, ("b1", "b2", "b3", "b4")
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(
+            nemesis(cluster, Schedule((Planned(1, 2, Reassign(0)), Planned(11, 2, Reassign(0))))).run(
+                asyncio.get_running_loop().time() + 60
+            )
+        )
+        await asyncio.sleep(10)
+        cluster.placed = ("b1", "b2", "b3")  # the first was carried out late, after all
+        await running
+
+    run(scenario())
+    assert cluster.calls[-1] == "reassign t-0 b1 b2 b3 b4"
+
+
+def nemesis(cluster: FakeCluster, schedule: Schedule) -> Nemesis:
+    return Nemesis(cluster, schedule, Random(1), lambda _: None, "t", min_isr=2)
+
+
+def run_schedule(cluster: FakeCluster, *planned: Planned) -> None:
+    async def scenario() -> None:
+        await nemesis(cluster, Schedule(planned)).run(asyncio.get_running_loop().time() + 60)
+
+    run(scenario())

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from harness.administration import UNANSWERED
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from harness.systems import SYSTEMS, configured
 from images.broker.trace import TraceEvent
 from nemesis.fault import both_ways
-from nemesis.ports import Keep, Link
+from nemesis.ports import DONE, UNANSWERED, Answer, Keep, Link
 from workloads.clients.native import Admin, Client
 
 TOPIC = "t"
@@ -28,14 +27,14 @@ class Cluster:
     changed: int = 0
     names: list[str] = field(default_factory=lambda: ["c1", "c2", "c3"])
 
-    async def decide(self) -> str:
-        """Ask the cluster, once, for a change that disturbs nobody; empty when it was carried out."""
+    async def decide(self) -> Answer:
+        """Ask the cluster, once, for a change that disturbs nobody."""
         self.changed += 1
         return await self.deployment.admin.configure(TOPIC, "max.message.bytes", str(1_000_000 + self.changed))
 
     async def until_decided(self) -> None:
         for _ in range(_TRIED):
-            if not await self.decide():
+            if (await self.decide()).outcome == DONE:
                 return
             await asyncio.sleep(_PAUSE_S)
         raise AssertionError("nobody decides")
@@ -119,7 +118,7 @@ def test_one_controller_of_three_decides_nothing() -> None:
         await asyncio.sleep(2)
         committed = len(cluster.told("metadata_committed"))
         for _ in range(3):
-            assert await cluster.decide() == UNANSWERED
+            assert (await cluster.decide()).outcome == UNANSWERED
         assert len(cluster.told("metadata_committed")) == committed
         assert await cluster.deployment.admin.controller() is None
         await cluster.deployment.start(cluster.others(survivor)[0])
@@ -150,7 +149,7 @@ def test_votes_and_metadata_survive_a_power_loss_of_all_controllers() -> None:
 def test_a_controller_that_resigns_is_succeeded_at_once() -> None:
     async def scenario(cluster: Cluster) -> None:
         former, elections = await cluster.active(), len(cluster.told("quorum_leader"))
-        assert await cluster.deployment.admin.move_controller() == ""
+        assert (await cluster.deployment.admin.move_controller()).outcome == DONE
         await asyncio.sleep(0.3)
         assert len(cluster.told("quorum_leader")) == elections + 1
         assert await cluster.active() != former

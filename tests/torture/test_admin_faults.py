@@ -55,3 +55,19 @@ def test_a_partition_that_one_fault_moves_is_left_alone_by_another(seed: int) ->
 def test_a_replica_put_back_after_two_faults_wanted_to_move_it_leaves_every_replica_in_place() -> None:
     """Seed 5 of the family alone, of which the test above is what was left."""
     assert run_in_simulation(parse({"seed": 5, "time_limit": "30s", "faults": ["admin"]})).validity is Validity.VALID
+
+
+def test_a_request_that_a_frozen_broker_carries_out_after_it_was_undone_is_undone_at_last() -> None:
+    """What seed 260 of the default run found, made small: the administrator asks b1, which is frozen, gives up, and has
+    everything put back by b2 long before b1 thaws and does what it was asked."""
+    asked = {"at": "3s", "for": "2s", "fault": "reassign"}
+    frozen = {"at": "2s", "for": "8s", "fault": "pause", "nodes": ["b1"]}
+    outcome = run_in_simulation(parse({"seed": 1, "partitions": 1, "time_limit": "14s", "faults": [asked, frozen]}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert [injection.fault for injection in outcome.injections if injection.bit] == ["pause"]
+
+
+@pytest.mark.parametrize("seed", [260, 517])
+def test_replicas_taken_away_late_are_back_in_the_end(seed: int) -> None:
+    """Seeds of which the test above is what was left."""
+    assert run_in_simulation(parse({"seed": seed})).validity is Validity.VALID
