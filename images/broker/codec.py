@@ -174,7 +174,9 @@ class _Source:
 
     def compile(self, signature: str, last: str) -> object:
         source = "\n".join((f"def generated({signature}):", *self.lines, f"    {last}"))
-        exec(source, self.names)  # built from kio's class definitions alone
+        # Built from kio's class definitions alone. Compiled first: a KeyboardInterrupt that meets `exec` of text makes
+        # CPython end by SIGINT later, whoever handles it.
+        exec(compile(source, "generated", "exec"), self.names)
         return self.names["generated"]
 
 

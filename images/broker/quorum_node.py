@@ -236,7 +236,7 @@ class QuorumNode:
         if moved or state.active is not before.active:
             self._loop.call_soon(self._changed)
         for message in outgoing:
-            self._spawn(self._send(message))
+            self._spawn(self._send, message)
         # Whoever takes over reads first what its predecessor left, so becoming active is no time to trim.
         trims = state.high_watermark > before.high_watermark and state.active is before.active
         if trims and self.log.trim(state.high_watermark):
@@ -296,10 +296,10 @@ class QuorumNode:
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
         async def guarded() -> None:
             try:
-                await work
+                await work(*arguments)
             except Exception as error:
                 self._failure.take(error)
 
@@ -344,7 +344,7 @@ class QuorumNode:
     def _follow(self) -> None:
         if self._fetching is not None and self._fetching is not asyncio.current_task():
             self._fetching.cancel()
-        self._fetching = self._spawn(self._fetch_from(self.state.leader, self.state.epoch))
+        self._fetching = self._spawn(self._fetch_from, self.state.leader, self.state.epoch)
 
     def _follows(self, leader: int, epoch: int) -> bool:
         state = self.state
