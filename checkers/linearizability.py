@@ -67,7 +67,7 @@ What it cannot see: a stale empty poll (by default); order between operations wh
 of unknown outcome that disappears before anybody sees it; anything in the records but their value; loss of the end of
 the log that nobody read afterwards (`checkers.loss` asks for that). It says `unknown` if the workload reused a value.
 
-Cost: about 16 bytes an offset and a few passes over the columns; `harness/bench_checking.py` measures.
+Cost: about 16 bytes an offset and a few passes over the columns; `harness/bench/checking.py` measures.
 """
 
 from __future__ import annotations

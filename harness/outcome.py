@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from checkers.verdict import Validity, Verdict, worst
 from harness.spec import Spec
+from harness.usage import EXIT_CODES, NOT_CARRIED_OUT
 from nemesis.nemesis import Injection
 
 
@@ -66,8 +67,8 @@ class Outcome:
     def exit_code(self) -> int:
         """0 valid, 1 invalid, 2 unknown, 3 not carried out."""
         if self.failure:
-            return 3
-        return {Validity.VALID: 0, Validity.INVALID: 1, Validity.UNKNOWN: 2}[self.validity]
+            return NOT_CARRIED_OUT
+        return EXIT_CODES[self.validity]
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as one JSON object, for scripts."""

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkers.verdict import Validity, worst
-from harness import suite_report
+from harness.suites import report
+from harness.usage import EXIT_CODES, NOT_CARRIED_OUT
 from results import pipeline, tables
 from results.layout import plain
 from results.lines import StoreError
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-LEFT_OUT = 3
 _ORDER = (Validity.INVALID, Validity.UNKNOWN, Validity.VALID)
-_CODES = {Validity.VALID: 0, Validity.INVALID: 1, Validity.UNKNOWN: 2}
 
 
 def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -> int:
@@ -50,7 +49,7 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
     runs = runs.set_column(runs.column_names.index("validity"), "validity", pa.array(now, pa.string()))
     coverage = tables.read(store, "coverage", suite).table
     figures = summarise(spark, runs, checked.metrics, coverage)
-    console.print(suite_report.table([_named(cell) for cell in figures.cells]))
+    console.print(report.table([_named(cell) for cell in figures.cells]))
     directory = store / "checked" / (plain("suite", suite) if suite else "all")
     for what, table in (("verdicts", checked.verdicts), ("metrics", checked.metrics)):
         _put(directory / f"{what}.parquet", table)
@@ -59,7 +58,7 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
         print(f"{fault.path}: {fault.reason}", file=sys.stderr)
     for name, run in checked.left_out:
         print(f"left out: {name}/{run}", file=sys.stderr)
-    return LEFT_OUT if checked.faults else _CODES[worst(judged.values())]
+    return NOT_CARRIED_OUT if checked.faults else EXIT_CODES[worst(judged.values())]
 
 
 def _judged(verdicts: pa.Table) -> dict[tuple[str, str], Validity]:

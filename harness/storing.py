@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from checkers.verdict import Validity
+from harness.usage import NOT_CARRIED_OUT, VALID
 from results import stored, tables
 from results.lines import StoreError
 from results.rundir import RunDirectory
-
-FINE, LEFT_OUT = 0, 3
 
 
 def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
@@ -23,7 +22,7 @@ def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
     for directory in directories:
         run = RunDirectory.open(directory)
         print(f"{run.name}: {'added' if tables.add_run(store, suite, run) else 'was there already'}")
-    return FINE
+    return VALID
 
 
 def ls(store: Path) -> int:
@@ -39,7 +38,7 @@ def show(store: Path, name: str) -> int:
     found = stored.find(store, name)
     if found.run:
         _show_run(stored.read_run(store, found))
-        return FINE
+        return VALID
     runs = tables.read(store, "runs")
     rows = [row for row in runs.table.to_pylist() if row["suite"] == found.suite]
     print(f"suite {found.suite}: {len(rows)} runs, {stored.tally([row['validity'] for row in rows]) or 'none whole'}")
@@ -71,7 +70,7 @@ def export(store: Path, name: str, target: Path) -> int:
     if not found.run:
         raise StoreError(f"{name!r} is a suite; export one of its runs: {found.suite}/RUN")
     print(stored.export(store, found, target).path)
-    return FINE
+    return VALID
 
 
 def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
@@ -90,7 +89,7 @@ def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
         home = store / "suites" / found.suite
         if not found.run and home.is_dir():
             print(f"its plan, its summary and the run directories that it kept stay in {home}")
-    return FINE
+    return VALID
 
 
 def verify(store: Path) -> int:
@@ -101,8 +100,8 @@ def verify(store: Path) -> int:
 
 
 def _name(faults: Iterable[tables.Fault]) -> int:
-    code = FINE
+    code = VALID
     for fault in faults:
         print(f"{fault.path}: {fault.reason}", file=sys.stderr)
-        code = LEFT_OUT
+        code = NOT_CARRIED_OUT
     return code

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import multiprocessing.pool
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -301,9 +300,3 @@ def table(tallies: Iterable[Tally]) -> Table:
             ", ".join(families),
         )
     return drawn
-
-
-if __name__ == "__main__":
-    from harness.cli import main
-
-    sys.exit(main(["torture", *sys.argv[1:]]))

@@ -24,12 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from harness import images
 from harness.engine import RUN_LABEL, connect, run_labels
 from harness.environments.base import Deployment, EnvironmentUnavailable, Layout, Listener, named_layout
 from harness.environments.deployment import MachineDeployment
 from harness.environments.machines import CommandFailed, Machine, MachineError
 from harness.environments.undisturbed import undisturbed
+from harness.images.building import Image, ready
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Docker:
         client = connect()
         run = f"faultline-{secrets.token_hex(4)}"
         try:
-            image = images.ready(client, layout.system)
+            image = ready(client, layout.system)
             facts = {"containers": run, **_facts(client, image)}
             containers = Containers(client, run, image, self.subnet)
 
@@ -92,7 +92,7 @@ class Docker:
 class Containers:
     """The network and the containers of one run."""
 
-    def __init__(self, client: Any, run: str, image: images.Image, subnet: ipaddress.IPv4Network) -> None:
+    def __init__(self, client: Any, run: str, image: Image, subnet: ipaddress.IPv4Network) -> None:
         self._client = client
         self._run = run
         self._image = image
@@ -281,7 +281,7 @@ def free_subnet(routes: Path = Path("/proc/net/route")) -> ipaddress.IPv4Network
     raise EnvironmentUnavailable(f"no free network in {POOLS}: this machine has routes to all of it")
 
 
-def _facts(client: Any, image: images.Image) -> dict[str, str]:
+def _facts(client: Any, image: Image) -> dict[str, str]:
     said = client.info()
     return {
         "image": image.name,

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.environments.machines import CommandFailed, Machine, MachineError
+from harness.images.wheels import Target, WheelsError, wheels
 from harness.owner import still_runs, this_process
-from harness.wheels import Target, WheelsError, wheels
 
 ROOT = "/opt/faultline-ssh"
 PROGRAMS = f"{ROOT}/bin"

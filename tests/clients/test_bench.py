@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from harness import bench_broker
+from harness.bench import broker
 
 
 def test_every_setting_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_broker, "RECORDS", {100: 2_000, 1_000: 500})
-    monkeypatch.setattr(bench_broker, "ROUNDS", 2)
+    monkeypatch.setattr(broker, "RECORDS", {100: 2_000, 1_000: 500})
+    monkeypatch.setattr(broker, "ROUNDS", 2)
     told: list[int] = []
-    measured = bench_broker.bench_broker(lambda done, _: told.append(done))
-    assert told == list(range(2 * len(bench_broker.SETTINGS)))
-    assert [one.setting for one in measured] == list(bench_broker.SETTINGS)
+    measured = broker.measure(lambda done, _: told.append(done))
+    assert told == list(range(2 * len(broker.SETTINGS)))
+    assert [one.setting for one in measured] == list(broker.SETTINGS)
     for one in measured:
         for values in (one.rates, one.rates_small_batches, one.broker_us):
             assert len(values) == 2

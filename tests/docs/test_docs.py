@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkers.suite import CHECKERS
-from harness import cli
+from harness import usage
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.schedule import BY_NAME_ONLY, FAULTS
@@ -77,7 +77,7 @@ def test_every_command_of_the_readme_is_one_and_every_command_is_in_the_readme()
 
 def test_the_exit_codes_of_the_readme_are_those_of_the_command() -> None:
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
-    assert codes == {cli.VALID, cli.INVALID, cli.UNKNOWN, cli.NOT_CARRIED_OUT, cli.BAD_USAGE}
+    assert codes == {usage.VALID, usage.INVALID, usage.UNKNOWN, usage.NOT_CARRIED_OUT, usage.BAD_USAGE}
 
 
 def test_every_checker_is_in_the_readme_and_nothing_else_is_said_to_be_judged() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.bench_broker import Latency, Processors, Setting, medians
+from harness.bench.broker import Latency, Setting, medians
+from harness.bench.resources import Processors
 
 
 def test_percentiles_are_told_in_milliseconds() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import BAD_USAGE, VALID, main
-from harness.compare import SHIPPED, load
+from harness.cli import main
 from harness.spec import SpecError
+from harness.suites.comparing import SHIPPED, load
+from harness.usage import BAD_USAGE, VALID
 
 SMALL = """
 reference: safe
@@ -67,7 +68,7 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("cells: {}", "there is at least one cell"),
+        ("cells: {}", "small.yaml: cells: there is none"),
         ("cells: {a: {sede: 1}}", "cells.a: sede: unknown field"),
         ("cells: {a: {environment: docker}}", "comparisons run in the simulation"),
         ("reference: b\ncells: {a: {}}", "reference: 'b' is not one of the cells: a"),

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
-from harness.cli import INTERRUPTED
 from harness.outcome import Outcome, Progress
 from harness.replay import compare, replay
 from harness.run import run, run_in_simulation
 from harness.spec import Spec, parse
+from harness.usage import INTERRUPTED
 from results.lines import StoreError
 from results.rundir import RunDirectory
 

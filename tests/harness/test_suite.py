@@ -14,10 +14,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness import suite, suite_report
-from harness.cli import BAD_USAGE, INTERRUPTED, INVALID, VALID, main
+from harness.cli import main
 from harness.spec import SpecError
-from harness.suites import SHIPPED, Suite, load
+from harness.suites.begun import Begun, CannotResume, begin, locked, resume
+from harness.suites.plan import SHIPPED, Suite, load
+from harness.suites.report import exit_code
+from harness.suites.running import Ended
+from harness.usage import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from results import ended, tables
 from results.ended import suite_path
 
@@ -190,9 +193,9 @@ def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
     undisturbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A suite is cut short between its table files, between table and file, and within a file."""
-    begun = suite.resume(undisturbed, only_suite(undisturbed).name)
+    begun = resume(undisturbed, only_suite(undisturbed).name)
     runs = {row["run"]: row for row in tables.read(undisturbed, "runs").table.to_pylist()}
-    copy = suite.Begun("copy-20260101T000000", tmp_path, begun.plan, begun.facts)
+    copy = Begun("copy-20260101T000000", tmp_path, begun.plan, begun.facts)
     directory = suite_path(tmp_path, copy.name) / "ended"
     rows = {name: tables.read(undisturbed, name).table.drop_columns(["suite"]) for name in tables.SCHEMAS}
 
@@ -229,7 +232,7 @@ def test_separate_executors_are_sent_the_package_and_give_the_same_verdicts_and_
 def test_a_suite_of_other_sources_is_not_resumed(
     mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = suite.begin(tmp_path, load(str(mixed)))
+    begun = begin(tmp_path, load(str(mixed)))
     path = begun.path / "suite.json"
     path.write_text(path.read_text().replace(begun.facts["sources"], "0" * 32))
     assert main(["suite", "mixed", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
@@ -237,8 +240,8 @@ def test_a_suite_of_other_sources_is_not_resumed(
 
 
 def test_a_suite_is_run_by_one_process_at_a_time(mixed: Path, tmp_path: Path) -> None:
-    begun = suite.begin(tmp_path, load(str(mixed)))
-    with suite.locked(begun), pytest.raises(suite.CannotResume, match="another process"), suite.locked(begun):
+    begun = begin(tmp_path, load(str(mixed)))
+    with locked(begun), pytest.raises(CannotResume, match="another process"), locked(begun):
         pass
 
 
@@ -260,8 +263,8 @@ def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_the_exit_code_is_the_worst(validities: list[str], code: int) -> None:
-    runs = [suite.Ended(f"r{number}", "c", number, validity) for number, validity in enumerate(validities)]
-    assert suite_report.exit_code(runs) == code
+    runs = [Ended(f"r{number}", "c", number, validity) for number, validity in enumerate(validities)]
+    assert exit_code(runs) == code
 
 
 def test_cells_are_specs_times_settings_and_every_cell_has_every_seed() -> None:
@@ -286,7 +289,7 @@ def test_settings_are_put_on_top_of_every_spec(tmp_path: Path) -> None:
     [
         ("specs: {}", "specs: there is none"),
         ("specs: {a: {sede: 1}}", "a: sede: unknown field"),
-        ("specs: {a: {environment: docker}}", "a: environment: suites run in the simulation"),
+        ("specs: {a: {environment: docker}}", "a: environment: suites and comparisons run in the simulation"),
         ("seeds: 0\nspecs: {a: {}}", "seeds: 0 is not a number of at least 1"),
         ("spec: {}", "spec: unknown field; one of: seeds, first_seed, base, specs, settings"),
         ("specs: {a: 3}", "specs.a: 3 is not a mapping"),

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from harness.engine import connect, run_labels
 from harness.hosts import Host
-from harness.images import build
+from harness.images.building import build
 from harness.leftovers import Fate, clean, in_docker
 
 _READY_LIMIT_S = 20.0

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.cli import BAD_USAGE, NOT_CARRIED_OUT, VALID, main
-from harness.doctor import GIB, Finding, Part, Patient, examine, is_well, show
+from harness.cli import main
+from harness.doctor.examination import GIB, Finding, Part, Patient, examine, is_well, show
+from harness.doctor.probes import Engine, Kernel, ThisMachine, parse_options
 from harness.engine import EngineUnreachable
 from harness.environments.base import EnvironmentUnavailable
-from harness.probes import Engine, Kernel, ThisMachine, parse_options
 from harness.spec import Spec, loads
+from harness.usage import BAD_USAGE, NOT_CARRIED_OUT, VALID
 
 FULL = dict.fromkeys(("NF_TABLES", "NF_TABLES_INET", "NFT_NUMGEN", "NET_SCH_NETEM", "FUSE_FS"), "y")
 ENGINE = Engine("28.0", "6.1.0", "overlay2", "2", "/var/lib/docker")

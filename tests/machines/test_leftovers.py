@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness.cli import NOT_CARRIED_OUT, VALID, main
+from harness.cli import main
 from harness.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
-from harness.images import build
+from harness.images.building import build
 from harness.leftovers import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
 from harness.owner import still_runs, this_process
+from harness.usage import NOT_CARRIED_OUT, VALID
 
 
 def ended_process() -> str:

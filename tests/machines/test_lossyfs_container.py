@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.engine import connect, run_labels
-from harness.images import build
+from harness.images.building import build
 
 pytestmark = pytest.mark.docker
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
-from harness.cli import INVALID, VALID
 from harness.engine import connect
-from harness.images import build
+from harness.images.building import build
+from harness.usage import INVALID, VALID
 
 pytestmark = pytest.mark.docker
 

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkers.verdict import Validity, Verdict, worst
-from harness import bench_pipeline
-from harness.bench_pipeline import generated
+from harness.bench.pipeline import generated, must_be_right
 from harness.cli import main
 from harness.judging import judge
 from harness.run import run
@@ -186,9 +185,9 @@ def test_generated_runs_are_judged_as_the_bench_says_one_violation_among_them(
     for number in (0, 1, 2):
         tables.write_batch(tmp_path, "bench", f"generated-seed{number}", generated(number, operations=6_000))
     found = check(spark, tmp_path, "bench")
-    bench_pipeline.must_be_right(found.verdicts, 3)
+    must_be_right(found.verdicts, 3)
     with pytest.raises(RuntimeError, match="generated-seed3 was judged wrongly"):
-        bench_pipeline.must_be_right(found.verdicts, 4)
+        must_be_right(found.verdicts, 4)
     metrics = {
         (row["run"], row["figure"]): row["value"] for row in found.metrics.to_pylist() if row["checker"] == MEASURED
     }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from checkers.verdict import Validity
-from harness.bench_bugs import FLAWS, Flaw
+from harness.bench.bugs import FLAWS, Flaw
 from harness.outcome import Outcome
 from harness.run import run_in_simulation
 from harness.spec import parse

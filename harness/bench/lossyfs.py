@@ -8,7 +8,6 @@ side, which is what the file system costs where nothing else wants the processor
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -48,7 +47,7 @@ class Appends:
         return quantiles(self.lossy_us)[0] / quantiles(self.direct_us)[0]
 
 
-def bench_lossyfs(append_bytes: int = APPEND_BYTES, *, rounds: int = ROUNDS, directory: Path | None = None) -> Appends:
+def measure(append_bytes: int = APPEND_BYTES, *, rounds: int = ROUNDS, directory: Path | None = None) -> Appends:
     """Measure appends of one size on a mount of its own, in `directory`. Raises RuntimeError when it cannot mount."""
     data = os.urandom(append_bytes)
     direct: list[float] = []
@@ -105,21 +104,3 @@ def _lossyfs(*arguments: str) -> None:
     )
     if ended.returncode != 0:
         raise RuntimeError(ended.stderr.strip())
-
-
-def main() -> None:
-    """Print a line of JSON for each size."""
-    for append_bytes in SIZES:
-        measured = bench_lossyfs(append_bytes)
-        line = {
-            "append_bytes": append_bytes,
-            "direct_us": round(median(measured.direct_us), 1),
-            "lossy_us": round(median(measured.lossy_us), 1),
-            "ratio": round(measured.ratio, 2),
-            "undisturbed_ratio": round(measured.undisturbed_ratio, 2),
-        }
-        print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from harness.suite import Begun, Ended
+from harness.suites.begun import Begun
+from harness.suites.running import Ended
+from harness.usage import EXIT_CODES, UNKNOWN
 from nemesis.schedule import FAIR_FAMILIES
 from results.coverage import RULES
 from results.summary import Summary
@@ -33,8 +35,6 @@ SHOWN: Final = 10
 """Runs that are not valid and are shown at once; the rest is counted."""
 _LINE_S: Final = 30.0
 _COLOURS: Final = {"invalid": "bold red", "failed": "red", "unknown": "yellow", "valid": "green"}
-_CODES: Final = {"invalid": 1, "failed": 3, "unknown": 2, "valid": 0}
-"""The worst first."""
 _WORDS: Final = {"failed": "not carried out"}
 
 
@@ -99,13 +99,13 @@ def show(console: Console, suite: Begun, run: Ended) -> None:
 
 def counted(counts: Mapping[str, int]) -> str:
     """`998 valid, 2 unknown`; the worst first."""
-    return ", ".join(f"{counts[name]} {_WORDS.get(name, name)}" for name in _CODES if counts.get(name))
+    return ", ".join(f"{counts[name]} {_WORDS.get(name, name)}" for name in EXIT_CODES if counts.get(name))
 
 
 def exit_code(runs: Iterable[Ended]) -> int:
     """See the module's docstring."""
     seen = {run.validity for run in runs}
-    return next((code for name, code in _CODES.items() if name in seen), 2)
+    return next((code for name, code in EXIT_CODES.items() if name in seen), UNKNOWN)
 
 
 def table(cells: Iterable[Mapping[str, Any]]) -> Table:
@@ -114,7 +114,7 @@ def table(cells: Iterable[Mapping[str, Any]]) -> Table:
     for heading in (
         "cell",
         "runs",
-        *_CODES,
+        *EXIT_CODES,
         "available",
         "unavailable",
         "longest",
@@ -126,7 +126,7 @@ def table(cells: Iterable[Mapping[str, Any]]) -> Table:
     for cell in cells:
         drawn.add_row(
             cell["cell"],
-            *(str(cell[name]) for name in ("runs", *_CODES)),
+            *(str(cell[name]) for name in ("runs", *EXIT_CODES)),
             _number(cell["available"], 100, " %"),
             _number(cell["unavailable"], 100, " %"),
             _number(cell["longest_s"], 1, " s"),

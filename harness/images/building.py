@@ -1,18 +1,13 @@
-"""Node images: what they are built from, whether they are up to date, and building them.
-
-    faultline/os       Debian bookworm with images/base/packages.txt
-    faultline/base     the node agent and the lossy file system on top of it
-    faultline/SYSTEM   a system under test on top of that, as images/SYSTEM/Dockerfile says
+"""Whether node images are up to date, and building them.
 
 The operating-system layer comes `FROM debian:bookworm-slim` where the engine reaches a registry, and otherwise from
-debootstrap with the mirror that this machine's own apt uses. Python packages come as wheels (`harness.wheels`)
+debootstrap with the mirror that this machine's own apt uses. Python packages come as wheels (`harness.images.wheels`)
 in the build context, in the versions installed here, and are installed there without an index.
 
-An image is rebuilt only when its inputs changed: its tag is made of the hash of everything that goes into it (the
-files of its folder, package lists, Dockerfile) and of the id of the image it stands on. So several source trees can use
-one engine side by side, and going back to an earlier tree builds nothing; `faultline images prune` removes those of
-other trees. A run refuses an image that is missing or *stale*, there only as built from other inputs than those of this
-source tree: what is judged is what was read.
+An image is rebuilt only when its inputs changed: its tag is made of the hash of its recipe and of the id of the image
+it stands on. So several source trees can use one engine side by side, and going back to an earlier tree builds nothing;
+`faultline images prune` removes those of other trees. A run refuses an image that is missing or *stale*, there only as
+built from other inputs than those of this source tree: what is judged is what was read.
 """
 
 from __future__ import annotations
@@ -26,31 +21,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.resources import files
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Final
 
-from harness.debian import bootstrapped
-from harness.environments.base import EnvironmentUnavailable
-from harness.wheels import Target, WheelsError, version, wheels
+from harness.images.debian import bootstrapped
+from harness.images.recipes import OS, RELEASE, ImageError, Recipe, packages, recipes
+from harness.images.wheels import Target, WheelsError, wheels
 
 INPUTS_LABEL: Final = "faultline.inputs"
 ORIGIN_LABEL: Final = "faultline.origin"
 """On the operating-system layer: `registry` or `debootstrap`."""
 
-OS, BASE = "faultline/os", "faultline/base"
-RELEASE: Final = "bookworm"
-
-_SOURCES = Path(str(files("images")))
-_RECIPE = "1"
-"""Counts changes of how images are built that no input file shows."""
 _PYTHON, _GLIBC_MINOR = (3, 11), 36
 """As bookworm has them."""
-
-
-class ImageError(EnvironmentUnavailable):
-    """An image is missing, stale or cannot be built; one line that says what to do."""
 
 
 class Origin(StrEnum):
@@ -82,15 +66,10 @@ class Image:
     """Of the operating-system layer: where it came from."""
 
 
-def image_of(system: str) -> str:
-    """The name of a system's image."""
-    return f"faultline/{system}"
-
-
 def states(client: Any, systems: Sequence[str]) -> list[Image]:
     """The operating-system layer, the base and the image of each system, as they are now."""
     found: dict[str, Image] = {}
-    for recipe in _recipes(systems):
+    for recipe in recipes(systems):
         found[recipe.name] = _state(client, recipe, found.get(recipe.parent))
     return list(found.values())
 
@@ -128,7 +107,7 @@ def _build(
     client: Any, systems: Sequence[str], origin: Origin | None, mirror: str, tell: Callable[[str], None]
 ) -> list[Image]:
     built: dict[str, Image] = {}
-    for recipe in _recipes(systems):
+    for recipe in recipes(systems):
         parent = built.get(recipe.parent)
         now = _state(client, recipe, parent)
         other_origin = origin is not None and now.origin not in ("", origin)
@@ -161,70 +140,10 @@ def prune(client: Any, systems: Sequence[str], tell: Callable[[str], None] = lam
                     tell(f"{tag}: kept, {' '.join(str(error.explanation or error).split())}")
 
 
-# ---- recipes ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Recipe:
-    """How one image is made."""
-
-    name: str
-    parent: str
-    inputs: Mapping[str, bytes]
-    """Path in the build context → contents."""
-
-    @property
-    def hash(self) -> str:
-        """Of all that goes into it but its parent."""
-        digest = hashlib.sha256(f"{_RECIPE}\n{self.name}\n{self.parent}\n".encode())
-        for path, contents in sorted(self.inputs.items()):
-            digest.update(f"{path}\n{len(contents)}\n".encode() + contents)
-        return digest.hexdigest()
-
-
-def _recipes(systems: Sequence[str]) -> Iterator[_Recipe]:
-    """What stands on what, from the ground up."""
-    base = _SOURCES / "base"
-    yield _Recipe(OS, "", {name: (base / name).read_bytes() for name in ("Dockerfile.os", "packages.txt")})
-    yield _Recipe(BASE, OS, {"images/__init__.py": b"", **_tree(base), **_installing(base)})
-    for system in systems:
-        folder = _SOURCES / system
-        if not (folder / "Dockerfile").is_file():
-            raise ImageError(f"system {system} has no image: there is no images/{system}/Dockerfile")
-        yield _Recipe(image_of(system), BASE, {**_tree(folder), **_installing(folder)})
-
-
-def _tree(folder: Path) -> dict[str, bytes]:
-    """The Python sources and scripts of a package below `images`, by their path in the context."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
-    return {
-        f"images/{path.relative_to(_SOURCES)}": path.read_bytes()
-        for path in files
-        if path.suffix == ".py" or path.name == "faultline-node"
-    }
-
-
-def _installing(folder: Path) -> dict[str, bytes]:
-    """The Dockerfile, and the requirements in the versions installed here."""
-    names = _lines((folder / "requirements.txt").read_text())
-    pinned = (f"{name}=={version(name)}\n" if version(name) else f"{name}\n" for name in names)
-    return {"Dockerfile": (folder / "Dockerfile").read_bytes(), "requirements.txt": "".join(pinned).encode()}
-
-
-def _lines(text: str) -> list[str]:
-    """What a list names, a line each; comments begin with #."""
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-
-
-def packages() -> list[str]:
-    """The Debian packages of the operating-system layer."""
-    return _lines((_SOURCES / "base" / "packages.txt").read_text())
-
-
 # ---- what there is ---------------------------------------------------------------------------------------------------
 
 
-def _state(client: Any, recipe: _Recipe, parent: Image | None) -> Image:
+def _state(client: Any, recipe: Recipe, parent: Image | None) -> Image:
     """How `recipe`'s image stands, if it is to stand on `parent`."""
     from docker.errors import ImageNotFound
 
@@ -249,7 +168,7 @@ def _alone() -> Iterator[None]:
 
 
 def _build_os(
-    client: Any, recipe: _Recipe, tag: str, origin: Origin | None, mirror: str, tell: Callable[[str], None]
+    client: Any, recipe: Recipe, tag: str, origin: Origin | None, mirror: str, tell: Callable[[str], None]
 ) -> None:
     labels = {INPUTS_LABEL: recipe.hash}
     if origin is not Origin.DEBOOTSTRAP:
@@ -270,7 +189,7 @@ def _build_os(
         raise ImageError(f"{OS}: cannot be imported: {' '.join(imported.split())}")
 
 
-def _build_layer(client: Any, recipe: _Recipe, tag: str, parent: Image) -> None:
+def _build_layer(client: Any, recipe: Recipe, tag: str, parent: Image) -> None:
     labels = {INPUTS_LABEL: recipe.hash}
     machine = client.info().get("Architecture", "x86_64")
     target = Target(_PYTHON, {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine), _GLIBC_MINOR)

@@ -19,7 +19,6 @@ a record depends least on what else runs.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from harness.bench.resources import Processors
 from harness.loopback import LoopbackCluster
 from harness.wholeness import Expected
 from images.broker.config import NODE_KEYS
@@ -121,7 +121,7 @@ class Produced:
 STEPS: Final = ROUNDS * len(SETTINGS)
 
 
-def bench_broker(tell: Callable[[int, str], None]) -> list[Produced]:
+def measure(tell: Callable[[int, str], None]) -> list[Produced]:
     """Measure every setting in every round; before each step `tell` hears how many of `STEPS` are done, and what is
     next. Raises RuntimeError when a record is not acknowledged or the cluster does not come up, OSError, and
     ImportError without confluent-kafka."""
@@ -156,9 +156,9 @@ def _measure(cluster: LoopbackCluster, one: Produced) -> None:
     setting = one.setting
     count = RECORDS[setting.record_bytes]
     with _Sending(cluster.bootstrap, setting) as sending:
-        before = Processors.now(cluster)
+        before = Processors.now(cluster.pids)
         one.rates.append(sending.flood(count))
-        taken = Processors.now(cluster) - before
+        taken = Processors.now(cluster.pids) - before
         one.broker_us.append(taken.nodes_s / count * 1e6)
         one.others_share.append(taken.others_share)
         one.paced.append(Latency.of(sending.paced(setting.rate_aimed_for)))
@@ -247,38 +247,6 @@ class _Sending:
                 f"{self._failures[:1]}"
             )
         return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Processors:
-    """Seconds of processor time since the machine, or each process, began."""
-
-    all_s: float
-    idle_s: float
-    ours_s: float
-    nodes_s: float
-
-    @classmethod
-    def now(cls, cluster: LoopbackCluster) -> Processors:
-        ticks = os.sysconf("SC_CLK_TCK")
-        # user nice system idle iowait irq softirq steal; what guests take is in user already
-        machine = [int(word) / ticks for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        # In nanoseconds, of the first thread of each, which is its only one.
-        nodes_s = sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in cluster.pids) / 1e9
-        return cls(sum(machine), machine[3] + machine[4], nodes_s + time.process_time(), nodes_s)
-
-    def __sub__(self, before: Processors) -> Processors:
-        return Processors(
-            self.all_s - before.all_s,
-            self.idle_s - before.idle_s,
-            self.ours_s - before.ours_s,
-            self.nodes_s - before.nodes_s,
-        )
-
-    @property
-    def others_share(self) -> float:
-        """What was neither idle nor ours, as a part of all; 0 when the machine's clock ticked too coarsely to tell."""
-        return max(0.0, self.all_s - self.idle_s - self.ours_s) / self.all_s if self.all_s else 0.0
 
 
 def _create_topic(cluster: LoopbackCluster, setting: Setting) -> None:

@@ -18,7 +18,6 @@ with every seed, in the simulation. A run is named for its cell and seed, the sa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -27,7 +26,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from harness.spec import SEEDS, Spec, SpecError, loads, parse
+from harness.spec import SEEDS, Spec, SpecError, loads
+from harness.suites.reading import known, layered, mapping, plain, read, told_apart
 from nemesis.schedule import Schedule
 
 SHIPPED = Path(str(files("harness"))) / "suites"
@@ -91,80 +91,34 @@ class Suite:
 
 def load(named: str, *, seeds: int | None = None, first_seed: int | None = None) -> Suite:
     """The suite in the file `named`, or the one shipped by that name. Raises SpecError."""
-    import yaml
-
-    path = Path(named)
-    if not path.exists() and (SHIPPED / f"{named}.yaml").exists():
-        path = SHIPPED / f"{named}.yaml"
+    name, values = read(named, SHIPPED)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        shipped = ", ".join(sorted(item.stem for item in SHIPPED.glob("*.yaml")))
-        why = getattr(error, "strerror", None) or error
-        raise SpecError(f"{named}: cannot be read: {why} (shipped: {shipped})") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"{named}: {' '.join(str(error).split())}") from None
-    try:
-        return _suite(plain(path.stem), values, seeds, first_seed)
+        return _suite(name, values, seeds, first_seed)
     except SpecError as error:
         raise SpecError(f"{named}: {error}") from None
 
 
 def _suite(name: str, values: object, seeds: int | None, first_seed: int | None) -> Suite:
-    if not isinstance(values, Mapping):
-        raise SpecError("a suite is a mapping with seeds, base, specs and settings")
-    for field in values:
-        if field not in _FIELDS:
-            raise SpecError(f"{field}: unknown field; one of: {', '.join(_FIELDS)}")
-    base = _mapping("base", values.get("base"))
-    specs, settings = _mapping("specs", values.get("specs")), _mapping("settings", values.get("settings"))
+    fields = known("a suite is a mapping with seeds, base, specs and settings", values, _FIELDS)
+    base = mapping("base", fields.get("base"))
+    specs, settings = mapping("specs", fields.get("specs")), mapping("settings", fields.get("settings"))
     if not specs:
         raise SpecError("specs: there is none")
     cells: dict[str, Spec] = {}
     for spec, changes in specs.items():
         for setting, further in settings.items() or (("", None),):
             cell = f"{spec}, {setting}" if setting else str(spec)
-            cells[cell] = _cell(
-                cell, base, _mapping(f"specs.{spec}", changes), _mapping(f"settings.{setting}", further)
+            cells[cell] = layered(
+                cell, base, mapping(f"specs.{spec}", changes), mapping(f"settings.{setting}", further)
             )
-    if len({plain(cell) for cell in cells}) < len(cells):
-        raise SpecError(f"specs: two of {', '.join(cells)} differ in signs only that a file's name cannot have")
-    wanted = values.get("seeds", 20) if seeds is None else seeds
-    first = values.get("first_seed", 0) if first_seed is None else first_seed
+    told_apart("specs", cells)
+    wanted = fields.get("seeds", 20) if seeds is None else seeds
+    first = fields.get("first_seed", 0) if first_seed is None else first_seed
     if not isinstance(wanted, int) or wanted < 1:
         raise SpecError(f"seeds: {wanted!r} is not a number of at least 1")
     if not isinstance(first, int) or not 0 <= first < SEEDS:
         raise SpecError(f"first_seed: {first!r} is not a number of at least 0 and below 2³²")
-    reference = values.get("reference") or ""
+    reference = fields.get("reference") or ""
     if reference and reference not in cells:
         raise SpecError(f"reference: {reference!r} is not one of the cells: {', '.join(cells)}")
     return Suite(name, wanted, first, cells, reference)
-
-
-def _cell(name: str, *layers: Mapping[str, Any]) -> Spec:
-    """One spec of several, each on top of those before; their settings are merged."""
-    merged: dict[str, Any] = {}
-    settings: dict[str, str] = {}
-    for layer in layers:
-        merged |= layer
-        settings |= {key: str(value) for key, value in _mapping(f"{name}.settings", layer.get("settings")).items()}
-    try:
-        spec = parse({**merged, "settings": settings})
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
-    if spec.environment != "sim":
-        raise SpecError(f"{name}: environment: suites run in the simulation; add other runs with `faultline store add`")
-    return spec
-
-
-def _mapping(field: str, value: object) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{field}: {value!r} is not a mapping")
-    return value
-
-
-def plain(name: str) -> str:
-    """`name` with only what a file's name can have."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "suite"

@@ -1,33 +1,26 @@
 """`faultline suite`: many runs as one Spark job, resumed where it was cut short.
 
-    plan (suites) → begin or resume: a directory in the store, locked → runs in Spark tasks (suite_task)
+    plan → begin or resume: a directory in the store, locked → runs in Spark tasks (harness.suites.task)
     → taken into the tables as they end, failures told → summary and JUnit
 
 The store is what decides which runs are done; Spark only carries them out. So a suite may be interrupted or killed at
-any moment, and `--resume` makes the runs that are missing and no other. It refuses to when the sources are not those
-the suite was begun with: half of the runs would be another program's.
+any moment, and `--resume` makes the runs that are missing and no other.
 
 The store must lie where every executor reaches it, as any output of Spark.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import re
 import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.spec import SpecError
-from harness.suite_task import ROW, maker
-from harness.suites import Job, Suite
+from harness.suites.begun import Begun
+from harness.suites.plan import Job
+from harness.suites.task import ROW, maker
 from results import ended
 from results.lines import StoreError
 
@@ -48,10 +41,6 @@ SPARK_SETTINGS: Final = {"spark.python.worker.reuse": "false"}
 _POLL_S: Final = 0.5
 
 
-class CannotResume(Exception):
-    """There is nothing to resume, or it cannot be; the message is one line for the user."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
     """What one run of a suite came to."""
@@ -67,90 +56,6 @@ class Ended:
     """The first finding's own words."""
     digest: str = ""
     cpu_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A suite that lies in a store."""
-
-    name: str
-    """Of this one night: `nightly-20261121T001500`."""
-    store: Path
-    plan: Suite
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """`started`, `version`, `commit`, `sources`."""
-
-    @property
-    def path(self) -> Path:
-        """Where what is not in the tables lies."""
-        return ended.suite_path(self.store, self.name)
-
-
-def begin(store: Path, plan: Suite) -> Begun:
-    """A new suite in the store. StoreError when it cannot be written."""
-    from results.spark import fingerprint
-
-    now = datetime.now(UTC)
-    facts = {
-        "started": now.isoformat(timespec="seconds"),
-        "version": _version(),
-        "commit": _commit(),
-        "sources": fingerprint(),
-    }
-    base = f"{plan.name}-{now:%Y%m%dT%H%M%S}"
-    try:
-        (store / "suites").mkdir(parents=True, exist_ok=True)
-        path, name, attempt = store / "suites" / base, base, 1
-        while True:
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:
-                attempt += 1
-                name = f"{base}-{attempt}"
-                path = store / "suites" / name
-        _write(path / "suite.json", json.dumps({**facts, **plan.to_json()}, indent=2) + "\n")
-    except OSError as error:
-        raise StoreError.of("begin a suite in", store, error) from error
-    return Begun(name, store, plan, facts)
-
-
-def resume(store: Path, named: str) -> Begun:
-    """The suite of this name, or the newest begun and not ended of the suites called so. Raises CannotResume."""
-    from results.spark import fingerprint
-
-    candidates = sorted(
-        path.parent
-        for path in (store / "suites").glob("*/suite.json")
-        if path.parent.name == named or re.fullmatch(re.escape(named) + r"-\d{8}T\d{6}(-\d+)?", path.parent.name)
-    )
-    unfinished = [path for path in candidates if path.name == named or not (path / "summary.json").exists()]
-    if not unfinished:
-        raise CannotResume(f"{named}: no suite of this name in {store} was cut short")
-    path = unfinished[-1]
-    try:
-        values = json.loads((path / "suite.json").read_text(encoding="utf-8"))
-        plan = Suite.from_json(values)
-        facts = {name: values[name] for name in ("started", "version", "commit", "sources")}
-    except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
-        raise CannotResume(f"{path / 'suite.json'}: cannot be read: {error}") from None
-    if facts["sources"] != fingerprint():
-        raise CannotResume(
-            f"{path.name} was begun with other sources of Faultline (commit {facts['commit'] or 'unknown'}); "
-            "begin a new one"
-        )
-    return Begun(path.name, store, plan, facts)
-
-
-@contextmanager
-def locked(suite: Begun) -> Iterator[None]:
-    """Holds the suite for this process. Raises CannotResume when another has it."""
-    with (suite.path / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CannotResume(f"{suite.name} is being run by another process") from None
-        yield
 
 
 def carry_out(suite: Begun, spark: SparkSession, tell: Callable[[Ended], None]) -> list[Ended]:
@@ -278,35 +183,3 @@ def _ended(tables: Mapping[str, Table]) -> Iterator[Ended]:
             digest=row["digest"] or "",
             cpu_seconds=facts.get("cpu_seconds", 0.0),
         )
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("faultline")
-    except metadata.PackageNotFoundError:
-        return "from source"
-
-
-def _commit() -> str:
-    """Of the sources, with `-dirty` when they are not as committed; empty when git does not know."""
-    here = Path(__file__).resolve().parent
-    try:
-        told = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return told.stdout.strip() if told.returncode == 0 else ""
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

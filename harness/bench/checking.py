@@ -1,6 +1,6 @@
 """How fast a history is judged, and in how much memory.
 
-For each size `bench_checking` makes one history of one partition with the seeded generator (`workloads.generate`),
+For each size `measure` makes one history of one partition with the seeded generator (`workloads.generate`),
 untimed, and judges it as a run's is: polls, end offsets, unknown outcomes and all. What is counted is operations, not
 the records that polls returned. One core, one thread.
 """
@@ -24,7 +24,6 @@ class Checking:
     """One measurement."""
 
     operations: int
-    records_returned: int
     cpu_seconds: float
     history_bytes: int
     """The columns that were judged, before and after."""
@@ -36,16 +35,8 @@ class Checking:
         """Operations judged in a second of CPU."""
         return self.operations / self.cpu_seconds
 
-    def line(self) -> str:
-        """The measurement for people."""
-        return (
-            f"{self.operations / 1e6:g} million operations: {self.operations_per_second / 1e6:.1f} million/s "
-            f"({self.cpu_seconds:.2f} s; history {self.history_bytes / 1e9:.2f} GB, "
-            f"working memory {self.working_bytes / 1e9:.2f} GB)"
-        )
 
-
-def bench_checking(sizes: Iterable[int] = SIZES, seed: int = 1) -> list[Checking]:
+def measure(sizes: Iterable[int] = SIZES, seed: int = 1) -> list[Checking]:
     """Judge one history of each size. 100 million operations need about 8 GB, and 12 GB while they are made. Raises
     RuntimeError should a correct history not be found valid."""
     return [_measure(operations, seed) for operations in sizes]
@@ -62,9 +53,4 @@ def _measure(operations: int, seed: int) -> Checking:
     check_partition(columns)
     _, working_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return Checking(operations, len(columns.poll_offset), cpu_seconds, columns.bytes_held, working_bytes)
-
-
-if __name__ == "__main__":
-    for measurement in bench_checking():
-        print(measurement.line())
+    return Checking(operations, cpu_seconds, columns.bytes_held, working_bytes)

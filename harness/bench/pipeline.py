@@ -13,9 +13,6 @@ proportional set sizes seen, twice a second.
 from __future__ import annotations
 
 import json
-import os
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings
+from harness.bench.resources import Watch
 from results import tables
 from results.layout import SCHEMAS
 from results.pipeline import check
@@ -61,16 +59,8 @@ class Measured:
     cpu_seconds: float
     memory_bytes: int
 
-    def line(self) -> str:
-        """The measurement for people."""
-        return (
-            f"{self.operations / 1e6:g} million operations in {self.runs} runs, {self.stored_bytes / 1e9:.2f} GB: "
-            f"{self.seconds:.1f} s ({self.operations / 1e6 / self.seconds:.2f} million/s), "
-            f"{self.cpu_seconds:.1f} s of CPU, {self.memory_bytes / 2**30:.2f} GiB"
-        )
 
-
-def bench_pipeline(sizes: tuple[int, ...] = SIZES) -> Iterator[Measured]:
+def measure(sizes: tuple[int, ...] = SIZES) -> Iterator[Measured]:
     """Make and judge a suite of each size on two cores. Raises RuntimeError when a verdict is not as it must be."""
     with (
         TemporaryDirectory(prefix="faultline-bench-") as directory,
@@ -85,7 +75,7 @@ def _measure(spark: SparkSession, store: Path, operations: int) -> Measured:
     suite = f"bench-{runs}"
     spark.range(0, runs, 1, runs).mapInArrow(_maker(store, suite), "run bigint").collect()
     size = sum(path.stat().st_size for name in SCHEMAS for path in tables.files(store, name, suite))
-    with _Watch() as watch:
+    with Watch() as watch:
         checked = check(spark, store, suite)
         stored, coverage = (tables.read(store, name, suite).table for name in ("runs", "coverage"))
         summary = summarise(spark, stored, checked.metrics, coverage)
@@ -176,68 +166,3 @@ def _final_reads(columns: Columns, log: Int64) -> Columns:
         poll_value=log,
         index=len(columns) + np.arange(reads, dtype=np.int64),
     )
-
-
-# ---- what it took ----------------------------------------------------------------------------------------------------
-
-
-class _Watch:
-    """Wall time, CPU time and memory of this process and its descendants, while it is entered."""
-
-    def __enter__(self) -> _Watch:
-        self.memory_bytes = 0
-        self.seconds = self.cpu_seconds = 0.0
-        self._began, self._cpu = time.perf_counter(), _cpu_seconds()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self.seconds, self.cpu_seconds = time.perf_counter() - self._began, _cpu_seconds() - self._cpu
-
-    def _look(self) -> None:
-        while not self._over.wait(0.5):
-            self.memory_bytes = max(self.memory_bytes, sum(map(_memory_bytes, _family())))
-
-
-def _family() -> list[int]:
-    """This process and its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, waiting = [], [os.getpid()]
-    while waiting:
-        found.append(waiting.pop())
-        waiting += children.get(found[-1], [])
-    return found
-
-
-def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; empty when the process is gone."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _cpu_seconds() -> float:
-    """Of all that live, and of those that have ended and were waited for."""
-    fields = [_stat(process)[11:15] for process in _family()]
-    return sum(int(ticks) for four in fields for ticks in four) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory_bytes(process: int) -> int:
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
-
-
-if __name__ == "__main__":
-    for measurement in bench_pipeline():
-        print(measurement.line(), flush=True)

@@ -1,20 +1,14 @@
-"""Rates: how fast the simulation runs and how soon it finds a broker out, how fast histories are checked, one alone and
-many stored ones on Spark, how fast the broker takes records, and what the lossy file system costs.
-
-Rates depend on the machine, so what can be compared is printed side by side: simulated time against CPU time, time to
-bug against a model checker's, checking against the size of the history, the broker against Kafka, appends to a disk
-that forgets against appends to one that does not. Rates of the simulation are the best of a few rounds: other work on
-the machine can only make a round slower.
-"""
+"""`faultline bench`: the tables of what is measured."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Final
+
+from harness.usage import NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +36,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
             failed = True
             console.print(f"{part}: cannot be measured: {error}", style="red", markup=False)
         console.print()
-    return 3 if failed else 0
+    return NOT_CARRIED_OUT if failed else VALID
 
 
 def simulation() -> Table:
@@ -73,7 +67,7 @@ def simulation() -> Table:
 
 def bugs(console: Console) -> Table:
     """Seeds and CPU seconds until each flaw is first found, over disjoint ranges of seeds."""
-    from harness.bench_bugs import RANGES, hunts
+    from harness.bench.bugs import RANGES, hunts
 
     drawn = _table(
         f"time to bug: {RANGES} ranges of seeds",
@@ -99,10 +93,10 @@ def bugs(console: Console) -> Table:
 
 def checking(largest: int) -> Table:
     """Histories from a seeded generator, up to `largest` operations, each checked on one core."""
-    from harness.bench_checking import SIZES, bench_checking
+    from harness.bench.checking import SIZES, measure
 
     drawn = _table("checking: linearizability of one partition", "operations", "CPU", "operations per second", "memory")
-    for measured in bench_checking(size for size in SIZES if size <= largest):
+    for measured in measure(size for size in SIZES if size <= largest):
         drawn.add_row(
             f"{measured.operations:,}",
             f"{measured.cpu_seconds:.2f} s",
@@ -114,7 +108,7 @@ def checking(largest: int) -> Table:
 
 def pipeline(console: Console, largest: int) -> Table:
     """Stored runs from a seeded generator, up to `largest` operations in all, judged and summed up by Spark."""
-    from harness.bench_pipeline import CORES, SIZES, bench_pipeline
+    from harness.bench.pipeline import CORES, SIZES, measure
     from results.spark import SparkUnavailable
 
     drawn = _table(
@@ -123,7 +117,7 @@ def pipeline(console: Console, largest: int) -> Table:
     )
     try:
         with console.status("judging stored runs"):
-            for measured in bench_pipeline(tuple(size for size in SIZES if size <= largest)):
+            for measured in measure(tuple(size for size in SIZES if size <= largest)):
                 drawn.add_row(
                     f"{measured.operations:,}",
                     str(measured.runs),
@@ -143,7 +137,7 @@ def broker(console: Console) -> Table:
     """Produce throughput and latency of three brokers on loopback, by record size and partitions."""
     from rich.progress import Progress
 
-    from harness.bench_broker import KAFKA_ALONE_MS, ROUNDS, STEPS, Latency, bench_broker, medians
+    from harness.bench.broker import KAFKA_ALONE_MS, ROUNDS, STEPS, Latency, measure, medians
 
     drawn = _table(
         f"broker: produce on loopback, three replicas, acks=all, idempotent, linger 5 ms; medians of {ROUNDS} rounds",
@@ -160,7 +154,7 @@ def broker(console: Console) -> Table:
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting a cluster", total=STEPS)
         load = os.getloadavg()[0]
-        measured = bench_broker(lambda done, what: progress.update(task, completed=done, description=what))
+        measured = measure(lambda done, what: progress.update(task, completed=done, description=what))
 
     def shown(latencies: list[Latency]) -> str:
         middle = medians(latencies)
@@ -190,10 +184,10 @@ def broker(console: Console) -> Table:
 
 def disk() -> Table:
     """Appends through the lossy file system against appends straight to the disk, in pairs, by size."""
-    from harness.bench_lossyfs import SIZES, bench_lossyfs
+    from harness.bench.lossyfs import SIZES, measure
 
     drawn = _table("disk: appends without sync", "append", "direct", "lossy", "median of pairs", "undisturbed")
-    for measured in map(bench_lossyfs, SIZES):
+    for measured in map(measure, SIZES):
         drawn.add_row(
             f"{measured.append_bytes // 1024} KiB",
             f"{median(measured.direct_us):.1f} µs",
@@ -213,9 +207,3 @@ def _table(title: str, *headings: str) -> Table:
     for heading in headings:
         drawn.add_column(heading, justify="right")
     return drawn
-
-
-if __name__ == "__main__":
-    from harness.cli import main
-
-    sys.exit(main(["bench", *sys.argv[1:]]))

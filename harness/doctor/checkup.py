@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import images
-from harness.doctor import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Finding, Part, Patient
+from harness.doctor.examination import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Finding, Part, Patient
+from harness.doctor.probes import Probes
 from harness.engine import connect, run_labels
 from harness.environments.base import EnvironmentUnavailable
 from harness.hosts import Host
-from harness.probes import Probes
+from harness.images.building import Condition, Image, states
+from harness.images.recipes import packages
 from harness.systems import SYSTEMS
 
 _RUN = "faultline-doctor"
@@ -32,18 +33,18 @@ def image_findings() -> list[Finding]:
     """One finding an image. Raises EngineUnreachable."""
     client = connect()
     try:
-        return [_of_image(image) for image in images.states(client, tuple(SYSTEMS))]
+        return [_of_image(image) for image in states(client, tuple(SYSTEMS))]
     finally:
         client.close()
 
 
-def _of_image(image: images.Image) -> Finding:
+def _of_image(image: Image) -> Finding:
     match image.condition:
-        case images.Condition.READY:
+        case Condition.READY:
             return Finding(f"image {image.name}", True, image.digest[:19], part=Part.DOCKER)
-        case images.Condition.STALE:
+        case Condition.STALE:
             found = "not of this source tree"
-        case images.Condition.MISSING:
+        case Condition.MISSING:
             found = "not built"
     return Finding(f"image {image.name}", False, found, "faultline images build", Part.DOCKER)
 
@@ -52,8 +53,8 @@ def container_lacks() -> dict[str, str] | None:
     """What a container of the base image lacks, feature → why; None when none can be started."""
     client = connect()
     try:
-        base = images.states(client, ())[-1]
-        if base.condition is not images.Condition.READY:
+        base = states(client, ())[-1]
+        if base.condition is not Condition.READY:
             return None
         said = client.containers.run(
             base.tag,
@@ -113,7 +114,7 @@ def _told(name: str, host: Host, told: Mapping[str, Any], free: int) -> Iterator
     where = f"{host.address}, kernel {told['kernel']}, {free / GIB:.1f} GiB free"
     missing = [f"{feature} ({lacks[feature]})" for feature in _NEEDED_ON_HOSTS if lacks[feature]]
     if missing:
-        remedy = f"on Debian: apt-get install {' '.join(images.packages())}"
+        remedy = f"on Debian: apt-get install {' '.join(packages())}"
         yield Finding(subject, False, f"{host.address} lacks {', '.join(missing)}", remedy, Part.HOSTS)
     elif free < STORE_BYTES_LEAST:
         yield Finding(subject, False, where, f"make room, at least {STORE_BYTES_LEAST / GIB:.0f} GiB", Part.HOSTS)

@@ -1,6 +1,6 @@
 """`faultline suite` and `faultline compare`: what can be said on the command line, and Spark around what is done.
 
-Exit codes are those of `harness.suite_report` for a suite; a comparison ends with 0 whatever it found.
+Exit codes are those of `harness.suites.report` for a suite; a comparison ends with 0 whatever it found.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.usage import COMPARISONS, INTERRUPTED, NOT_CARRIED_OUT, VALID, Usage, add_store, terminal
+from harness.usage import COMPARISONS, INTERRUPTED, NOT_CARRIED_OUT, VALID, Commands, Usage, add_store, terminal
 
 if TYPE_CHECKING:
-    from harness.suite import Begun, Ended
-    from harness.suites import Suite
+    from harness.suites.begun import Begun
+    from harness.suites.plan import Suite
+    from harness.suites.running import Ended
 
 
-def add_suite(parser: argparse.ArgumentParser) -> None:
-    """`faultline suite`."""
+def add(commands: Commands) -> None:
+    """The commands that make many runs."""
+    _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
+    _add_suite(commands.add_parser("suite", help="many runs on Spark: specs × settings × seeds, resumable"))
+
+
+def _add_suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "suite", metavar="NAME|FILE.yaml", help="what to run: a file, or a shipped suite (nightly, smoke)"
     )
@@ -31,8 +37,7 @@ def add_suite(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_suite)
 
 
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    """`faultline compare`."""
+def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("comparison", metavar="SPEC.yaml", help="what to compare, or the name of a shipped comparison")
     parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (as the comparison says)")
     _add_spark(parser)
@@ -49,20 +54,21 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def _suite(options: argparse.Namespace) -> int:
-    from harness import suite, suite_report
-    from harness.suites import load
+    from harness.suites import report
+    from harness.suites.plan import load
+    from harness.suites.running import summed_up
 
     if options.resume and options.first_seed is not None:
         raise Usage("faultline suite: --first-seed is that of the suite to be resumed")
     console = terminal()
 
     def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
-        figures = suite.summed_up(begun, spark)
-        for path in suite_report.save(begun, runs, figures, options.json, options.junit):
+        figures = summed_up(begun, spark)
+        for path in report.save(begun, runs, figures, options.json, options.junit):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        console.print(suite_report.table(figures.cells))
-        console.print(suite_report.covered(figures), soft_wrap=True, highlight=False)
-        return suite_report.exit_code(runs)
+        console.print(report.table(figures.cells))
+        console.print(report.covered(figures), soft_wrap=True, highlight=False)
+        return report.exit_code(runs)
 
     def plan() -> Suite:
         return load(options.suite, seeds=options.seeds, first_seed=options.first_seed)
@@ -78,9 +84,10 @@ def _on_spark(
     finish: Callable[[Begun, Sequence[Ended], Any], int],
 ) -> int:
     """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
-    from harness import suite
     from harness.spec import SpecError
-    from harness.suite_report import LiveSuite
+    from harness.suites.begun import CannotResume, begin, locked, resume
+    from harness.suites.report import LiveSuite
+    from harness.suites.running import SPARK_SETTINGS, carry_out
     from results.lines import StoreError
     from results.spark import SparkUnavailable, session
     from results.store import store_path
@@ -90,13 +97,13 @@ def _on_spark(
     store = store_path(options.store).absolute()
     begun = None
     try:
-        begun = suite.resume(store, Path(named).stem) if options.resume else suite.begin(store, plan())
-        title, settings = f"faultline {command} {begun.name}", suite.SPARK_SETTINGS
-        with suite.locked(begun), session(title, master=options.master, settings=settings) as spark:
+        begun = resume(store, Path(named).stem) if options.resume else begin(store, plan())
+        title, settings = f"faultline {command} {begun.name}", SPARK_SETTINGS
+        with locked(begun), session(title, master=options.master, settings=settings) as spark:
             with LiveSuite(terminal(stderr=True), begun) as live:
-                runs = suite.carry_out(begun, spark, live)
+                runs = carry_out(begun, spark, live)
             return finish(begun, runs, spark)
-    except (SpecError, suite.CannotResume) as error:
+    except (SpecError, CannotResume) as error:
         raise Usage(f"faultline {command}: {error}") from None
     except KeyboardInterrupt:
         if begun is not None:
@@ -108,20 +115,20 @@ def _on_spark(
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from harness.compare import compared, load, save, shown
+    from harness.suites import report
+    from harness.suites.comparing import compared, load, save, shown
+    from harness.suites.running import summed_up
 
     console = terminal()
 
     def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
-        from harness import suite, suite_report
-
         comparison = compared(begun, runs)
         console.print(shown(comparison))
         for sentence in comparison.sentences():
             console.print(sentence, soft_wrap=True, highlight=False)
         for path in save(comparison, options.out):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        for path in suite_report.save(begun, runs, suite.summed_up(begun, spark), None, None):
+        for path in report.save(begun, runs, summed_up(begun, spark), None, None):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
         return VALID
 

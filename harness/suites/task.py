@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from harness.suites import Job, Suite
+from harness.suites.plan import Job, Suite
 
 if TYPE_CHECKING:
     import pyarrow as pa

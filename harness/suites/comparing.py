@@ -7,24 +7,26 @@
       acks=all, min.isr 2: {settings: {min.insync.replicas: 2}}
       acks=1: {acks: '1'}
 
-It is a suite (`harness.suite`): made on Spark, stored, and resumed like any other. For each seed the schedule of faults
-is drawn once, from the reference's spec, and told to every cell word for word, so that two cells differ in their
-settings and in nothing else: what comes of it is compared run by run.
+It is a suite (`harness.suites.running`): made on Spark, stored, and resumed like any other. For each seed the schedule
+of faults is drawn once, from the reference's spec, and told to every cell word for word, so that two cells differ in
+their settings and in nothing else: what comes of it is compared run by run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
-from harness.spec import SpecError, parse
-from harness.suite import Begun, Ended
-from harness.suites import Suite, plain
+from harness.spec import SpecError
+from harness.suites.begun import Begun
+from harness.suites.plan import Suite
+from harness.suites.reading import known, layered, mapping, read, told_apart
+from harness.suites.running import Ended
 from results import tables
 from results.comparison import Comparison, Run, compare, render
 from results.layout import MEASURED
@@ -35,54 +37,29 @@ _FIELDS = ("reference", "seeds", "base", "cells")
 
 def load(named: str, seeds: int | None = None) -> Suite:
     """The comparison in the file `named`, or the one shipped by that name. Raises SpecError."""
-    import yaml
-
-    path = Path(named)
-    if not path.exists() and (SHIPPED / f"{named}.yaml").exists():
-        path = SHIPPED / f"{named}.yaml"
+    name, values = read(named, SHIPPED)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        shipped = ", ".join(sorted(item.stem for item in SHIPPED.glob("*.yaml")))
-        why = getattr(error, "strerror", None) or error
-        raise SpecError(f"{named}: cannot be read: {why} (shipped: {shipped})") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"{named}: {' '.join(str(error).split())}") from None
-    try:
-        return _suite(plain(path.stem), values, seeds)
-    except ValueError as error:
+        return _suite(name, values, seeds)
+    except SpecError as error:
         raise SpecError(f"{named}: {error}") from None
 
 
 def _suite(name: str, values: object, seeds: int | None) -> Suite:
-    if not isinstance(values, Mapping):
-        raise SpecError("a comparison is a mapping with reference, seeds, base and cells")
-    for field in values:
-        if field not in _FIELDS:
-            raise SpecError(f"{field}: unknown field; one of: {', '.join(_FIELDS)}")
-    base, cells = values.get("base") or {}, values.get("cells")
-    if not isinstance(base, Mapping) or not isinstance(cells, Mapping) or not cells:
-        raise SpecError("base and cells are mappings, and there is at least one cell")
-    specs = {}
-    for cell, changes in cells.items():
-        changes = changes or {}
-        if not isinstance(changes, Mapping):
-            raise SpecError(f"cells.{cell}: {changes!r} is not a mapping")
-        settings = {**(base.get("settings") or {}), **(changes.get("settings") or {})}
-        try:
-            specs[str(cell)] = parse({**base, **changes, "settings": {k: str(v) for k, v in settings.items()}})
-        except SpecError as error:
-            raise SpecError(f"cells.{cell}: {error}") from None
-        if specs[str(cell)].environment != "sim":
-            raise SpecError(f"cells.{cell}: comparisons run in the simulation")
-    reference = values.get("reference", next(iter(specs)))
+    fields = known("a comparison is a mapping with reference, seeds, base and cells", values, _FIELDS)
+    base = mapping("base", fields.get("base"))
+    specs = {
+        str(cell): layered(f"cells.{cell}", base, mapping(f"cells.{cell}", changes))
+        for cell, changes in mapping("cells", fields.get("cells")).items()
+    }
+    if not specs:
+        raise SpecError("cells: there is none")
+    told_apart("cells", specs)
+    reference = fields.get("reference", next(iter(specs)))
     if reference not in specs:
         raise SpecError(f"reference: {reference!r} is not one of the cells: {', '.join(specs)}")
-    wanted = values.get("seeds", 20) if seeds is None else seeds
+    wanted = fields.get("seeds", 20) if seeds is None else seeds
     if not isinstance(wanted, int) or wanted < 2:
         raise SpecError(f"seeds: {wanted!r} is not a number of at least 2")
-    if len({plain(cell) for cell in specs}) < len(specs):
-        raise SpecError(f"cells: two of {', '.join(specs)} differ in signs only that a file's name cannot have")
     return Suite(name, wanted, 0, specs, reference)
 
 
