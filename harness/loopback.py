@@ -31,18 +31,19 @@ class LoopbackError(RuntimeError):
 
 
 class LoopbackCluster:
-    """One controller and some brokers. Use it in a `with` block: leaving it ends every process it started."""
+    """Controllers and brokers. Use it in a `with` block: leaving it ends every process it started."""
 
     def __init__(
         self,
         directory: Path,
         *,
         brokers: int = 3,
+        controllers: int = 3,
         settings: Mapping[str, str] | None = None,
         rules_off: Sequence[str] = (),
     ) -> None:
         self.directory = directory
-        self.layout = configured(SYSTEM, _on_loopback(named_layout(brokers)), settings or {}, rules_off)
+        self.layout = configured(SYSTEM, _on_loopback(named_layout(brokers, controllers)), settings or {}, rules_off)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
