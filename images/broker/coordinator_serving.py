@@ -163,6 +163,7 @@ class GroupCoordinator:
             rebalance_timeout_ms=_ms(body.rebalance_timeout),
             instance_id=body.group_instance_id,
             client_id=request.client_id or "",
+            client_host=request.client_host,
             id_required=request.version >= _ID_REQUIRED_SINCE,
         )
         group = shard.groups.get(body.group_id)

@@ -63,6 +63,8 @@ class Request(NamedTuple):
     connection: int
     """A number for the connection, unique for the life of the server and counted from 1."""
     body: Entity
+    client_host: str = ""
+    """Where the connection comes from, as Kafka writes it: `/127.0.0.1`."""
 
 
 Handler = Callable[[Request], Awaitable[Entity | None]]
@@ -150,7 +152,7 @@ class Server:
         )
         return encode_response(from_canonical(Api.API_VERSIONS, 0, refusal, self._topics, {}), head.correlation_id)
 
-    async def answer(self, frame: bytes, connection: int, requests: RequestDecoder) -> bytes | None:
+    async def answer(self, frame: bytes, connection: int, host: str, requests: RequestDecoder) -> bytes | None:
         """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
         head = read_head(frame)
         served = self._served.get(head.api_key)
@@ -163,7 +165,7 @@ class Server:
             raise Malformed(f"{api.name} v{head.version} is not supported")
         asked = requests.decode(frame, head)
         body, names = to_canonical(api, head.version, asked, self._topics)
-        answer = await served.handler(Request(api, head.version, head.client_id, connection, body))
+        answer = await served.handler(Request(api, head.version, head.client_id, connection, body, host))
         if answer is None:
             return None
         if type(answer) is not served.answer:
@@ -180,6 +182,7 @@ class _Peer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, None)
         self._task = cast("Task[None]", None)
         self._number = 0
+        self._host = ""
         self._frames = Frames(server._max_frame_bytes)
         self._requests = RequestDecoder()
         self._waiting: deque[bytes] = deque()
@@ -203,7 +206,7 @@ class _Peer(asyncio.Protocol):
                     if not self._reading and not self._gone and len(self._waiting) < _MOST_WAITING:
                         self._reading = True
                         self._transport.resume_reading()
-                    answer = await self._server.answer(frame, self._number, self._requests)
+                    answer = await self._server.answer(frame, self._number, self._host, self._requests)
                     if answer is not None and not self._gone:
                         self._transport.write(answer)
                 elif self._waiting or not (self._gone or self._frames.broken):
@@ -231,8 +234,7 @@ class _Peer(asyncio.Protocol):
         self._transport.close()
 
     def _log(self, what: str) -> None:
-        peer = self._transport.get_extra_info("peername")
-        self._server.log(f"connection {self._number} from {peer[0] if peer else 'nowhere'}: {what}")
+        self._server.log(f"connection {self._number} from {self._host.removeprefix('/') or 'nowhere'}: {what}")
 
     def _wake(self) -> None:
         idle = self._idle
@@ -246,6 +248,8 @@ class _Peer(asyncio.Protocol):
         if self._server.closed:
             self._transport.abort()
             return
+        peer = transport.get_extra_info("peername")
+        self._host = f"/{peer[0]}" if peer else ""
         self._number = self._server.join(self)
         self._task = self._loop.create_task(self._serve())
 

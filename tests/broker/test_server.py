@@ -173,6 +173,21 @@ def test_api_versions_are_told_in_every_version(version: int) -> None:
 
 
 @asynchronous
+async def test_a_handler_is_told_which_host_asks() -> None:
+    hosts: list[str] = []
+
+    async def note(request: Request) -> InitProducerIdResponse:
+        hosts.append(request.client_host)
+        return await echo(request)
+
+    async with serving(init_producer_id=note) as running:
+        connection = await running.connect()
+        await connection.call(asking(1), 1.0)
+        connection.close()
+    assert hosts == ["/127.0.0.1"]
+
+
+@asynchronous
 async def test_api_versions_in_an_unknown_version_are_answered_in_version_0_with_unsupported_version() -> None:
     async with serving() as running:
         reader, writer = await running.streams()

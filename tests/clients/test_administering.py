@@ -128,6 +128,7 @@ def test_groups_are_listed_and_described_and_offsets_found_by_time_and_epoch(
     (listed,) = confluent.list_consumer_groups().result(LIMIT_S).valid
     assert (listed.group_id, listed.state.name) == ("readers", "STABLE")
     (member,) = confluent.describe_consumer_groups(["readers"])["readers"].result(LIMIT_S).members
+    assert member.host == "/127.0.0.1"
     assert [(item.topic, item.partition) for item in member.assignment.topic_partitions] == [(T, 0)]
     assert python.list_groups()[0]["group_id"] == "readers"
     committed = python.list_group_offsets({"readers": None})["readers"][Partition(T, 0)]
