@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import response as configuring
 from kio.schema.list_partition_reassignments.v0 import response as listing
 
-from images.broker.controller import PartitionResult, TopicResult
+from images.broker.controller_requests import PartitionResult, TopicResult
 from images.broker.metadata import ClusterImage
 from images.broker.topic_config import ConfigChange
 

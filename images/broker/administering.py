@@ -17,8 +17,8 @@ from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
 from kio.schema.errors import ErrorCode
 
 from images.broker import admin_messages as messages
-from images.broker.controller import TopicResult
 from images.broker.controller_channel import ControllerChannel
+from images.broker.controller_requests import TopicResult
 from images.broker.group_records import TOPIC as OFFSETS_TOPIC
 from images.broker.messages import Api
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage

@@ -17,7 +17,7 @@ from kio.schema.delete_topics.v6 import response as delete_topics
 from kio.schema.errors import ErrorCode
 
 from images.broker.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal, IsrResult
-from images.broker.controller import (
+from images.broker.controller_requests import (
     Heartbeat,
     HeartbeatAnswer,
     ProducerIdsAnswer,

@@ -22,7 +22,8 @@ from kio.schema.errors import ErrorCode
 from images.broker import admin_messages, taking_over
 from images.broker import controller_messages as messages
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
-from images.broker.controller import Controller, RegistrationAnswer, Settings, Step, TopicResult
+from images.broker.controller import Controller, Settings, Step
+from images.broker.controller_requests import RegistrationAnswer, TopicResult
 from images.broker.doors import Doors
 from images.broker.failure import Failure
 from images.broker.frozen import FrozenMap

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from images.broker import admin_messages
 from images.broker import controller_messages as messages
 from images.broker.alter_partition import AlterPartitionAnswer
-from images.broker.controller import HeartbeatAnswer, ProducerIdsAnswer, RegistrationAnswer, TopicResult
+from images.broker.controller_requests import HeartbeatAnswer, ProducerIdsAnswer, RegistrationAnswer, TopicResult
 from images.broker.wire import Api
 
 _ERROR = ErrorCode.not_controller

@@ -9,15 +9,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from images.broker.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
-from images.broker.controller import (
-    Controller,
-    Heartbeat,
-    HeartbeatAnswer,
-    Registration,
-    RegistrationAnswer,
-    Settings,
-    Step,
-)
+from images.broker.controller import Controller, Settings, Step
+from images.broker.controller_requests import Heartbeat, HeartbeatAnswer, Registration, RegistrationAnswer
 from images.broker.frozen import FrozenMap
 from images.broker.metadata import ClusterImage, PartitionImage, Record
 from images.broker.placement import NewTopic, TopicDefaults

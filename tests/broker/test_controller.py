@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.alter_partition import AlterPartition
-from images.broker.controller import TopicResult
+from images.broker.controller_requests import TopicResult
 from images.broker.frozen import FrozenMap
 from images.broker.placement import NewTopic
 from tests.broker.controller_driver import TIMEOUT_MS, TOPIC, TOPIC_ID, Driver, changed, replayed, state

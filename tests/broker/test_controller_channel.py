@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from images.broker import controller_messages as messages
 from images.broker.config import Endpoint, Voter
-from images.broker.controller import ProducerIdsAnswer
 from images.broker.controller_channel import ActiveController, ControllerChannel
+from images.broker.controller_requests import ProducerIdsAnswer
 from images.broker.not_controller import not_controller
 from images.broker.server import Hangup, Request, Server
 from images.broker.wire import Api, ConnectionLost

@@ -18,7 +18,8 @@ from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from images.broker.alter_partition import AlterPartition, IsrProposal
-from images.broker.controller import Controller, Heartbeat, Registration, Step
+from images.broker.controller import Controller, Step
+from images.broker.controller_requests import Heartbeat, Registration
 from images.broker.frozen import FrozenMap
 from images.broker.metadata import NO_LEADER, ClusterImage, PartitionImage, decode, encode
 from images.broker.placement import NewTopic
