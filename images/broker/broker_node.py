@@ -41,7 +41,7 @@ from images.broker.isr_changes import IsrChanges
 from images.broker.metadata import ClusterImage
 from images.broker.metadata_log import changes
 from images.broker.metadata_snapshots import fetch_snapshot, unpacked
-from images.broker.quorum import SnapshotId
+from images.broker.quorum_values import SnapshotId
 from images.broker.record_deletion import RecordDeletion
 from images.broker.replica_log_info import ReplicaLogInfo
 from images.broker.replicas import Replicas

@@ -17,7 +17,7 @@ from images.broker.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.broker.log import NEVER, Log, LogConfig, OffsetOutOfRange
 from images.broker.metadata import TOPIC_NAME, ClusterImage, Record, decode, encode
 from images.broker.metadata_snapshots import MetadataSnapshots, packed, unpacked
-from images.broker.quorum import Durable, LogEnd, LogView, SnapshotId
+from images.broker.quorum_values import Durable, LogEnd, LogView, SnapshotId
 from images.broker.rules import Rules
 
 DIRECTORY = f"{TOPIC_NAME}-0"

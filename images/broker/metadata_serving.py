@@ -27,9 +27,9 @@ from kio.schema.fetch_snapshot.v1 import response as snapshots
 
 from images.broker.metadata import TOPIC_ID, TOPIC_NAME
 from images.broker.metadata_log import OffsetOutOfRange
-from images.broker.quorum import Fetched, Role
-from images.broker.quorum import SnapshotId as Snapshot
 from images.broker.quorum_node import QuorumNode
+from images.broker.quorum_values import Fetched, Role
+from images.broker.quorum_values import SnapshotId as Snapshot
 from images.broker.server import Request
 
 

@@ -32,7 +32,7 @@ from images.broker.metadata import (
     decode,
     encode,
 )
-from images.broker.quorum import SnapshotId
+from images.broker.quorum_values import SnapshotId
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _RECORDS_PER_BATCH = 200

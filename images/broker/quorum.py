@@ -26,145 +26,32 @@ that hears from no majority resigns, so that a zombie does not keep brokers wait
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from images.broker.epochs import UNDEFINED, EpochCache, EpochEnd
+from images.broker.epochs import UNDEFINED
 from images.broker.frozen import FrozenMap
+from images.broker.metadata_divergence import placed
+from images.broker.quorum_values import (
+    NOBODY,
+    AskVote,
+    Begin,
+    Durable,
+    End,
+    Fetched,
+    FetchVerdict,
+    LogEnd,
+    LogView,
+    Message,
+    Moment,
+    Position,
+    Role,
+    Timing,
+    VoteAnswer,
+    VoteAsked,
+)
 from images.broker.rules import Rules
 
-NOBODY = -1
-
-
-class Role(StrEnum):
-    """What a controller is in its epoch; the module's table says more."""
-
-    UNATTACHED = "unattached"
-    PROSPECTIVE = "prospective"
-    CANDIDATE = "candidate"
-    FOLLOWER = "follower"
-    LEADER = "leader"
-    RESIGNED = "resigned"
-
-
-class Timing(NamedTuple):
-    """How long to wait, in milliseconds."""
-
-    election_ms: int
-    fetch_ms: int
-    backoff_ms: int
-
-
-class Moment(NamedTuple):
-    """Now, and a draw from [0, 1) for whatever is to differ between controllers."""
-
-    ms: int
-    draw: float
-
-
-class LogEnd(NamedTuple):
-    """How far a log goes: the greater of two is the more up to date, as Raft compares them."""
-
-    epoch: int
-    """Of the last record, 0 when there is none."""
-    offset: int
-    """Log end offset."""
-
-
-class Durable(NamedTuple):
-    """What must survive: the content of Kafka's `quorum-state`."""
-
-    epoch: int = 0
-    leader: int = NOBODY
-    voted: int = NOBODY
-
-
-class SnapshotId(NamedTuple):
-    """A snapshot of everything below `end`; `epoch` is that of the record before it."""
-
-    end: int
-    epoch: int
-
-
-class LogView(NamedTuple):
-    """What a leader looks at to see whether a follower's log is a prefix of its own."""
-
-    start: int
-    end: int
-    epochs: EpochCache
-    snapshot: SnapshotId | None = None
-    """The latest one."""
-
-
-class Position(NamedTuple):
-    """What a leader knows of another voter."""
-
-    offset: int
-    """Log end offset, UNDEFINED before its first fetch in this epoch."""
-    fetched_ms: int
-    caught_up_ms: int
-
-
-class VoteAsked(NamedTuple):
-    """A candidate's Vote request. Of a pre-vote, `epoch` is the epoch it is in."""
-
-    candidate: int
-    epoch: int
-    end: LogEnd
-    pre_vote: bool
-
-
-class VoteAnswer(NamedTuple):
-    """`epoch` and `leader` are what the voter knows."""
-
-    error: ErrorCode
-    epoch: int
-    leader: int
-    granted: bool
-
-
-class Fetched(NamedTuple):
-    """A fetch of the metadata log. `epoch` and `last_epoch` are UNDEFINED where an observer does not tell them."""
-
-    replica: int
-    epoch: int
-    offset: int
-    last_epoch: int
-
-
-class FetchVerdict(NamedTuple):
-    """May it be served? With an error, or with `diverging` or `snapshot`, there are no records."""
-
-    error: ErrorCode = ErrorCode.none
-    diverging: EpochEnd | None = None
-    snapshot: SnapshotId | None = None
-
-
-class AskVote(NamedTuple):
-    """To send: Vote."""
-
-    to: int
-    asked: VoteAsked
-
-
-class Begin(NamedTuple):
-    """To send: BeginQuorumEpoch, from the leader of `epoch`."""
-
-    to: int
-    epoch: int
-
-
-class End(NamedTuple):
-    """To send: EndQuorumEpoch. `preferred` are the others, the one with the longest log first."""
-
-    to: int
-    epoch: int
-    preferred: tuple[int, ...]
-
-
-Message = AskVote | Begin | End
 Outcome = tuple["Quorum", tuple[Message, ...]]
 
 
@@ -321,7 +208,7 @@ class Quorum:
         known = self.positions.get(fetch.replica)
         if known is not None:
             state = replace(self, positions=self.positions.set(fetch.replica, known._replace(fetched_ms=at.ms)))
-        verdict = self._place(fetch, log)
+        verdict = placed(fetch, log, self.rules)
         if known is None or verdict != FetchVerdict():
             return state, verdict
         caught_up_ms = at.ms if fetch.offset >= log.end else known.caught_up_ms
@@ -458,36 +345,8 @@ class Quorum:
             deadline_ms=at.ms + self.timing.fetch_ms,
         )
 
-    def _place(self, fetch: Fetched, log: LogView) -> FetchVerdict:
-        if fetch.offset < log.start:
-            return FetchVerdict(snapshot=log.snapshot) if log.snapshot else FetchVerdict(ErrorCode.offset_out_of_range)
-        if fetch.last_epoch == UNDEFINED or not self.rules.metadata_cut_on_divergence:
-            beyond = fetch.offset > log.end and self.rules.metadata_cut_on_divergence
-            return FetchVerdict(ErrorCode.offset_out_of_range) if beyond else FetchVerdict()
-        if log.snapshot is not None and (fetch.offset, fetch.last_epoch) == log.snapshot:
-            return FetchVerdict()
-        oldest = log.epochs.entries[0].epoch if log.epochs.entries else UNDEFINED
-        if log.snapshot is not None and log.start > 0 and fetch.last_epoch < oldest:
-            return FetchVerdict(snapshot=log.snapshot)
-        found = log.epochs.end_offset_for(fetch.last_epoch, log.end)
-        if found.undefined:
-            # A log of epochs that this one has never seen, all of them uncommitted: nothing above its start counts.
-            found = EpochEnd(log.epochs.latest, log.end) if log.epochs.entries else EpochEnd(0, log.start)
-        return FetchVerdict(diverging=found) if found.diverges_from(fetch.last_epoch, fetch.offset) else FetchVerdict()
-
     def _committed(self, end: int) -> Quorum:
         held = sorted([end, *(position.offset for position in self.positions.values())], reverse=True)
         reached = held[self.majority - 1] if self.rules.metadata_needs_majority else end
         own = reached > self.epoch_start or not self.rules.commit_only_own_epoch
         return replace(self, high_watermark=reached) if reached > self.high_watermark and own else self
-
-
-def cut(log: LogView, diverging: EpochEnd) -> int:
-    """Where a follower with `log` cuts it after that answer of its leader (protocol notes 2). Below an answer whose
-    epoch it does not have it asks again from there."""
-    found = log.epochs.end_offset_for(diverging.epoch, log.end)
-    if found.undefined:
-        return min(diverging.end, log.end)
-    if found.epoch != diverging.epoch:
-        return min(found.end, log.end)
-    return min(found.end, diverging.end, log.end)

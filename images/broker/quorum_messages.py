@@ -18,7 +18,8 @@ from kio.schema.vote.v2 import response as vote_response
 
 from images.broker.config import Voter
 from images.broker.metadata import TOPIC_ID, TOPIC_NAME
-from images.broker.quorum import NOBODY, Begin, End, Fetched, LogEnd, Position, Quorum, VoteAnswer, VoteAsked
+from images.broker.quorum import Quorum
+from images.broker.quorum_values import NOBODY, Begin, End, Fetched, LogEnd, Position, VoteAnswer, VoteAsked
 
 _PARTITION = 0
 

@@ -24,9 +24,11 @@ from images.broker.doors import Doors
 from images.broker.epochs import UNDEFINED, EpochEnd
 from images.broker.failure import Failure
 from images.broker.metadata import LeaderChange, Record
+from images.broker.metadata_divergence import cut
 from images.broker.metadata_log import MetadataLog
 from images.broker.metadata_snapshots import fetch_snapshot
-from images.broker.quorum import (
+from images.broker.quorum import Quorum
+from images.broker.quorum_values import (
     NOBODY,
     AskVote,
     Begin,
@@ -34,11 +36,9 @@ from images.broker.quorum import (
     FetchVerdict,
     Message,
     Moment,
-    Quorum,
     Role,
     SnapshotId,
     Timing,
-    cut,
 )
 from images.broker.server import Request
 from images.broker.trace import TraceEvent

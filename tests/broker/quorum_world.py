@@ -12,20 +12,9 @@ from random import Random
 from typing import Any
 
 from images.broker.epochs import UNDEFINED, EpochCache
-from images.broker.quorum import (
-    AskVote,
-    Begin,
-    Durable,
-    Fetched,
-    LogEnd,
-    LogView,
-    Message,
-    Moment,
-    Quorum,
-    Role,
-    Timing,
-    cut,
-)
+from images.broker.metadata_divergence import cut
+from images.broker.quorum import Quorum
+from images.broker.quorum_values import AskVote, Begin, Durable, Fetched, LogEnd, LogView, Message, Moment, Role, Timing
 from images.broker.rules import Rules
 
 TIMING = Timing(election_ms=500, fetch_ms=1000, backoff_ms=300)

@@ -23,7 +23,7 @@ from images.broker.metadata import (
 )
 from images.broker.metadata_log import DIRECTORY, MetadataLog
 from images.broker.metadata_snapshots import packed, unpacked
-from images.broker.quorum import LogEnd, SnapshotId
+from images.broker.quorum_values import LogEnd, SnapshotId
 from images.broker.rules import Rules
 
 ID, GONE = uuid.UUID(int=7), uuid.UUID(int=8)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from images.broker.epochs import EpochCache, EpochEnd
-from images.broker.quorum import (
+from images.broker.metadata_divergence import cut
+from images.broker.quorum import Quorum
+from images.broker.quorum_values import (
     NOBODY,
     AskVote,
     Begin,
@@ -20,12 +22,10 @@ from images.broker.quorum import (
     LogEnd,
     LogView,
     Moment,
-    Quorum,
     Role,
     SnapshotId,
     VoteAnswer,
     VoteAsked,
-    cut,
 )
 from images.broker.rules import Rules
 from tests.broker.quorum_world import TIMING, Broken, World
