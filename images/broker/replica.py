@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from images.broker import deleting, following, leading, roles, truncation
-from images.broker.batch import CorruptBatch, Header, InvalidRecord, assign, check_produced, iterate
+from images.broker.batch import CorruptBatch, InvalidRecord, assign, check_produced, iterate
 from images.broker.log import Log
 from images.broker.partition import (
     NO_LEADER,
@@ -25,7 +25,6 @@ from images.broker.partition import (
     HighWatermarkMoved,
     IsrCommitted,
     IsrRefused,
-    IsrSettled,
     Limits,
     LogStartMoved,
     Partition,
@@ -39,6 +38,7 @@ from images.broker.partition import (
     View,
 )
 from images.broker.producers import Duplicate, Refuse, judge
+from images.broker.replica_trace import ReplicaTrace
 from images.broker.retention import Retention, expiry
 from images.broker.trace import TraceEvent
 from images.broker.waiting import Changes, next_change
@@ -103,7 +103,7 @@ class Replica:
         """How much of the log is kept."""
         self.configured: object = None
         """The topic configuration that the settings here are taken from, to tell whether it has changed."""
-        self._trace = trace
+        self._trace = ReplicaTrace(topic, index, trace)
         self._clock = clock
         self._propose = propose
         self.changes = Changes()
@@ -181,7 +181,7 @@ class Replica:
                 return Appended(verdict.error)
         base = self.log.end
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
-        self._trace_append(base, self.state.leader_epoch, header)
+        self._trace.appended(self.state, base, self.state.leader_epoch, header, self.log.end)
         self._take(leading.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._tell_all()
         return Appended(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
@@ -214,11 +214,11 @@ class Replica:
         if self._asking or self._deleting:
             self.changes.tell()
         if answer.error is not ErrorCode.none:
-            self._trace_fenced("fetch", fetch.leader_epoch, answer.error, fetch.replica)
+            self._trace.fenced(self.state, "fetch", fetch.leader_epoch, answer.error, fetch.replica)
             return Slice(answer.error)
         if answer.diverging is not None:
             epoch, end = answer.diverging
-            self._event("diverging", offset=end, detail={"replica": fetch.replica, "epoch": epoch})
+            self._trace.event(self.state, "diverging", offset=end, detail={"replica": fetch.replica, "epoch": epoch})
             return Slice(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
         found = self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one)
         # As in Kafka, a high watermark that moved since the last answer is worth an answer now, but no fetch that is
@@ -265,7 +265,7 @@ class Replica:
         """The error for a request in `leader_epoch` that only the leader may answer; none if it may be answered."""
         error = leading.check_leader(self.state, leader_epoch, self.limits)
         if error is not ErrorCode.none:
-            self._trace_fenced(api, leader_epoch, error, -1)
+            self._trace.fenced(self.state, api, leader_epoch, error, -1)
         return error
 
     async def latest(self, until: float) -> tuple[ErrorCode, int]:
@@ -286,7 +286,7 @@ class Replica:
             self._asking -= 1
         if self.state.leader_epoch != leader_epoch:
             return ErrorCode.not_leader_or_follower, -1
-        self._event("latest_told", high_watermark=self.state.high_watermark)
+        self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark)
         return ErrorCode.none, self.state.high_watermark
 
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
@@ -386,7 +386,7 @@ class Replica:
                     complaint = f"{self.name}: batch at {header.base_offset} does not follow {self.log.end}"
                     break
                 self.log.append(batch)
-                self._trace_append(header.base_offset, header.leader_epoch, header)
+                self._trace.appended(self.state, header.base_offset, header.leader_epoch, header, self.log.end)
         except CorruptBatch as error:
             complaint = f"{self.name}: corrupt batch from the leader: {error}"
         if self.log.end != self.state.log_end:
@@ -413,17 +413,7 @@ class Replica:
     def _carry_out(self, decision: Decision) -> None:
         state = self.state
         if isinstance(decision, HighWatermarkMoved):
-            if state.role is Role.LEADER:
-                positions = dict(zip(map(str, decision.quorum), decision.positions, strict=True))
-                self._event(
-                    "high_watermark",
-                    offset=decision.before,
-                    high_watermark=decision.after,
-                    members=decision.quorum,
-                    detail={"positions": positions},
-                )
-            else:
-                self._event("follower_high_watermark", offset=decision.before, high_watermark=decision.after)
+            self._trace.high_watermark(state, decision)
         elif isinstance(decision, Truncate | StartAnew):
             before = self.log.start
             if isinstance(decision, Truncate):
@@ -431,105 +421,34 @@ class Replica:
             else:
                 self.log.truncate_fully_and_start_at(decision.at)
             self.state = following.was_cut(state, self.log.epochs, self.log.start, self.log.end)
-            self._event(
-                "truncated",
-                offset=self.log.end,
-                log_end=decision.log_end_before,
-                high_watermark=decision.high_watermark_before,
-                detail={"log_start": self.log.start} if self.log.start != before else None,
-            )
+            self._trace.truncated(self.state, decision, self.log.start if self.log.start != before else None)
         elif isinstance(decision, LogStartMoved):
             # Traced first: a crash in between may leave the new start, and it would come from nowhere.
-            self._event(
-                "log_start",
-                offset=decision.after,
-                log_end=state.log_end,
-                high_watermark=state.high_watermark,
-                detail={"before": decision.before, "reason": str(decision.reason)},
-            )
+            self._trace.log_start(state, decision)
             self.log.advance_start(decision.after)
             self.state = state._replace(epochs=self.log.epochs)
         elif isinstance(decision, Converged):
-            self._event("converged", log_end=state.log_end, detail={"exchanges": decision.exchanges})
+            self._trace.event(state, "converged", log_end=state.log_end, detail={"exchanges": decision.exchanges})
         elif isinstance(decision, BecameLeader):
             self._told.clear()
             self.log.assign_epoch(decision.leader_epoch, decision.start)
             self.state = state._replace(epochs=self.log.epochs)
-            self._event("became_leader", offset=decision.start, log_end=state.log_end, members=state.isr)
+            self._trace.event(
+                self.state, "became_leader", offset=decision.start, log_end=state.log_end, members=state.isr
+            )
         elif isinstance(decision, BecameFollower):
-            self._event("became_follower", log_end=state.log_end)
+            self._trace.event(state, "became_follower", log_end=state.log_end)
         elif isinstance(decision, Resigned):
-            self._event("resigned", log_end=state.log_end)
+            self._trace.event(state, "resigned", log_end=state.log_end)
         elif isinstance(decision, ProposeIsr):
-            self._event("isr_proposed", members=decision.members, detail={"reason": decision.reason})
+            self._trace.event(state, "isr_proposed", members=decision.members, detail={"reason": decision.reason})
             self._propose(self, decision)
         else:
-            self._settled(decision)
-
-    def _settled(self, decision: IsrSettled) -> None:
-        if decision.committed:
-            self._event("isr_committed", members=decision.isr)
-        else:
-            self._event(
-                "isr_rejected",
-                members=decision.isr,
-                detail={"error": decision.error.name, "rolled_back": decision.rolled_back},
-            )
-
-    # --- tracing ------------------------------------------------------------------------------------------------------
+            self._trace.settled(state, decision)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _event(
-        self,
-        kind: str,
-        *,
-        offset: int = -1,
-        log_end: int = -1,
-        high_watermark: int = -1,
-        members: tuple[int, ...] = (),
-        detail: Mapping[str, object] | None = None,
-    ) -> None:
-        state = self.state
-        self._trace(
-            TraceEvent(
-                kind,
-                self.topic,
-                self.index,
-                state.leader,
-                state.leader_epoch,
-                state.partition_epoch,
-                offset=offset,
-                log_end=log_end,
-                high_watermark=high_watermark,
-                members=members,
-                detail=detail or {},
-            )
-        )
-
-    def _trace_append(self, base: int, leader_epoch: int, header: Header) -> None:
-        self._trace(
-            TraceEvent(
-                "appended",
-                self.topic,
-                self.index,
-                self.state.leader,
-                leader_epoch,
-                offset=base,
-                log_end=self.log.end,
-                detail={"producer_id": header.producer_id, "sequence": header.base_sequence},
-            )
-        )
-
-    def _trace_fenced(self, api: str, requested: int, error: ErrorCode, replica: int) -> None:
-        self._event(
-            "request_fenced",
-            detail={"api": api, "requested": requested, "error": error.name, "replica": replica},
-        )
-
     def acknowledged(self, base: int, end: int, acks: int) -> None:
         """An append is about to be acknowledged to its producer."""
-        self._event(
-            "acknowledged", offset=base, log_end=end, high_watermark=self.state.high_watermark, detail={"acks": acks}
-        )
+        self._trace.acknowledged(self.state, base, end, acks)
