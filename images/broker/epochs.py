@@ -94,6 +94,15 @@ class EpochCache:
                 keep -= 1
         return EpochCache((*entries[:keep], EpochEntry(epoch, offset)))
 
+    def with_batch(self, epoch: int, offset: int) -> EpochCache:
+        """The cache with one more batch at the end of the log: of `epoch` (-1: of none), beginning at `offset`."""
+        cache = self
+        if 0 <= epoch < cache.latest:
+            # An epoch without batches may stand at the end of the log. Were it still there when an older epoch goes
+            # on, the older one's own entry would be moved up with it.
+            cache = cache.truncate_end(offset)
+        return cache.assign(epoch, offset) if epoch >= 0 else cache
+
     def truncate_end(self, offset: int) -> EpochCache:
         """The cache once the log is cut to `offset`: no entry starts there or above, wherever the log ended."""
         keep = bisect_left(self.entries, offset, key=_start)

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from errno import EIO
 
 from images.broker.batch import Header, check, parse
+from images.broker.clean_close import CleanClose, leave_clean_close, take_clean_close
 from images.broker.doors import Files
 from images.broker.epochs import UNDEFINED, EpochCache
 from images.broker.files import TEMPORARY_SUFFIX, read_whole, write_durably
@@ -53,7 +54,6 @@ from images.broker.snapshots import Snapshots
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 LOG_START_CHECKPOINT = "log-start-checkpoint"
-CLEAN_SHUTDOWN = "clean-shutdown"
 NEVER = (1 << 63) - 1
 
 
@@ -131,7 +131,7 @@ class Log:
         for name in names:
             if name.endswith(TEMPORARY_SUFFIX):
                 files.delete(f"{directory}/{name}")
-        closed_at = log._take_clean_shutdown()
+        closed = take_clean_close(files, directory)
         moved = log._moved_start = read_log_start(files, log._path(LOG_START_CHECKPOINT))
         if moved is not None:
             for base in bases:
@@ -145,7 +145,7 @@ class Log:
             while parent:
                 parent = parent.rpartition("/")[0]
                 files.sync_directory(parent)
-        elif closed_at is None or not log._open_clean(bases, *closed_at):
+        elif closed is None or not log._open_clean(bases, closed):
             log._recover(bases)
         return log
 
@@ -163,36 +163,23 @@ class Log:
                 if self.end > self._segments[0].base_offset:
                     self._snapshots.write(self.end, self.producers)
                 write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
-                state = f"0\n{self.end} {self._segments[-1].base_offset} {self._segments[-1].size}\n"
-                write_durably(self._files, self._path(CLEAN_SHUTDOWN), state.encode())
+                last = self._segments[-1]
+                leave_clean_close(self._files, self.directory, CleanClose(self.end, last.base_offset, last.size))
             except OSError as error:
                 self._log_line(f"log {self.directory}: not closed cleanly: {error}")
         for segment in self._segments:
             segment.close()
         return flushed
 
-    def _take_clean_shutdown(self) -> tuple[int, int, int] | None:
-        """What a clean close left behind (end, last segment's base and size), taken away for good."""
-        path = self._path(CLEAN_SHUTDOWN)
-        data = read_whole(self._files, path)
-        if data is None:
-            return None
-        self._files.delete(path)
-        self._files.sync_directory(self.directory)
-        lines = data.decode("ascii", "replace").split("\n")
-        numbers = lines[1].split(" ") if len(lines) == 3 and lines[0] == "0" and not lines[2] else []
-        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
-            return None
-        return int(numbers[0]), int(numbers[1]), int(numbers[2])
-
-    def _open_clean(self, bases: list[int], end: int, last_base: int, last_size: int) -> bool:
+    def _open_clean(self, bases: list[int], closed: CleanClose) -> bool:
         """Open without checking, or nothing and False when the files are not those that were closed."""
-        if bases[-1] != last_base:
+        if bases[-1] != closed.last_base:
             return False
+        end = closed.end
         interval = self.config.index_interval_bytes
         for base, segment_end in zip(bases, [*bases[1:], end], strict=True):
             self._segments.append(Segment.open(self._files, self.directory, base, interval, segment_end))
-        if self._segments[-1].size != last_size:
+        if self._segments[-1].size != closed.last_size:
             for segment in self._segments:
                 segment.close()
             self._segments.clear()
@@ -205,7 +192,7 @@ class Log:
             rebuilt = EpochCache()
             for segment in self._segments:
                 for header in segment.headers(segment.base_offset):
-                    rebuilt = _with_batch(rebuilt, header)
+                    rebuilt = rebuilt.with_batch(header.leader_epoch, header.base_offset)
         self.epochs = (rebuilt if epochs is None else epochs).advance_start(self.start)
         scanned = self._rebuild_producers()
         self.recovery = Recovery(clean=True, epochs_rebuilt=epochs is None, producers_rebuilt=scanned)
@@ -490,7 +477,7 @@ class Log:
         """A batch was added at the end."""
         self.end = header.next_offset
         if header.leader_epoch != self.epochs.latest:
-            self.epochs = _with_batch(self.epochs, header)
+            self.epochs = self.epochs.with_batch(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
             self.producers = record(self.producers, header)
         self._history.appended(self.end, self.producers)
@@ -540,25 +527,3 @@ class Log:
         """The headers of all batches from the one that holds `offset`, a segment's base or a batch's."""
         for segment in self._segments[self._segment_at(offset) :]:
             yield from segment.headers(max(offset, segment.base_offset))
-
-
-def _with_batch(epochs: EpochCache, header: Header) -> EpochCache:
-    """The cache with one more batch at the end of the log."""
-    if 0 <= header.leader_epoch < epochs.latest:
-        # An epoch without batches may stand at the end of the log. Were it still there when an older epoch goes on,
-        # the older one's own entry would be moved up with it.
-        epochs = epochs.truncate_end(header.base_offset)
-    return epochs.assign(header.leader_epoch, header.base_offset) if header.leader_epoch >= 0 else epochs
-
-
-def holds_records(files: Files, directory: str) -> bool:
-    """Whether a log in `directory`, opened or not, has as much as a byte in any segment. Raises OSError."""
-    for name in files.list(directory):
-        if base_offset_of(name) is not None:
-            file = files.open(f"{directory}/{name}")
-            try:
-                if file.size():
-                    return True
-            finally:
-                file.close()
-    return False

@@ -22,11 +22,12 @@ from images.broker.fetcher import Fetcher, FetchLimits, Spawn
 from images.broker.files import read_whole, write_durably
 from images.broker.generation import Generation
 from images.broker.group_records import TOPIC as OFFSETS_TOPIC
-from images.broker.log import Log, LogConfig, holds_records
+from images.broker.log import Log, LogConfig
 from images.broker.metadata import ClusterImage, PartitionImage, TopicImage
 from images.broker.partition import Limits, ProposeIsr, Role, View
 from images.broker.replica import Replica
 from images.broker.retention import Retention
+from images.broker.segment import holds_records
 from images.broker.trace import TraceEvent
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"

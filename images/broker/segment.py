@@ -279,3 +279,16 @@ class Segment:
                 if missing > 0:
                     raise CorruptBatch(f"the last batch is {missing} bytes short")
                 wanted = max(SCAN_BYTES, parse(chunk).size)
+
+
+def holds_records(files: Files, directory: str) -> bool:
+    """Whether a log in `directory`, opened or not, has as much as a byte in any segment. Raises OSError."""
+    for name in files.list(directory):
+        if base_offset_of(name) is not None:
+            file = files.open(f"{directory}/{name}")
+            try:
+                if file.size():
+                    return True
+            finally:
+                file.close()
+    return False

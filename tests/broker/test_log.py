@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from images.broker import segment as segment_module
 from images.broker.batch import CorruptBatch, assign, build, iterate, parse
+from images.broker.clean_close import CLEAN_SHUTDOWN
 from images.broker.epochs import EpochCache
 from images.broker.files import RealFiles, read_whole
-from images.broker.log import CLEAN_SHUTDOWN, EPOCH_CHECKPOINT, Log, LogConfig, OffsetOutOfRange, OutOfPlace
+from images.broker.log import EPOCH_CHECKPOINT, Log, LogConfig, OffsetOutOfRange, OutOfPlace
 from images.broker.producers import Duplicate, judge
 from images.broker.rules import Rules
 from tests.broker.disk_model import DiskModel
