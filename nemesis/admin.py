@@ -81,6 +81,7 @@ class ElectPreferred(Fault):
 
     name: ClassVar[str] = "elect-preferred"
     family: ClassVar[str] = "admin"
+    bites_alone: ClassVar[bool] = False
     decisive: ClassVar[tuple[str, ...]] = ("elected",)
 
     partition: int = 0

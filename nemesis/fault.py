@@ -47,6 +47,8 @@ class Fault:
     """Names of evidence; the fault has bitten when any of them is not zero."""
     ends_by_itself: ClassVar[bool] = False
     """Whether the fault heals as soon as it is injected, being a sequence of steps that has then come to its end."""
+    bites_alone: ClassVar[bool] = True
+    """Whether it does anything where nothing else goes wrong."""
 
     async def inject(self, site: Site) -> None:
         """Do it. May take its time when the fault is a sequence of steps; it is cancelled when its time is over."""

@@ -142,6 +142,8 @@ def draw(random: Random, ground: Ground, time_limit_s: float, families: Sequence
                 return Schedule(tuple(planned))
             (family,) = random.choices(chosen, weights)
             fault = _DRAWS[family](random, ground, character)
+            while tempo.most == 1 and not fault.bites_alone:
+                fault = _DRAWS[family](random, ground, character)
             shortest, longest = (tempo.shortest, tempo.longest)
             duration = shortest * (longest / shortest) ** random.random() * ground.patience_s
             if fault.ends_by_itself:

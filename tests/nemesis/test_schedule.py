@@ -129,6 +129,13 @@ def test_every_drawn_fault_ends_within_the_run_and_names_what_exists() -> None:
         assert all(planned.at_s >= 0 and planned.at_s + planned.for_s <= 60.0 + 1e-6 for planned in schedule)
 
 
+def test_the_only_fault_of_a_run_is_one_that_bites_alone() -> None:
+    """Seed 940 of the default run had nothing but an election of the replica that led already."""
+    alone = [schedule for seed in range(2000) if len(schedule := draw(Random(seed), GROUND, 60.0, ["admin"])) == 1]
+    assert len(alone) > 100
+    assert all(planned.fault.bites_alone for schedule in alone for planned in schedule)
+
+
 def test_a_cluster_of_one_broker_can_be_tortured_too() -> None:
     ground = Ground(("b1",), ("c1",), 1, 1)
     assert any(len(draw(Random(seed), ground, 60.0)) for seed in range(20))
