@@ -128,7 +128,7 @@ def draw(random: Random, ground: Ground, time_limit_s: float, families: Sequence
         victims=tuple(random.sample(ground.brokers, ground.unclean_budget)),
         leader_bias=random.choice((0.2, 0.5, 0.9)),
         held_share=random.choice((0.0, 0.5, 0.8, 1.0)),
-        keeps=tuple(_some(random, list(Keep))),
+        keeps=_keeps(random),
     )
     planned = _whole_run_clocks(random, ground, time_limit_s) if "clock" in chosen else []
     if undisturbed:
@@ -190,6 +190,12 @@ def _whole_run_clocks(random: Random, ground: Ground, time_limit_s: float) -> li
         Planned(0.0, time_limit_s, Clock(nodes=(node,), rate=round(random.choice((0.9, 0.98, 1.02, 1.1)), 3)))
         for node in nodes
     ]
+
+
+def _keeps(random: Random) -> tuple[Keep, ...]:
+    """What power losses of a run leave; some of them lose something."""
+    keeps = tuple(_some(random, list(Keep)))
+    return (Keep.NOTHING,) if keeps == (Keep.EVERYTHING,) else keeps
 
 
 def _broker(random: Random, ground: Ground, character: Character) -> str:
@@ -310,7 +316,8 @@ def _choreography(random: Random, ground: Ground, character: Character) -> Fault
     ]
     if character.victims:
         victim = random.choice(character.victims)
-        stories.append(UncleanReturn(victim, random.choice(character.keeps), patience_ms))
+        keep = random.choice(character.keeps)
+        stories.append(UncleanReturn(victim, Keep.NOTHING if keep is Keep.EVERYTHING else keep, patience_ms))
         stories.append(LostIncarnation(victim, partition, Keep.NOTHING, patience_ms))
     if len(ground.controllers) >= 3:
         stories += [ZombieController(patience_ms), LaggingController(patience_ms)]

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
+from nemesis.choreography import UncleanReturn
 from nemesis.disk import PowerLoss
 from nemesis.fields import FieldError
 from nemesis.partition import Flavour, Partition, Shape
@@ -134,6 +135,15 @@ def test_the_only_fault_of_a_run_is_one_that_bites_alone() -> None:
     alone = [schedule for seed in range(2000) if len(schedule := draw(Random(seed), GROUND, 60.0, ["admin"])) == 1]
     assert len(alone) > 100
     assert all(planned.fault.bites_alone for schedule in alone for planned in schedule)
+
+
+def test_whoever_comes_back_uncleanly_has_lost_something_and_so_has_some_power_loss_of_a_run() -> None:
+    """Seed 970 of the groups had nothing but returns of a broker whose disk had kept everything."""
+    for seed in range(3000):
+        planned = [planned.fault for planned in draw(Random(seed), GROUND, 60.0, ["choreography", "power-loss"])]
+        assert not any(isinstance(fault, UncleanReturn) and fault.keep is Keep.EVERYTHING for fault in planned)
+        losses = [fault.keep for fault in planned if isinstance(fault, PowerLoss)]
+        assert len(losses) < 12 or set(losses) != {Keep.EVERYTHING}
 
 
 def test_a_cluster_of_one_broker_can_be_tortured_too() -> None:
