@@ -56,13 +56,21 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
 
 
 def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> Step:
-    """Begin a leadership. A leader that is elected again keeps its followers' positions (their high watermark would
-    stall otherwise); to join the ISR they do not suffice, that takes a fetch of its own."""
+    """Begin a leadership. A leader that is elected again keeps its followers' positions (the high watermark would stall
+    otherwise); to join the ISR they do not suffice, that takes a fetch of its own.
+
+    Not so when others may have led in between: metadata read late can hold several elections, 1 in epoch 1, 2 in epoch
+    2, 1 in epoch 3. A follower that had offset 100 from 1 has cut its log to follow 2; were it still counted with 100,
+    1 would call committed what it alone holds. Nobody has led in between if the leader epoch is the very next one.
+    """
+    earlier = before.leadership
+    if limits.rules.positions_end_with_leadership and known.leader_epoch != before.leader_epoch + 1:
+        earlier = None
     followers = []
     for replica in known.replicas:
         if replica == known.node:
             continue
-        follower = before.leadership.follower(replica) if before.leadership is not None else None
+        follower = earlier.follower(replica) if earlier is not None else None
         if follower is None:
             follower = _unknown_follower(replica, known.isr, now_ms)
         followers.append(follower._replace(caught_up_ms=now_ms if replica in known.isr else 0, heard=0))

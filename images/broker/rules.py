@@ -49,6 +49,11 @@ class Rules:
     current_epoch_fetch_gates_isr_join: bool = _rule(
         "A follower joins the ISR only on a fetch received in the current leader epoch.", "RC 6.5.4"
     )
+    positions_end_with_leadership: bool = _rule(
+        "A leader elected again counts nobody by what it heard in its earlier leadership, unless its new leader epoch "
+        "is the next one: whoever led in between may have had a follower cut its log.",
+        "RC 6.1; RC 6.6",
+    )
     fenced_stay_out_of_isr: bool = _rule(
         "A leader does not propose a broker for the ISR that is fenced, shutting down or no longer in the broker epoch "
         "in which it fetched.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from images.broker import leading, roles
+from images.broker import following, leading, roles
 from images.broker.metadata import NO_LEADER
 from images.broker.partition import IsrCommitted, IsrRefused, Limits, Partition, ProposeIsr, ReplicaFetch, Role, View
 from images.broker.rules import Rules
@@ -63,6 +63,15 @@ class Scene:
         )
         return [decision for decision in answer.step.decisions if isinstance(decision, ProposeIsr)]
 
+    def cut(self, follower: int, leader: int) -> None:
+        """A fetch is answered with where the logs part, and the follower cuts its own there."""
+        sender = self.replicas[follower]
+        last = sender.epochs.entries[-1].epoch
+        asked = ReplicaFetch(follower, self.controller.epoch(follower), sender.leader_epoch, sender.log_end, last)
+        answer = leading.on_replica_fetch(self.replicas[leader], asked, self.active, 0, self.limits)
+        assert answer.diverging is not None
+        self.replicas[follower] = following.on_diverging(sender, *answer.diverging).partition
+
     def alter(self, proposal: ProposeIsr, leader: int) -> ErrorCode:
         """AlterPartition arrives at the controller; the answer does not yet arrive at the leader."""
         members = tuple(zip(proposal.members, proposal.broker_epochs, strict=True))
@@ -93,6 +102,45 @@ class Scene:
 
 def maximal(scene: Scene, leader: int) -> tuple[int, ...]:
     return leading.maximal_isr(scene.replicas[leader], scene.limits.rules)
+
+
+# --- 6.1 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("positions_end_with_leadership",), 10)])
+def test_rc_6_1_a_leader_elected_again_after_another_counts_nobody_by_what_it_heard_before(
+    off: tuple[str, ...], high_watermark: int
+) -> None:
+    """Leadership goes from 1 to 2 and back before 1 reads of either. What 3 had fetched from 1 it has cut to follow 2,
+    so that nobody but 1 holds it, and the ISR is {1, 3}."""
+    scene = Scene(*off, replicas=(2, 1, 3))
+    scene.controller.fence(2)
+    scene.controller.beat(2)
+    scene.learn(1, 2, 3)
+    (proposal,) = scene.fetch(2, 1)
+    scene.answer(proposal, 1, scene.alter(proposal, 1))
+    scene.append(1, 10)
+    scene.fetch(3, 1)
+    scene.fetch(3, 1)
+    assert (scene.replicas[1].high_watermark, scene.replicas[3].log_end) == (0, 10), "2 has nothing of it yet"
+    scene.controller.commit(scene.controller.controller.elect([(TOPIC, 0)], unclean=False))
+    assert state(scene.controller.partition) == (2, (2, 1, 3), ())
+    scene.learn(2, 3)
+    scene.cut(3, 2)
+    assert scene.replicas[3].log_end == 0
+    scene.controller.fence(2)
+    assert state(scene.controller.partition) == (1, (1, 3), ())
+    scene.learn(1)
+    assert scene.replicas[1].high_watermark == high_watermark, "3 has not fetched in this epoch"
+    if off:
+        scene.controller.fence(1)
+        assert scene.controller.partition.leader == 3
+        assert scene.replicas[3].log_end == 0, "and so it has nothing of what was committed"
+        return
+    scene.learn(3)
+    scene.fetch(3, 1)
+    scene.fetch(3, 1)
+    assert scene.replicas[1].high_watermark == 10
 
 
 # --- 6.4 --------------------------------------------------------------------------------------------------------------
