@@ -43,9 +43,10 @@ from harness.places import ENVIRONMENTS, ONE_CLOCK
 from harness.systems import DEFAULTS, SYSTEMS, Capability
 from images.broker.rules import NAMES
 from nemesis.fields import FieldError, read
+from nemesis.ground import Ground
 from nemesis.ports import Means
 from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
-from nemesis.swarm import Ground, draw
+from nemesis.swarm import draw
 from workloads.workload import registry
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site, both_ways
-from nemesis.ports import DONE, UNANSWERED, Answer
+from nemesis.fault import Fault
+from nemesis.ports import DONE, UNANSWERED, Answer, both_ways
+from nemesis.site import Site
 
 _RETRY_S = 0.5
 _RETRIES = 120

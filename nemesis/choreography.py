@@ -1,24 +1,17 @@
-"""Faults that are a sequence of steps.
-
-Some wrong turns of the protocol need several things to happen in one order and within tight bounds, which
-independent faults meet too rarely. Each fault here is such a sequence, told in its docstring; the times between its
-steps are drawn, so that repeated injections probe around the story and not only at one point of it. `patience_ms` is
-how long the cluster takes to act on a silent broker (session timeout, lag time) and scales every wait.
-"""
+"""Stories of a partition: its leader, those that follow it, and who comes after; see `nemesis.story`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import Keep, Link, LinkQuality, Means
-
-_LOOK_S = 0.02
+from nemesis.ports import Keep, Link, LinkQuality, Means, both_ways, one_way
+from nemesis.site import Site
+from nemesis.story import LeaderStory, Story, until_seen
 
 
 @dataclass(frozen=True, slots=True)
-class ZombieFollower(Fault):
+class ZombieFollower(LeaderStory):
     """A fetch outlives the leadership it was sent in and reaches the same leader in a later one, after its sender has
     cut its log below the offset it asked for.
 
@@ -36,25 +29,15 @@ class ZombieFollower(Fault):
     """
 
     name: ClassVar[str] = "zombie-follower"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
-
-    partition: int = 0
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = site.cluster.controllers
-        (leader,) = await site.find((f"leader/{self.partition}",))
-        others = [broker for broker in site.cluster.brokers if broker != leader]
-        site.random.shuffle(others)
-        if len(others) < 2:
-            site.notes.append("two followers are needed")
+        cast = await self.leader_and_two(site)
+        if cast is None:
             return
-        follower, successor = others[:2]
-        site.aim((follower, successor))
+        leader, follower, successor = cast
         reunite_follower = await site.cut(both_ways([follower], controllers))
         await site.sleep(site.random.uniform(1.2, 1.4) * patience_s)
         await site.cut(both_ways([leader], [successor]))
@@ -80,13 +63,9 @@ class ZombieFollower(Fault):
         """The successor is to learn late that the follower is back."""
         return frozenset({Means.DELAY})
 
-    def targets(self) -> tuple[str, ...]:
-        """The leader of the partition."""
-        return (f"leader/{self.partition}",)
-
 
 @dataclass(frozen=True, slots=True)
-class UncleanReturn(Fault):
+class UncleanReturn(Story):
     """A replica that lost data comes back just when the others cannot speak for themselves.
 
     1. All replicas but the victim and one survivor stall until they have left the ISR.
@@ -96,8 +75,6 @@ class UncleanReturn(Fault):
     """
 
     name: ClassVar[str] = "unclean-return"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
     decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     victim: str
@@ -128,7 +105,7 @@ class UncleanReturn(Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class DeafLeader(Fault):
+class DeafLeader(LeaderStory):
     """An ISR change is decided, and the leader that asked for it does not learn of it.
 
     1. A follower stalls until the leader wants it out of the ISR, and wakes up.
@@ -137,12 +114,6 @@ class DeafLeader(Fault):
     """
 
     name: ClassVar[str] = "deaf-leader"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
-
-    partition: int = 0
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -159,13 +130,9 @@ class DeafLeader(Fault):
         await site.sleep(site.random.uniform(0.2, 1.5) * patience_s)
         await answer()
 
-    def targets(self) -> tuple[str, ...]:
-        """The leader of the partition."""
-        return (f"leader/{self.partition}",)
-
 
 @dataclass(frozen=True, slots=True)
-class HiddenCommit(Fault):
+class HiddenCommit(LeaderStory):
     """A new leader does not know yet how much was committed, and a follower knows of less.
 
     A follower learns the high watermark one answer late, and slow answers make that much. L leads, B and C follow.
@@ -178,25 +145,15 @@ class HiddenCommit(Fault):
     """
 
     name: ClassVar[str] = "hidden-commit"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
-
-    partition: int = 0
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = site.cluster.controllers
-        (leader,) = await site.find((f"leader/{self.partition}",))
-        others = [broker for broker in site.cluster.brokers if broker != leader]
-        site.random.shuffle(others)
-        if len(others) < 2:
-            site.notes.append("two followers are needed")
+        cast = await self.leader_and_two(site)
+        if cast is None:
             return
-        successor, laggard = others[:2]
-        site.aim((successor, laggard))
+        leader, successor, laggard = cast
         delay_ms = site.random.uniform(0.2, 0.35) * self.patience_ms
         slow, slower = LinkQuality(delay_ms), LinkQuality(delay_ms * site.random.uniform(1.05, 1.4))
         reunite = await site.cut(both_ways([laggard], controllers))
@@ -213,13 +170,9 @@ class HiddenCommit(Fault):
         await site.pause(successor)
         await site.sleep(2 * patience_s)
 
-    def targets(self) -> tuple[str, ...]:
-        """The leader of the partition."""
-        return (f"leader/{self.partition}",)
-
 
 @dataclass(frozen=True, slots=True)
-class LostIncarnation(Fault):
+class LostIncarnation(Story):
     """A leader asks for a follower that meanwhile lost what it was judged by.
 
     L leads; a victim that leads stalls first until another broker does.
@@ -232,8 +185,6 @@ class LostIncarnation(Fault):
     """
 
     name: ClassVar[str] = "lost-incarnation"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
     decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     victim: str
@@ -281,7 +232,7 @@ class LostIncarnation(Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class QuickSuccession(Fault):
+class QuickSuccession(LeaderStory):
     """Two leaders fall one after the other, and the third had begun to follow the second, but had no answer of it.
 
     What a follower does to its log before its new leader has told it anything, it does alone. L leads, B and C follow.
@@ -292,12 +243,6 @@ class QuickSuccession(Fault):
     """
 
     name: ClassVar[str] = "quick-succession"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
-
-    partition: int = 0
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -311,12 +256,13 @@ class QuickSuccession(Fault):
         await site.cut(both_ways([followers[0]], followers[1:]))
         await site.sleep(site.random.uniform(0.0, 0.3) * patience_s)
         await site.cut(both_ways([leader], everyone))
-        for _ in range(round(2 * patience_s / _LOOK_S)):
+
+        async def one_of_them() -> str | None:
             successor = await site.leader(self.partition)
-            if successor in followers:
-                break
-            await site.sleep(_LOOK_S)
-        else:
+            return successor if successor in followers else None
+
+        successor = await until_seen(site, one_of_them, 2 * patience_s)
+        if successor is None:
             site.notes.append("nobody came to lead")
             return
         site.aim((successor,))
@@ -324,15 +270,12 @@ class QuickSuccession(Fault):
         await site.cut(both_ways([successor], everyone))
         await site.sleep(2 * patience_s)
 
-    def targets(self) -> tuple[str, ...]:
-        """The leader of the partition."""
-        return (f"leader/{self.partition}",)
-
 
 async def _until_led_by(site: Site, partition: int, node: str, limit_s: float) -> None:
     """Wait until `node` leads, as far as the cluster tells, or `limit_s` have passed."""
-    for _ in range(round(limit_s / _LOOK_S)):
-        if await site.leader(partition) == node:
-            return
-        await site.sleep(_LOOK_S)
-    site.notes.append(f"{node} did not come to lead partition {partition}")
+
+    async def it() -> str | None:
+        return node if await site.leader(partition) == node else None
+
+    if await until_seen(site, it, limit_s) is None:
+        site.notes.append(f"{node} did not come to lead partition {partition}")

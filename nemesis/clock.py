@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site
+from nemesis.fault import Fault
 from nemesis.ports import ClockChange
+from nemesis.site import Site
 
 
 @dataclass(frozen=True, slots=True)

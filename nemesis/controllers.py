@@ -1,4 +1,4 @@
-"""Sequences of steps that concern the controllers' quorum; see `nemesis.choreography` for what such a fault is.
+"""Stories of the controllers' quorum; see `nemesis.story`.
 
 Whatever they ask the cluster to decide meanwhile changes `max.message.bytes` of the topic by a few bytes, which
 disturbs nobody; they ask once for it to be changed back.
@@ -9,14 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site, both_ways
+from nemesis.ports import both_ways
+from nemesis.site import Site
+from nemesis.story import Story, until_seen
 
-_LOOK_S = 0.02
 _KEY, _USUAL = "max.message.bytes", 1_048_588
 
 
 @dataclass(frozen=True, slots=True)
-class ZombieController(Fault):
+class QuorumStory(Story):
+    """A story about the active controller and those that may take over from it."""
+
+    patience_ms: float = 2_000.0
+
+    def targets(self) -> tuple[str, ...]:
+        """The active controller."""
+        return ("controller",)
+
+    async def active_of_three(self, site: Site) -> str | None:
+        """The active controller; None, and noted, where there are fewer than three."""
+        if len(site.cluster.controllers) < 3:
+            site.notes.append("three controllers are needed")
+            return None
+        (active,) = await site.find(self.targets())
+        return active
+
+
+@dataclass(frozen=True, slots=True)
+class ZombieController(QuorumStory):
     """An active controller appends what it can never commit, and must drop it when it finds that it was deposed.
 
     1. The active controller is cut from the others; brokers see all of them.
@@ -26,19 +46,13 @@ class ZombieController(Fault):
     """
 
     name: ClassVar[str] = "zombie-controller"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
-
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s, controllers = self.patience_ms / 1000, site.cluster.controllers
-        if len(controllers) < 3:
-            site.notes.append("three controllers are needed")
+        zombie = await self.active_of_three(site)
+        if zombie is None:
             return
-        (zombie,) = await site.find(("controller",))
         reunite = await site.cut(both_ways([zombie], controllers))
         await _have_something_decided(site)
         successor = await _until_another_is_active(site, zombie, 3 * patience_s)
@@ -52,13 +66,9 @@ class ZombieController(Fault):
         await site.cut(both_ways([successor], (*controllers, *site.cluster.brokers)))
         await site.sleep(site.random.uniform(1.0, 2.0) * patience_s)
 
-    def targets(self) -> tuple[str, ...]:
-        """The active controller."""
-        return ("controller",)
-
 
 @dataclass(frozen=True, slots=True)
-class LaggingController(Fault):
+class LaggingController(QuorumStory):
     """A controller that missed what was committed stands for election.
 
     1. A controller that is not active is cut from the others.
@@ -67,19 +77,13 @@ class LaggingController(Fault):
     """
 
     name: ClassVar[str] = "lagging-controller"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
-
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s, controllers = self.patience_ms / 1000, site.cluster.controllers
-        if len(controllers) < 3:
-            site.notes.append("three controllers are needed")
+        active = await self.active_of_three(site)
+        if active is None:
             return
-        (active,) = await site.find(("controller",))
         laggard = site.random.choice([controller for controller in controllers if controller != active])
         site.aim((laggard,))
         reunite = await site.cut(both_ways([laggard], controllers))
@@ -88,10 +92,6 @@ class LaggingController(Fault):
         await site.pause(active)
         await reunite()
         await site.sleep(site.random.uniform(1.5, 2.5) * patience_s)
-
-    def targets(self) -> tuple[str, ...]:
-        """The active controller."""
-        return ("controller",)
 
 
 async def _have_something_decided(site: Site) -> None:
@@ -107,10 +107,12 @@ async def _have_something_decided(site: Site) -> None:
 
 async def _until_another_is_active(site: Site, former: str, limit_s: float) -> str | None:
     """The controller that takes over from `former` within `limit_s`, or None."""
-    for _ in range(round(limit_s / _LOOK_S)):
+
+    async def another() -> str | None:
         active = await site.cluster.controller()
-        if active not in (None, former):
-            return active
-        await site.sleep(_LOOK_S)
-    site.notes.append(f"nobody took over from {former}")
-    return None
+        return active if active != former else None
+
+    active = await until_seen(site, another, limit_s)
+    if active is None:
+        site.notes.append(f"nobody took over from {former}")
+    return active

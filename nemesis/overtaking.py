@@ -1,8 +1,7 @@
 """Choreographies in which news is overtaken by what it was about.
 
 A leader acts on what it knows of its followers and of the metadata, and what it asks for takes time to arrive. Each
-fault here holds one message back until it is no longer true, and lets it arrive all the same. `patience_ms` is how long
-the cluster takes to act on a silent broker (session timeout, lag time) and scales every wait.
+story here (`nemesis.story`) holds one message back until it is no longer true, and lets it arrive all the same.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.admin import noted, put_back, until_done
-from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import DONE, Answer, Link
+from nemesis.ports import DONE, Answer, Link, both_ways, one_way
+from nemesis.site import Site
+from nemesis.story import LeaderStory
 
 
 @dataclass(frozen=True, slots=True)
-class LateProposal(Fault):
+class LateProposal(LeaderStory):
     """A leader's request to keep a follower in the ISR arrives when that has left it and fallen behind (RC 6.3).
 
     L leads, K and F follow.
@@ -28,25 +28,15 @@ class LateProposal(Fault):
     """
 
     name: ClassVar[str] = "late-proposal"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
-
-    partition: int = 0
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = site.cluster.controllers
-        (leader,) = await site.find((f"leader/{self.partition}",))
-        others = [broker for broker in site.cluster.brokers if broker != leader]
-        site.random.shuffle(others)
-        if len(others) < 2:
-            site.notes.append("two followers are needed")
+        cast = await self.leader_and_two(site)
+        if cast is None:
             return
-        follower, laggard = others[:2]
-        site.aim((follower, laggard))
+        leader, follower, laggard = cast
         hear = await site.cut([Link(laggard, leader)])
         await site.sleep(site.random.uniform(0.35, 0.6) * patience_s)
         reunite = await site.cut(both_ways([follower], controllers))
@@ -60,13 +50,9 @@ class LateProposal(Fault):
         await unheard()
         await site.sleep(patience_s)
 
-    def targets(self) -> tuple[str, ...]:
-        """The leader of the partition."""
-        return (f"leader/{self.partition}",)
-
 
 @dataclass(frozen=True, slots=True)
-class RemovedAndBack(Fault):
+class RemovedAndBack(LeaderStory):
     """A replica is removed and added again before its leader hears of either, and what the leader knew of it is no
     longer true: it is empty now (RC 6.5.4).
 
@@ -77,12 +63,7 @@ class RemovedAndBack(Fault):
     """
 
     name: ClassVar[str] = "removed-and-back"
-    family: ClassVar[str] = "choreography"
-    ends_by_itself: ClassVar[bool] = True
     decisive: ClassVar[tuple[str, ...]] = ("reassigned",)
-
-    partition: int = 0
-    patience_ms: float = 2_000.0
 
     async def inject(self, site: Site) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the replica."""
@@ -116,7 +97,3 @@ class RemovedAndBack(Fault):
         await site.cut(one_way(followers, [leader]))
         await hear()
         await site.sleep(site.random.uniform(0.6, 1.5) * patience_s)
-
-    def targets(self) -> tuple[str, ...]:
-        """The leader of the partition."""
-        return (f"leader/{self.partition}",)

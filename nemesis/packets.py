@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import LinkQuality, Means
+from nemesis.fault import Fault
+from nemesis.ports import LinkQuality, Means, both_ways, one_way
+from nemesis.site import Site
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site, both_ways, one_way
-from nemesis.ports import Link
+from nemesis.fault import Fault
+from nemesis.ports import Link, both_ways, one_way
+from nemesis.site import Site
 
 
 class Shape(StrEnum):

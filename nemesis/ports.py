@@ -7,7 +7,7 @@ numbers that show whether the fault bit, measured by the environment and not ass
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -22,6 +22,18 @@ class Link:
 
     source: str
     target: str
+
+
+def both_ways(ones: Iterable[str], others: Iterable[str]) -> tuple[Link, ...]:
+    """Every link between one of `ones` and one of `others`, in both directions."""
+    others = tuple(others)
+    return tuple(link for a in ones for b in others if a != b for link in (Link(a, b), Link(b, a)))
+
+
+def one_way(sources: Iterable[str], targets: Iterable[str]) -> tuple[Link, ...]:
+    """Every link from one of `sources` to one of `targets`."""
+    targets = tuple(targets)
+    return tuple(Link(a, b) for a in sources for b in targets if a != b)
 
 
 @dataclass(frozen=True, slots=True)

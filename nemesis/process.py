@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.fault import Fault, Site
+from nemesis.fault import Fault
+from nemesis.site import Site
 
 
 @dataclass(frozen=True, slots=True)

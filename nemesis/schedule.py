@@ -38,13 +38,14 @@ from nemesis.choreography import (
 from nemesis.clock import Clock
 from nemesis.controllers import LaggingController, ZombieController
 from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
-from nemesis.fault import Fault, TargetError, check_target
+from nemesis.fault import Fault
 from nemesis.fields import FieldError, read, seconds
 from nemesis.overtaking import LateProposal, RemovedAndBack
 from nemesis.packets import Packets
 from nemesis.partition import Partition
 from nemesis.ports import Means
 from nemesis.process import Kill, Pause
+from nemesis.targets import TargetError, check_target
 
 FAULTS: Mapping[str, type[Fault]] = {
     fault.name: fault

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from nemesis.clock import Clock
 from nemesis.disk import PowerLoss
 from nemesis.fault import Fault
+from nemesis.ground import Ground
 from nemesis.packets import Packets
 from nemesis.partition import Flavour, Partition, Shape
 from nemesis.ports import Keep
 from nemesis.process import Kill, Pause
 from nemesis.schedule import Planned, Schedule
-from nemesis.swarm import Ground
 
 
 def targets(ground: Ground) -> st.SearchStrategy[str]:

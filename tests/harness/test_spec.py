@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from harness.hosts import Host
 from harness.spec import Spec, SpecError, faults_of, load, loads, parse
+from nemesis.ground import Ground
 from nemesis.schedule import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
-from nemesis.swarm import Ground
 
 GROUND = Ground(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 

@@ -17,10 +17,11 @@ from nemesis.admin import (
     Reassign,
     RollingRestart,
 )
-from nemesis.fault import Fault, Grips, Site
+from nemesis.fault import Fault
 from nemesis.nemesis import Nemesis
 from nemesis.process import Pause
 from nemesis.schedule import Planned, Schedule
+from nemesis.site import Grips, Site
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 

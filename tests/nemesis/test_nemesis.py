@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from nemesis.choreography import UncleanReturn, ZombieFollower
 from nemesis.clock import Clock
 from nemesis.disk import PowerLoss
-from nemesis.fault import Fault, TargetError, check_target
+from nemesis.fault import Fault
+from nemesis.ground import Ground
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.packets import Packets
 from nemesis.partition import Partition, Shape
@@ -19,7 +20,7 @@ from nemesis.ports import Keep, Link
 from nemesis.process import Kill, Pause
 from nemesis.schedule import Planned, Schedule
 from nemesis.strategies import schedules
-from nemesis.swarm import Ground
+from nemesis.targets import TargetError, check_target
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from nemesis.choreography import UncleanReturn
 from nemesis.disk import PowerLoss
 from nemesis.fields import FieldError
+from nemesis.ground import Ground
 from nemesis.partition import Flavour, Partition, Shape
 from nemesis.ports import Keep
 from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
 from nemesis.strategies import schedules
-from nemesis.swarm import Ground, draw
+from nemesis.swarm import draw
 
 GROUND = Ground(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 

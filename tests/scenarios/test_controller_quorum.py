@@ -10,8 +10,7 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from harness.systems import SYSTEMS, configured
 from images.broker.trace import TraceEvent
-from nemesis.fault import both_ways
-from nemesis.ports import DONE, UNANSWERED, Answer, Keep, Link
+from nemesis.ports import DONE, UNANSWERED, Answer, Keep, Link, both_ways
 from workloads.clients.native import Admin, Client
 
 TOPIC = "t"

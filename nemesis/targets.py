@@ -1,0 +1,38 @@
+"""To whom a fault is done: a node by name, or a symbolic target, resolved at injection when it is known who leads.
+
+    b2, c1           that node
+    leader, leader/1 the leader of partition 0, or 1 (a broker drawn at random while there is none)
+    follower/0       a broker drawn from those that do not lead partition 0
+    controller       the active controller (one drawn at random while there is none)
+    any              a broker drawn at random
+    minority         fewer than half of the brokers, drawn at random (one of two or three)
+    brokers, controllers, all
+
+`nemesis.site` resolves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TargetError(ValueError):
+    """A target that names nothing in this cluster; the message is one line for the user."""
+
+
+def check_target(
+    target: str, brokers: Sequence[str], controllers: Sequence[str], partitions: int | None = None
+) -> None:
+    """Raise TargetError when `target` can stand for nothing in such a cluster."""
+    groups = ("brokers", "controllers", "all", "any", "minority", "controller")
+    if target in brokers or target in controllers or target in groups:
+        return
+    role, _, index = target.partition("/")
+    if role in ("leader", "follower") and (not index or index.isdigit()):
+        if partitions is None or int(index or 0) < partitions:
+            return
+        raise TargetError(f"{target!r}: there is no partition {index}, only 0 to {partitions - 1}")
+    raise TargetError(
+        f"{target!r} is neither a node ({', '.join((*brokers, *controllers))}) nor one of "
+        "leader/0, follower/0, any, minority, controller, brokers, controllers, all"
+    )
