@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from harness.commands import machine, measuring, runs, store, suites
 from harness.usage import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT, Usage
+from results.version import version
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,17 +57,8 @@ def _parser() -> _Parser:
         description="Breaks a replicated log on purpose and says whether it kept its promises.",
         epilog="exit codes: 0 valid, 1 invalid, 2 unknown, 3 not carried out, 64 bad usage",
     )
-    parser.add_argument("--version", action="version", version=f"faultline {_version()}")
+    parser.add_argument("--version", action="version", version=f"faultline {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in (runs, machine, suites, store, measuring):
         group.add(commands)
     return parser
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("faultline")
-    except metadata.PackageNotFoundError:
-        return "from source"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ from harness.suites import report
 from harness.usage import EXIT_CODES, NOT_CARRIED_OUT
 from results import pipeline, tables
 from results.layout import plain
-from results.lines import StoreError
 from results.summary import summarise
+from results.whole_files import put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
     console.print(report.table([_named(cell) for cell in figures.cells]))
     directory = store / "checked" / (plain("suite", suite) if suite else "all")
     for what, table in (("verdicts", checked.verdicts), ("metrics", checked.metrics)):
-        _put(directory / f"{what}.parquet", table)
+        put(directory / f"{what}.parquet", partial(pq.write_table, table, compression="zstd"), parents=True)
     console.print(f"written: {directory}", soft_wrap=True, highlight=False)
     for fault in checked.faults:
         print(f"{fault.path}: {fault.reason}", file=sys.stderr)
@@ -70,13 +71,3 @@ def _judged(verdicts: pa.Table) -> dict[tuple[str, str], Validity]:
 
 def _named(cell: Mapping[str, Any]) -> dict[str, Any]:
     return {**cell, "cell": f"{cell['suite']}: {cell['cell']}"}
-
-
-def _put(target: Path, table: pa.Table) -> None:
-    part = target.with_name(f".{target.name}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, part, compression="zstd")
-        part.replace(target)
-    except OSError as error:
-        raise StoreError.of("write", target, error) from error

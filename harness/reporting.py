@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from results import suite_page, trend_page
-from results.lines import StoreError
+from results.errors import StoreError
 from results.suites import FAILURES, MEASURES, newest, read_suite
+from results.whole_files import put_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +35,8 @@ def suite_report(store: Path, named: str, out: Path | None) -> Path:
     kept = {path.parent.name for path in (home / "runs").glob("*/report.html")}
     way = _way(home / "runs", target)
     text = suite_page.render(suite, lambda run: f"{way}/{quote(run, safe='')}/report.html" if run in kept else "")
-    return _write(target, text, make=out is None)
+    put_text(target, text, parents=out is None)
+    return target
 
 
 def trend_report(store: Path, trend: Trend, out: Path | None) -> Path:
@@ -43,7 +45,8 @@ def trend_report(store: Path, trend: Trend, out: Path | None) -> Path:
     written = {path.parent.name for path in (store / "suites").glob("*/report.html")}
     way = _way(store / "suites", target)
     text = trend_page.render(trend, lambda suite: f"{way}/{quote(suite)}/report.html" if suite in written else "")
-    return _write(target, text, make=out is None)
+    put_text(target, text, parents=out is None)
+    return target
 
 
 def shown_trend(trend: Trend) -> Iterator[Table | str]:
@@ -83,15 +86,3 @@ def _cell(trend: Trend, cell: str, night: Night, number: int) -> str:
 def _way(there: Path, target: Path) -> str:
     """How a link leads from the file `target` to the directory `there`."""
     return quote(os.path.relpath(there, target.parent))
-
-
-def _write(target: Path, text: str, *, make: bool) -> Path:
-    part = target.with_name(f".{target.name}.part")
-    try:
-        if make:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(part, target)
-    except OSError as error:
-        raise StoreError.of("write", target, error) from error
-    return target

@@ -33,7 +33,7 @@ from harness.spec import ACKS, Spec
 from harness.systems import SYSTEMS, configured
 from harness.wholeness import Expected, Watch
 from nemesis.nemesis import Injection, Nemesis
-from results.lines import StoreError
+from results.errors import StoreError
 from results.rundir import RunDirectory
 from workloads.history import Recorder
 from workloads.workload import Settings, SetUpError, registry

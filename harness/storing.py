@@ -13,7 +13,7 @@ from pathlib import Path
 from checkers.verdict import Validity
 from harness.usage import NOT_CARRIED_OUT, VALID
 from results import stored, tables
-from results.lines import StoreError
+from results.errors import StoreError
 from results.rundir import RunDirectory
 
 

@@ -13,16 +13,16 @@ A run found in both is one whose file could not be removed any more.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from results.errors import StoreError
 from results.layout import SCHEMAS, batch_path, plain
-from results.lines import StoreError
 from results.tables import write_batch
+from results.whole_files import put
 
 _SUFFIX = ".arrow"
 
@@ -36,13 +36,7 @@ def leave(directory: Path, run: str, tables: Mapping[str, pa.Table]) -> None:
     """Leave what `run` adds to the tables. StoreError when it cannot be written."""
     packed = pa.table({name: pa.array([_pack(tables[name])], pa.large_binary()) for name in SCHEMAS})
     target = directory / f"{plain('run', run)}{_SUFFIX}"
-    part = directory / f".{run}.{os.getpid()}.part"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(_pack(packed))
-        os.replace(part, target)
-    except OSError as error:
-        raise StoreError.of("write", target, error) from error
+    put(target, lambda part: part.write_bytes(_pack(packed)), parents=True)
 
 
 def waiting(directory: Path) -> list[str]:

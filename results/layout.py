@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
-from results.lines import StoreError
+from results.errors import StoreError
 from workloads.history import SCHEMA as HISTORY
 
 VERSION = 1

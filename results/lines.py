@@ -20,14 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-
-class StoreError(Exception):
-    """Something in a run directory cannot be written or read; the message is one line for the user."""
-
-    @classmethod
-    def of(cls, doing: str, path: Path, error: OSError) -> StoreError:
-        """The line for an error of the operating system: what was being done, to which file, and why it failed."""
-        return cls(f"cannot {doing} {path}: {error.strerror or error}")
+from results.errors import StoreError
 
 
 class LineWriter:

@@ -30,9 +30,9 @@ from checkers.tables import TRACE
 from checkers.verdict import Validity, Verdict
 from results import tables
 from results.encoding import verdict_to_json, verdicts_from_json
+from results.errors import StoreError
 from results.evidence_files import LIGHT, WHOLE_RUN, Damaged, Unit, filled, rows, units
 from results.layout import MEASURED, SCHEMAS
-from results.lines import StoreError
 from results.metrics import measure_partition, measure_whole, together
 from results.tables import Fault
 from workloads.columns import partitions

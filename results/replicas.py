@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from checkers.tables import REPLICA_ENDS, REPLICAS
 from images.broker import batch
-from results.lines import StoreError
+from results.errors import StoreError
 
 CHECKPOINT = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

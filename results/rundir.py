@@ -29,14 +29,12 @@ Errors of the disk (full, read-only, no permission) are StoreErrors of one line 
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, partial
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,16 +43,16 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from checkers.verdict import Verdict
 from images.broker.trace import TraceEvent
-from results import replicas
+from results import recorded
 from results.encoding import trace_line, verdicts_from_json, verdicts_to_json
-from results.lines import LineWriter, StoreError, fill, read_lines, read_objects
+from results.errors import StoreError
+from results.lines import LineWriter
 from results.store import new_run
+from results.version import version
+from results.whole_files import put, put_json, put_text, read_json, read_text
 from workloads.compact import compact
-from workloads.history import SCHEMA as HISTORY
-from workloads.history import read_jsonl
 
 FORMAT = 1
 _TRACE_FLUSH_NS = 1_000_000_000
@@ -95,7 +93,7 @@ class RunDirectory:
     def create(cls, store: Path, spec_name: str, seed: int) -> Self:
         """A new, empty directory in the store, named for the moment, the spec and the seed."""
         run = cls(new_run(store, spec_name, seed))
-        run._status = Status("running", seed=seed, name=spec_name, version=_version(), started=_now())
+        run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now())
         run._save_status(run._status)
         return run
 
@@ -144,12 +142,12 @@ class RunDirectory:
     @property
     def history_path(self) -> Path:
         """Where the run's Recorder writes."""
-        return self.path / "history.jsonl"
+        return self.path / recorded.HISTORY_LINES
 
     @property
     def nodes_path(self) -> Path:
         """Below which each node's files are once they were collected: `<node>/data/` and `<node>/node.log`."""
-        return self.path / "nodes"
+        return self.path / recorded.NODES
 
     @property
     def report_path(self) -> Path:
@@ -160,18 +158,18 @@ class RunDirectory:
 
     def write_spec(self, text: str) -> None:
         """Keep the complete spec, as `replay` will read it."""
-        self._replace("spec.yaml", text)
+        put_text(self.path / "spec.yaml", text)
 
     def read_spec_text(self) -> str:
         """The spec as it was run. StoreError when the run died before it was written."""
-        text = self._read("spec.yaml")
+        text = read_text(self.path / "spec.yaml")
         if text is None:
             raise StoreError(f"{self.path}: spec.yaml is missing, so this run cannot be brought back")
         return text
 
     def write_settings(self, settings: CheckSettings) -> None:
         """Keep what the checkers need to know of the spec."""
-        self._replace_json("settings.json", settings.to_json())
+        put_json(self.path / "settings.json", settings.to_json())
 
     def write_status(self, state: str, *, stage: str = "", message: str = "", **facts: Any) -> None:
         """Say where the run stands. Facts given once are kept."""
@@ -182,49 +180,49 @@ class RunDirectory:
 
     def status(self) -> Status:
         """Where the run stood last; state `unknown` when that cannot be read."""
-        values = self._read_json("status.json")
+        values = read_json(self.path / "status.json")
         known = {name: values[name] for name in Status.__slots__ if name in values}
         return Status(**{"state": "unknown", **known})
 
     def write_recovery(self, recovery: Mapping[str, Any]) -> None:
         """Keep what the liveness phase found (`checkers.evidence.RunEvidence.recovery`)."""
-        self._replace_json("recovery.json", dict(recovery))
+        put_json(self.path / "recovery.json", dict(recovery))
 
     def write_digest(self, digest: str | None, trail: Sequence[tuple[int, int, str]] = ()) -> None:
         """Keep the digest of a deterministic run, and its trail of (step, time in ns, digest so far)."""
         if digest is not None:
-            self._replace("trail.txt", "".join(f"{step} {time_ns} {part}\n" for step, time_ns, part in trail))
-            self._replace("digest.txt", digest + "\n")
+            put_text(self.path / "trail.txt", "".join(f"{step} {time_ns} {part}\n" for step, time_ns, part in trail))
+            put_text(self.path / "digest.txt", digest + "\n")
 
     def write_report(self, page: str) -> None:
         """Keep the report."""
-        self._replace(self.report_path.name, page)
+        put_text(self.report_path, page)
 
     def digest(self) -> str | None:
         """The digest; None when the run had none or did not get that far."""
-        text = self._read("digest.txt")
+        text = read_text(self.path / "digest.txt")
         return text.strip() if text else None
 
     def trail(self) -> list[tuple[int, int, str]]:
         """The trail; empty when there is none."""
-        rows = (line.split() for line in (self._read("trail.txt") or "").splitlines())
+        rows = (line.split() for line in (read_text(self.path / "trail.txt") or "").splitlines())
         return [(int(row[0]), int(row[1]), row[2]) for row in rows if len(row) == 3]
 
     def write_verdict(self, verdicts: Sequence[Verdict]) -> None:
         """Keep the verdicts, and what they come to."""
-        self._replace_json("verdict.json", verdicts_to_json(verdicts))
+        put_json(self.path / "verdict.json", verdicts_to_json(verdicts))
 
     def write_lost(self, lost: pa.Table) -> None:
         """The records lost (`checkers.tables.LOST`); without any there is no such file."""
         target = self.path / "lost.csv"
         if lost.num_rows:
-            self._replace_with(target, partial(csv.write_csv, lost))
+            put(target, partial(csv.write_csv, lost))
         else:
             target.unlink(missing_ok=True)
 
     def verdicts(self) -> list[Verdict]:
         """The verdicts; empty when the run was never checked."""
-        return verdicts_from_json(self._read_json("verdict.json"))
+        return verdicts_from_json(read_json(self.path / "verdict.json"))
 
     # ---- what happens during the run ------------------------------------------------------------------------------
 
@@ -311,7 +309,7 @@ class RunDirectory:
         for name, table in tables.items():
             target = self.path / f"{name}.parquet"
             if not target.exists():
-                self._replace_with(target, partial(pq.write_table, table, compression="zstd"))
+                put(target, partial(pq.write_table, table, compression="zstd"))
             (self.path / f"{name}.jsonl").unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -327,22 +325,7 @@ class RunDirectory:
         for writer in (self._trace, self._faults):
             if writer is not None:
                 writer.flush()
-        trace = self._table("trace", TRACE, lambda: read_lines(self.path / "trace.jsonl", TRACE).table)
-        logs = replicas.Logs(
-            self._table("replicas", REPLICAS, REPLICAS.empty_table),
-            self._table("replica_ends", REPLICA_ENDS, REPLICA_ENDS.empty_table),
-        )
-        if not (self.path / "replica_ends.parquet").exists():
-            logs = replicas.read_nodes(self.nodes_path, trace)
-        return RunEvidence(
-            history=self._table("history", HISTORY, self._history_lines),
-            replicas=logs.records,
-            replica_ends=logs.ends,
-            trace=trace,
-            faults=self._table("faults", FAULTS, self._fault_lines),
-            settings=CheckSettings.from_json(self._read_json("settings.json")),
-            recovery=self._read_json("recovery.json"),
-        )
+        return recorded.load(self.path)
 
     def gaps(self) -> tuple[str, ...]:
         """What is missing or cut short, in words; empty for a run that ended as it should."""
@@ -353,99 +336,11 @@ class RunDirectory:
             found.append(f"the run did not end: it was killed, or is still going on{at}")
         elif status.state != "finished":
             found.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
-        for name in ("history", "trace", "faults"):
-            if not (self.path / f"{name}.parquet").exists():
-                found.append(self._gap_of_lines(name))
-        if not (self.path / "settings.json").exists():
-            found.append("settings.json is missing: judged by the default settings")
-        if not self.nodes_path.is_dir() and not self._table("replica_ends", REPLICA_ENDS, REPLICA_ENDS.empty_table):
-            found.append("no replica logs were collected")
-        return tuple(gap for gap in found if gap)
-
-    def _gap_of_lines(self, name: str) -> str:
-        path = self.path / f"{name}.jsonl"
-        if not path.exists():
-            return f"no {name} was recorded" if name != "faults" else ""
-        schema = {"history": HISTORY, "trace": TRACE, "faults": FAULTS}[name]
-        lost = read_lines(path, schema).lost_bytes
-        return f"{path.name} ends in a torn line, left out ({lost} bytes)" if lost else ""
-
-    def _history_lines(self) -> pa.Table:
-        try:
-            return read_jsonl(self.history_path)
-        except FileNotFoundError:
-            return HISTORY.empty_table()
-        except OSError as error:
-            raise StoreError.of("read", self.history_path, error) from error
-        except ValueError as error:
-            raise StoreError(f"{self.history_path}: {error}") from error
-
-    def _fault_lines(self) -> pa.Table:
-        latest = {row["number"]: row for row in read_objects(self.path / "faults.jsonl") if "number" in row}
-        rows = [{name: row.get(name) for name in FAULTS.names} for row in latest.values()]
-        nullable = pa.schema([field.with_nullable(True) for field in FAULTS])
-        return fill(pa.Table.from_pylist(rows, nullable), FAULTS)
-
-    def _table(self, name: str, schema: pa.Schema, otherwise: Callable[[], pa.Table]) -> pa.Table:
-        path = self.path / f"{name}.parquet"
-        if not path.exists():
-            return otherwise()
-        try:
-            return fill(pq.read_table(path), schema)
-        except OSError as error:
-            raise StoreError.of("read", path, error) from error
-        except pa.ArrowException as error:
-            raise StoreError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-
-    # ---- whole files ----------------------------------------------------------------------------------------------
+        return (*found, *recorded.gaps(self.path))
 
     def _save_status(self, status: Status) -> None:
         self._status = status
-        self._replace_json("status.json", {name: getattr(status, name) for name in Status.__slots__})
-
-    def _replace_json(self, name: str, value: Mapping[str, Any]) -> None:
-        self._replace(name, json.dumps(value, indent=2) + "\n")
-
-    def _replace(self, name: str, text: str) -> None:
-        self._replace_with(self.path / name, lambda part: part.write_text(text, encoding="utf-8"))
-
-    def _replace_with(self, target: Path, write: Callable[[Path], object]) -> None:
-        """Let `write` make the new content beside `target`, then put it in its place at once."""
-        part = target.with_name(f".{target.name}.part")
-        try:
-            write(part)
-            os.replace(part, target)
-        except OSError as error:
-            raise StoreError.of("write", target, error) from error
-
-    def _read(self, name: str) -> str | None:
-        try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error if isinstance(error, OSError) else OSError(str(error))
-            raise StoreError.of("read", self.path / name, reason) from error
-
-    def _read_json(self, name: str) -> dict[str, Any]:
-        text = self._read(name)
-        if text is None:
-            return {}
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise StoreError(f"{self.path / name} is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise StoreError(f"{self.path / name} does not hold a JSON object")
-        return value
-
-
-@cache
-def _version() -> str:
-    try:
-        return metadata.version("faultline")
-    except metadata.PackageNotFoundError:
-        return "from source"
+        put_json(self.path / "status.json", {name: getattr(status, name) for name in Status.__slots__})
 
 
 def _now() -> str:

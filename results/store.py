@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from results.lines import StoreError
+from results.errors import StoreError
 
 DEFAULT_STORE = Path("results/runs")
 LATEST = "latest"
@@ -34,20 +34,25 @@ def run_name(began: datetime, spec_name: str, seed: int) -> str:
 
 def new_run(store: Path, spec_name: str, seed: int, began: datetime | None = None) -> Path:
     """A new empty directory in the store, which is made when missing. Never one that was there before."""
-    base = run_name(began or datetime.now(UTC), spec_name, seed)
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-        for attempt in count(1):
-            path = store / (base if attempt == 1 else f"{base}-{attempt}")
-            try:
-                path.mkdir()
-            except FileExistsError:
-                continue
-            break
-    except OSError as error:
-        raise StoreError.of("make a run directory in", store, error) from error
+    path = new_directory(store, run_name(began or datetime.now(UTC), spec_name, seed))
     _point_latest_at(path)
     return path
+
+
+def new_directory(parent: Path, name: str) -> Path:
+    """A new empty directory in `parent`, which is made when missing: `name`, else `name-2`, `name-3` … StoreError."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in count(1):
+            path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise StoreError.of("make a directory in", parent, error) from error
+    raise AssertionError(name)
 
 
 def runs(store: Path) -> list[Path]:

@@ -25,8 +25,8 @@ from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Verdict
 from results import tables
 from results.encoding import verdicts_from_json
+from results.errors import StoreError
 from results.layout import SCHEMAS, batch_path, tables_path
-from results.lines import StoreError
 from results.rundir import RunDirectory, Status
 
 MARKER = "runs"

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from results import tables
+from results.errors import StoreError
 from results.layout import MEASURED, tables_path
-from results.lines import StoreError
 from results.page import numeral
 from results.statistics import Interval, share
 

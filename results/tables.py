@@ -8,7 +8,6 @@ do: read a file whose metadata or columns are not those of `results.layout`; suc
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,11 @@ from checkers.evidence import RunEvidence
 from checkers.verdict import Validity, Verdict, worst
 from results.coverage import marks
 from results.encoding import verdicts_to_json
+from results.errors import StoreError
 from results.layout import EVIDENCE, MEASURED, SCHEMAS, batch_path, plain, tables_path
-from results.lines import StoreError
 from results.metrics import measure
 from results.rundir import RunDirectory
+from results.whole_files import put
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +199,13 @@ def opened(path: Path, name: str) -> pq.ParquetFile | Fault:
 
 def _put(target: Path, table: pa.Table) -> None:
     """In the tables of evidence each run has row groups of its own, so that one can be read without the others."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(part: Path) -> None:
         with pq.ParquetWriter(part, table.schema, compression="zstd", write_page_checksum=True) as writer:
             for rows in _by_run(table):
                 writer.write_table(rows)
-        os.replace(part, target)
-    except OSError as error:
-        raise StoreError.of("write", target, error) from error
+
+    put(target, write, parents=True)
 
 
 def _by_run(table: pa.Table) -> Iterator[pa.Table]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from results.changes import UNITS_MIN, Change, Mask, Matrix, change_points
-from results.lines import StoreError
+from results.errors import StoreError
 from results.statistics import Interval
 from results.suites import MEASURES, Measure, SuiteResult, SuiteRun, read_suite, series, suite_names
 

@@ -59,7 +59,7 @@ def _add_directory(parser: argparse.ArgumentParser, command: Callable[[argparse.
 def _run(options: argparse.Namespace) -> int:
     from harness.display import LiveProgress, summary
     from harness.run import run
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.rundir import RunDirectory
     from results.store import store_path
 
@@ -128,7 +128,7 @@ def _check(options: argparse.Namespace) -> int:
     from harness.display import summary
     from harness.judging import judge_and_keep
     from results.encoding import verdicts_to_json
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.report import write_report
 
     directory = _open(options.directory)
@@ -154,7 +154,7 @@ def _replay(options: argparse.Namespace) -> int:
     from harness.display import LiveProgress
     from harness.replay import replay
     from harness.spec import SpecError, loads
-    from results.lines import StoreError
+    from results.errors import StoreError
 
     directory = _open(options.directory)
     try:
@@ -175,7 +175,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _open(path: Path) -> RunDirectory:
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.rundir import RunDirectory
 
     try:

@@ -75,7 +75,7 @@ def _port(text: str) -> int:
 
 def _store(options: argparse.Namespace) -> int:
     from harness import storing
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.spark import SparkUnavailable, session
     from results.store import store_path
 
@@ -102,7 +102,7 @@ def _store(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from harness.reporting import suite_report
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.store import store_path
 
     try:
@@ -115,7 +115,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _trend(options: argparse.Namespace) -> int:
     from harness.reporting import shown_trend, trend_report
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.store import store_path
     from results.trend import read_trend
 

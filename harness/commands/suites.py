@@ -88,7 +88,7 @@ def _on_spark(
     from harness.suites.begun import CannotResume, begin, locked, resume
     from harness.suites.report import LiveSuite
     from harness.suites.running import SPARK_SETTINGS, carry_out
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.spark import SparkUnavailable, session
     from results.store import store_path
 

@@ -20,7 +20,9 @@ from typing import Any
 from harness.spec import SpecError
 from harness.suites.plan import Suite
 from results import ended
-from results.lines import StoreError
+from results.store import new_directory
+from results.version import version
+from results.whole_files import put_text
 
 
 class CannotResume(Exception):
@@ -51,26 +53,13 @@ def begin(store: Path, plan: Suite) -> Begun:
     now = datetime.now(UTC)
     facts = {
         "started": now.isoformat(timespec="seconds"),
-        "version": _version(),
+        "version": version(),
         "commit": _commit(),
         "sources": fingerprint(),
     }
-    base = f"{plan.name}-{now:%Y%m%dT%H%M%S}"
-    try:
-        (store / "suites").mkdir(parents=True, exist_ok=True)
-        path, name, attempt = store / "suites" / base, base, 1
-        while True:
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:
-                attempt += 1
-                name = f"{base}-{attempt}"
-                path = store / "suites" / name
-        _write(path / "suite.json", json.dumps({**facts, **plan.to_json()}, indent=2) + "\n")
-    except OSError as error:
-        raise StoreError.of("begin a suite in", store, error) from error
-    return Begun(name, store, plan, facts)
+    path = new_directory(store / "suites", f"{plan.name}-{now:%Y%m%dT%H%M%S}")
+    put_text(path / "suite.json", json.dumps({**facts, **plan.to_json()}, indent=2) + "\n")
+    return Begun(path.name, store, plan, facts)
 
 
 def resume(store: Path, named: str) -> Begun:
@@ -111,15 +100,6 @@ def locked(suite: Begun) -> Iterator[None]:
         yield
 
 
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("faultline")
-    except metadata.PackageNotFoundError:
-        return "from source"
-
-
 def _commit() -> str:
     """Of the sources, with `-dirty` when they are not as committed; empty when git does not know."""
     here = Path(__file__).resolve().parent
@@ -135,9 +115,3 @@ def _commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return told.stdout.strip() if told.returncode == 0 else ""
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

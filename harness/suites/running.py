@@ -22,7 +22,7 @@ from harness.suites.begun import Begun
 from harness.suites.plan import Job
 from harness.suites.task import ROW, maker
 from results import ended
-from results.lines import StoreError
+from results.errors import StoreError
 
 if TYPE_CHECKING:
     from pyarrow import Table

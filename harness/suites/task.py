@@ -52,7 +52,7 @@ def maker(
 def make(directory: Path, job: Job, spec: Spec) -> tuple[str, str]:
     """Make one run and leave it. What it came to: a validity or `failed`, and its digest."""
     from results.ended import leave
-    from results.lines import StoreError
+    from results.errors import StoreError
     from results.report import write_report
     from results.rundir import RunDirectory
     from results.tables import of_run
@@ -79,7 +79,7 @@ def make(directory: Path, job: Job, spec: Spec) -> tuple[str, str]:
 
 def _carry_out(spec: Spec, directory: RunDirectory) -> str:
     from harness.run import run
-    from results.lines import StoreError
+    from results.errors import StoreError
 
     try:
         outcome = run(spec, directory, report=False)

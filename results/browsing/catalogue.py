@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 from results import stored, tables
 from results.browsing.entries import LISTED, Entry, Listed, SuiteEntry, by_failure, directory_entry, listed
 from results.comparison import Comparison, from_json
+from results.errors import StoreError
 from results.layout import tables_path
-from results.lines import StoreError
 from results.rundir import RunDirectory
 from results.store import runs as run_directories
 from results.suites import SuiteResult, read_suite, series, suite_names

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from urllib.parse import urlencode
 
 from results import page
-from results.lines import StoreError
+from results.errors import StoreError
 
 LINES = 1000
 """Lines on a page."""

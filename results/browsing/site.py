@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 from results import comparison, page, report, suite_page, trend_page
 from results.browsing import lists, logs, replica_logs
 from results.browsing.catalogue import Catalogue, node_log, node_logs
-from results.lines import StoreError
+from results.errors import StoreError
 from results.report import Subject
 from results.rundir import RunDirectory
 

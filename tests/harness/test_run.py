@@ -18,7 +18,7 @@ from harness.replay import compare, replay
 from harness.run import run, run_in_simulation
 from harness.spec import Spec, parse
 from harness.usage import INTERRUPTED
-from results.lines import StoreError
+from results.errors import StoreError
 from results.rundir import RunDirectory
 
 SHORT = Spec(name="short", time_limit_s=8.0, seed=3, families=("partition", "kill", "pause"))

@@ -19,8 +19,8 @@ from harness.run import run
 from harness.spec import parse
 from results import tables
 from results.encoding import verdicts_from_json
+from results.errors import StoreError
 from results.layout import EVIDENCE, MEASURED, batch_path
-from results.lines import StoreError
 from results.metrics import measure
 from results.pipeline import Checked, check
 from results.rundir import RunDirectory

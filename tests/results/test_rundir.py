@@ -18,7 +18,7 @@ from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from checkers.verdict import Finding, Validity, Verdict
 from images.broker import batch
 from images.broker.trace import TraceEvent
-from results.lines import StoreError
+from results.errors import StoreError
 from results.rundir import RunDirectory
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import Recorder
@@ -184,7 +184,7 @@ def test_a_full_disk_is_told_in_one_line_naming_the_file(tmp_path: Path) -> None
 
 def test_a_store_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot make a run directory in .*file/store: Not a directory"):
+    with pytest.raises(StoreError, match=r"cannot make a directory in .*file/store: Not a directory"):
         RunDirectory.create(tmp_path / "file" / "store", "append", 7)
 
 

@@ -12,8 +12,8 @@ import pytest
 from checkers.verdict import Finding, Validity, Verdict
 from harness.cli import main
 from results import tables
+from results.errors import StoreError
 from results.layout import SCHEMAS, batch_path
-from results.lines import StoreError
 from results.rundir import RunDirectory
 from tests.results.conftest import make_run
 

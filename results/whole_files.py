@@ -1,0 +1,62 @@
+"""Files that are there whole or not at all: what was in one before, or what is to be in it, never half of it.
+
+The new content is made in a hidden file beside the old one, whose place it takes at once. Nothing is synced: what this
+is about is a process that dies, not a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from results.errors import StoreError
+
+
+def put(target: Path, write: Callable[[Path], object], *, parents: bool = False) -> None:
+    """Let `write` make the new content, then put it in place; with `parents`, also its directory. StoreError."""
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if parents:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        os.replace(part, target)
+    except OSError as error:
+        raise StoreError.of("write", target, error) from error
+
+
+def put_text(target: Path, text: str, *, parents: bool = False) -> None:
+    """As `put`, in UTF-8. What cannot be written so, such as half of a surrogate pair, becomes a question mark."""
+    put(target, lambda part: part.write_text(text, encoding="utf-8", errors="replace"), parents=parents)
+
+
+def put_json(target: Path, value: Mapping[str, Any]) -> None:
+    """As `put_text`: one JSON object, for people too."""
+    put_text(target, json.dumps(value, indent=2) + "\n")
+
+
+def read_text(path: Path) -> str | None:
+    """The text; None when there is no such file. StoreError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error if isinstance(error, OSError) else OSError(str(error))
+        raise StoreError.of("read", path, reason) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object; an empty one when there is no such file. StoreError when it is not one."""
+    text = read_text(path)
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise StoreError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{path} does not hold a JSON object")
+    return value
