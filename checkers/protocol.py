@@ -70,7 +70,8 @@ import pyarrow.compute as pc
 from checkers.deletions import asked
 from checkers.evidence import RunEvidence
 from checkers.fault_model import allowances, usual
-from checkers.following import Breach, follow
+from checkers.followed import Breach
+from checkers.following import follow
 from checkers.judging import Violations, judge, together, undecided
 from checkers.verdict import Finding, Verdict
 
