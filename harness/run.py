@@ -36,7 +36,8 @@ from nemesis.nemesis import Injection, Nemesis
 from results.errors import StoreError
 from results.rundir import RunDirectory
 from workloads.history import Recorder
-from workloads.workload import Settings, SetUpError, registry
+from workloads.registry import WORKLOADS
+from workloads.workload import Settings, SetUpError
 
 TOPIC = "faultline"
 READY_LIMIT_S = 60.0
@@ -164,7 +165,7 @@ class _Performance:
         self._deployment = deployment
         recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns)
         ticking = loop.create_task(self._tick())
-        workload = registry()[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
+        workload = WORKLOADS[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
         watch = Watch(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
         collected = False
         try:

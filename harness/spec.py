@@ -47,7 +47,7 @@ from nemesis.ground import Ground
 from nemesis.ports import Means
 from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
 from nemesis.swarm import draw
-from workloads.workload import registry
+from workloads.registry import WORKLOADS
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
 SEEDS: Final = 1 << 32
@@ -96,8 +96,8 @@ class Spec:
             fill(self, "replication_factor", min(3, self.brokers))
         if self.environment not in ENVIRONMENTS:
             raise ValueError(f"environment: {self.environment!r} is not one of {', '.join(ENVIRONMENTS)}")
-        if self.workload not in registry():
-            raise ValueError(f"workload: {self.workload!r} is not one of {', '.join(registry())}")
+        if self.workload not in WORKLOADS:
+            raise ValueError(f"workload: {self.workload!r} is not one of {', '.join(WORKLOADS)}")
         if self.system not in SYSTEMS:
             raise ValueError(f"system: {self.system!r} is not one of {', '.join(SYSTEMS)}")
         fill(self, "settings", {**DEFAULTS[self.system], **self.settings})

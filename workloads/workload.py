@@ -111,12 +111,3 @@ class Workload(Protocol):
 
 Factory = Callable[[Settings, Recorder, Callable[[str], Random]], Workload]
 """Makes a workload from its settings, where its history goes, and the seeded stream of randomness of each purpose."""
-
-
-def registry() -> Mapping[str, Factory]:
-    """Every workload by the name a spec gives it."""
-    # Imported here since each workload's module needs this one.
-    from workloads.append import Append
-    from workloads.groups import Groups
-
-    return {"append": Append, "groups": Groups}

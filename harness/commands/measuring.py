@@ -63,11 +63,11 @@ def _rules(options: argparse.Namespace) -> int:
 def _torture(options: argparse.Namespace) -> int:
     from harness.torture import MUTANTS, torture
     from images.broker.rules import NAMES
-    from workloads.workload import registry
+    from workloads.registry import WORKLOADS
 
     mutants = MUTANTS if options.mutant is None else tuple(name for name in options.mutant if name != "none")
-    if options.workload not in registry():
-        raise Usage(f"faultline torture: --workload: {options.workload!r} is not one of {', '.join(registry())}")
+    if options.workload not in WORKLOADS:
+        raise Usage(f"faultline torture: --workload: {options.workload!r} is not one of {', '.join(WORKLOADS)}")
     for name in mutants:
         if name not in NAMES:
             raise Usage(f"faultline torture: --mutant: {name!r} is not a rule; `faultline rules` lists them")

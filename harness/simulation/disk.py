@@ -36,6 +36,7 @@ from harness.simulation.inodes import (
     settle_entries,
     walk,
 )
+from images.base.lossyfs.keeping import draw_prefix
 from nemesis.ports import Keep
 
 
@@ -93,7 +94,7 @@ class SimDisk:
         """Drop what was not synced, as far as `keep` says; draws from `random`."""
         before = [file for _, file in walk(self._root, "")]
         unsynced = {file.serial: file.unsynced_bytes() for file in before}
-        kept_changes = _draw_prefix(len(self._journal), keep, random)
+        kept_changes = draw_prefix(len(self._journal), keep, random)
         lost_changes = len(self._journal) - kept_changes
         for change in self._journal[:kept_changes]:
             change.apply()
@@ -386,24 +387,8 @@ class SimFiles:
             self.disk.sync_directory(place, directory)
 
 
-def _draw_prefix(length: int, keep: Keep, random: Random) -> int:
-    """How many of `length` changes stay: often all, none, or all but the last few, else any number."""
-    if keep is Keep.NOTHING or length == 0:
-        return 0
-    if keep is Keep.EVERYTHING:
-        return length
-    kind = random.random()
-    if kind < 0.2:
-        return 0
-    if kind < 0.4:
-        return length
-    if kind < 0.7:
-        return max(0, length - random.randint(1, 8))
-    return random.randint(0, length)
-
-
 def _draw_writes(pending: list[bytes | int], keep: Keep, random: Random) -> list[bytes | int]:
-    kept = pending[: _draw_prefix(len(pending), keep, random)]
+    kept = pending[: draw_prefix(len(pending), keep, random)]
     if keep is Keep.TORN and kept:
         last = kept[-1]
         if isinstance(last, bytes) and len(last) > 1:

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 
 from images.base.lossyfs import pieces, undo
-from images.base.lossyfs.loss import Keep, lose_power, unsynced
+from images.base.lossyfs.keeping import Keep
+from images.base.lossyfs.loss import lose_power, unsynced
 from images.base.lossyfs.pieces import Piece, first_of_each_byte, put_aside
 from images.base.lossyfs.undo import UndoLog
 from images.base.lossyfs.volume import LIMBO, Volume

@@ -21,7 +21,8 @@ from tests.workloads.scripted_cluster import (
 )
 from tests.workloads.virtual_time import run
 from workloads.history import Recorder
-from workloads.workload import Settings, SetUpError, Workload, registry
+from workloads.registry import WORKLOADS
+from workloads.workload import Settings, SetUpError, Workload
 
 
 def with_workload(
@@ -35,7 +36,7 @@ def with_workload(
         recorder = Recorder(None, lambda: round((loop.time() - begun_s) * 1e9))
         async with ScriptedCluster(brokers=2, partitions=2) as cluster:
             cluster.topic_exists = exists
-            workload = registry()["append"](
+            workload = WORKLOADS["append"](
                 Settings(bootstrap=cluster.addresses, topic=TOPIC, partitions=2, **settings),
                 recorder,
                 lambda name: Random(f"3 {name}"),

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from images.base.lossyfs.control import ControlError, call
 from images.base.lossyfs.damage import ERRORS, Kind
-from images.base.lossyfs.loss import Keep
+from images.base.lossyfs.keeping import Keep
 from images.base.lossyfs.mounting import MountError, Options, mounts, serve, start, unmount
 
 DEFAULT_CONTROL = "/run/lossyfs.control"

@@ -26,7 +26,8 @@ from threading import Lock, Thread
 from typing import Any, Final
 
 from images.base.lossyfs.damage import ERRORS, Failure, Injector, Kind
-from images.base.lossyfs.loss import Keep, Loss, lose_power, unsynced
+from images.base.lossyfs.keeping import Keep
+from images.base.lossyfs.loss import Loss, lose_power, unsynced
 from images.base.lossyfs.volume import Volume
 
 ANSWER_TIMEOUT_S: Final = 60.0

@@ -1,8 +1,8 @@
 """What a power loss takes: which unsynced changes reach the disk all the same is drawn, the others are taken back.
 
-The draws are those of the simulated disk: for the journal of names and for each file a prefix of its own, often none,
-all, or all but the last few. They depend on the seed, the file's path and the number of its unsynced changes, nothing
-else, so that the same history and seed leave the same disk.
+The draws (`images.base.lossyfs.keeping`) are those of the simulated disk: for the journal of names and for each file a
+prefix of its own. They depend on the seed, the file's path and the number of its unsynced changes, nothing else, so
+that the same history and seed leave the same disk.
 """
 
 from __future__ import annotations
@@ -10,25 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from random import Random
 from typing import Final
 
+from images.base.lossyfs.keeping import Keep, draw_prefix
 from images.base.lossyfs.names import Change, File
 from images.base.lossyfs.undo import Rewound
 from images.base.lossyfs.volume import Volume
 
 FILES_NAMED_MAX: Final = 100
 """Reports name the files with most at stake, no more than these; their totals count every file."""
-
-
-class Keep(StrEnum):
-    """What a power loss leaves of what was not synced (the package's page says it in full)."""
-
-    NOTHING = "nothing"
-    PREFIX = "prefix"
-    TORN = "torn"
-    EVERYTHING = "everything"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +87,7 @@ def lose_power(volume: Volume, keep: Keep, seed: int) -> Loss:
     at_risk = {file: volume.path_of(file) for file in volume.dirty if volume.visible(file)}
     unsynced_bytes = {file: file.log.written_bytes for file in at_risk}
     rewound = {file: _rewind(volume, file, keep, seed) for file in tuple(volume.dirty)}
-    kept = _draw_prefix(len(volume.journal.changes), keep, Random(f"{seed}"))
+    kept = draw_prefix(len(volume.journal.changes), keep, Random(f"{seed}"))
     settled, lost = volume.journal.lose_youngest(kept)
     volume.settle(settled)
     vanishing = _vanishing(volume, lost)
@@ -132,7 +123,7 @@ def _rewind(volume: Volume, file: File, keep: Keep, seed: int) -> Rewound:
     random = Random(f"{seed}{volume.path_of(file)}")
     descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        kept = _draw_prefix(file.log.steps, keep, random)
+        kept = draw_prefix(file.log.steps, keep, random)
         return file.log.rewind(descriptor, kept, random if keep is Keep.TORN else None)
     finally:
         os.close(descriptor)
@@ -146,22 +137,6 @@ def _vanishing(volume: Volume, lost: list[Change]) -> dict[File, int]:
         for move in change.moves
         if move.source is None and isinstance(move.node, File) and volume.visible(move.node)
     }
-
-
-def _draw_prefix(length: int, keep: Keep, random: Random) -> int:
-    """How many of `length` changes stay: often all, none, or all but the last few, else any number."""
-    if keep is Keep.NOTHING or length == 0:
-        return 0
-    if keep is Keep.EVERYTHING:
-        return length
-    kind = random.random()
-    if kind < 0.2:
-        return 0
-    if kind < 0.4:
-        return length
-    if kind < 0.7:
-        return max(0, length - random.randint(1, 8))
-    return random.randint(0, length)
 
 
 def _most_first(files: Iterable[FileAtRisk]) -> tuple[FileAtRisk, ...]:
