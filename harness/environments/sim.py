@@ -6,7 +6,7 @@ run: the same layout and seed give the same digest, in any process, as long as t
 
 What the simulation adds to `nemesis.ports`:
 
-- `leaders` is what the controller last decided, and `controller` who was last elected, read off the protocol trace.
+- `leaders` is what the controllers last decided, and `controller` who was last elected, read off the protocol trace.
 - A kill, a power loss or a pause comes, every other time, not at once but just before one of the node's next few
   effects (a change on disk, bytes handed to the network), within 20 ms: so it also falls between writes that belong
   together.
@@ -211,7 +211,7 @@ class SimDeployment:
         return self._admin
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
-        """What the controller last decided."""
+        """What the controllers last decided."""
         return {place: self._names[leader] for place, leader in self._leaders.items() if leader in self._names}
 
     async def controller(self) -> str | None:

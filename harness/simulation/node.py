@@ -14,7 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from harness.simulation.clock import NodeClock
-from harness.simulation.disk import PowerLossReport, SimDisk, SimFiles
+from harness.simulation.disk import PowerLossReport, SimDisk
+from harness.simulation.files import SimFiles
 from harness.simulation.fuse import Fuse
 from harness.simulation.loop import NodeLoop, describe_error
 from nemesis.ports import Keep
@@ -88,7 +89,7 @@ class SimNode:
             self.world.network.machine_came_up(self)
         self.incarnation += 1
         self._fuse = Fuse()
-        self._files = self.disk.mount(self._fuse)
+        self._files = SimFiles(self.disk, self._fuse)
         self._loop = NodeLoop(self.world, self, self.incarnation, self._fuse)
         return self._loop
 

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from harness.simulation.files import SimFiles
 from harness.simulation.world import World
 from nemesis.ports import Keep, LinkQuality
 from tests.simulation.echo import Caller, serve
@@ -86,7 +87,7 @@ async def _spoil(world: World, spoil: str) -> None:
     if spoil == "one more callback":
         await asyncio.sleep(0)
     elif spoil == "one byte":
-        world.node("b1").disk.mount().open("extra").append(b"x")
+        SimFiles(world.node("b1").disk).open("extra").append(b"x")
     elif spoil == "a nanosecond":
         world.at(world.now_ns + 1, lambda _: None, None)
 

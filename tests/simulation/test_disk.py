@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from harness.simulation.disk import SimDisk, SimFiles
+from harness.simulation.disk import SimDisk
+from harness.simulation.files import SimFiles
 from images.broker.files import RealFiles
 from nemesis.ports import Keep
 
@@ -35,7 +36,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.disk = SimDisk()
-        self.files = self.disk.mount()
+        self.files = SimFiles(self.disk)
         self.contents: dict[int, list[bytes]] = {}
         self.names: dict[str, list[dict[str, int]]] = {directory: [{}] for directory in DIRECTORIES}
         self.appended = 0
@@ -122,14 +123,14 @@ class DiskAgainstModel(RuleBasedStateMachine):
     @rule()
     def process_dies(self) -> None:
         self.files.unmount()
-        self.files = self.disk.mount()
+        self.files = SimFiles(self.disk)
 
     @rule(keep=st.sampled_from(list(Keep)))
     def power_fails(self, keep: Keep) -> None:
         unsynced = self.disk.unsynced_bytes()
         self.files.unmount()
         report = self.disk.lose_power(keep, self.random)
-        self.files = self.disk.mount()
+        self.files = SimFiles(self.disk)
         assert report.unsynced_bytes == unsynced
         assert self.disk.unsynced_bytes() == 0
         for directory in DIRECTORIES:
@@ -187,7 +188,7 @@ class SameAsTheRealOne(RuleBasedStateMachine):
         import tempfile
 
         self.temporary = tempfile.TemporaryDirectory()
-        self.both = (SimDisk().mount(), RealFiles(self.temporary.name))
+        self.both = (SimFiles(SimDisk()), RealFiles(self.temporary.name))
 
     def teardown(self) -> None:
         self.temporary.cleanup()
@@ -231,7 +232,7 @@ def _after_losses(write: object, keep: Keep, seeds: int = 200) -> list[dict[str,
     left = []
     for seed in range(seeds):
         disk = SimDisk()
-        write(disk.mount())  # type: ignore[operator]
+        write(SimFiles(disk))  # type: ignore[operator]
         disk.lose_power(keep, Random(seed))
         left.append(dict(disk.files()))
     return left
@@ -336,7 +337,7 @@ def test_what_a_sync_of_a_new_directory_of_the_same_name_depends_on_is_kept_with
 
 def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     disk = SimDisk(capacity_bytes=10)
-    files = disk.mount()
+    files = SimFiles(disk)
     file = files.open("log")
     file.append(b"12345678")
     with pytest.raises(OSError, match="No space left") as caught:
@@ -349,7 +350,7 @@ def test_a_full_disk_takes_what_fits_and_says_so() -> None:
 
 def test_a_lying_disk_counts_its_lies_and_keeps_nothing() -> None:
     disk = SimDisk(lying=True)
-    files = disk.mount()
+    files = SimFiles(disk)
     file = files.open("log")
     file.append(b"x")
     file.fsync()
@@ -362,7 +363,7 @@ def test_a_lying_disk_counts_its_lies_and_keeps_nothing() -> None:
 
 def test_an_unmounted_disk_changes_nothing_and_raises_nothing() -> None:
     disk = SimDisk()
-    files = disk.mount()
+    files = SimFiles(disk)
     file = files.open("log")
     files.unmount()
     file.append(b"x")
@@ -379,6 +380,6 @@ def test_an_unmounted_disk_changes_nothing_and_raises_nothing() -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../b"])
 def test_paths_stay_below_the_root(path: str, tmp_path: Path) -> None:
-    for files in (SimDisk().mount(), RealFiles(tmp_path)):
+    for files in (SimFiles(SimDisk()), RealFiles(tmp_path)):
         with pytest.raises(ValueError, match="not a path below the root"):
             files.open(path)
