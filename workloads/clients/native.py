@@ -7,10 +7,11 @@ The public face of this package. A `Client` is one client's connections and what
 from workloads.clients.admin import Admin, AdminError, ClusterDescription, TopicDescription
 from workloads.clients.connections import Backoff, Client, Patience
 from workloads.clients.consumer import Consumer, Reset
+from workloads.clients.delivery import Delivery
 from workloads.clients.fetched import Fetched, LogTruncationError, OffsetOutOfRangeError, Record
 from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer
 from workloads.clients.positions import OffsetAndEpoch, Truncation
-from workloads.clients.producer import Delivery, Producer
+from workloads.clients.producer import Producer
 from workloads.clients.view import Leader, View
 
 __all__ = [
