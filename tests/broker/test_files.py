@@ -111,15 +111,24 @@ def test_no_path_leads_out_of_the_root(tmp_path: Path, path: str) -> None:
         RealFiles(tmp_path / "root").open(path)
 
 
-def test_syncing_works_on_files_and_directories(tmp_path: Path) -> None:
-    files = RealFiles(tmp_path / "deep" / "root")
+def test_syncing_reaches_the_file_itself_and_the_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    root = tmp_path / "deep" / "root"
+    files = RealFiles(root)
     file = files.open("t-0/a")
     file.append(b"abc")
     file.fsync()
     files.sync_directory("t-0")
     files.sync_directory("")
+    assert synced == [root / "t-0" / "a", root / "t-0", root]
+
+
+def test_a_file_may_be_closed_twice(tmp_path: Path) -> None:
+    file = RealFiles(tmp_path).open("a")
     file.close()
     file.close()
+    assert RealFiles(tmp_path).open("a").size() == 0
 
 
 # ---- small files written whole ---------------------------------------------------------------------------------------

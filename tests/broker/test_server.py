@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import wraps
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,18 +36,7 @@ from images.broker.wire import (
     response_class,
 )
 from tests.broker.message_values import EVERY_VERSION, filled, leaves
-
-ORDERS = UUID(int=7)
-
-
-class Topics:
-    """A cluster with one topic."""
-
-    def topic_id(self, name: str) -> UUID | None:
-        return ORDERS if name == "orders" else None
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return "orders" if topic_id == ORDERS else None
+from tests.broker.one_topic import ORDERS, Topics
 
 
 def asynchronous(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

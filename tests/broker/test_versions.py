@@ -33,18 +33,7 @@ from images.broker.versions import (
     unknown_topic_id,
 )
 from tests.broker.message_values import EVERY_VERSION, filled, leaves
-
-ORDERS = UUID(int=7)
-
-
-class Topics:
-    """A cluster with one topic."""
-
-    def topic_id(self, name: str) -> UUID | None:
-        return ORDERS if name == "orders" else None
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return "orders" if topic_id == ORDERS else None
+from tests.broker.one_topic import ORDERS, Topics
 
 
 def shared(one: Any, other: Any) -> dict[tuple[object, ...], tuple[Any, Any]]:

@@ -12,6 +12,7 @@ from checkers.evidence import CheckSettings
 from checkers.verdict import Finding, Validity, Verdict
 from images.broker import batch
 from images.broker.trace import TraceEvent
+from results import tables
 from results.rundir import RunDirectory
 from workloads.history import Recorder
 
@@ -194,3 +195,22 @@ def made_run(tmp_path: Path) -> RunDirectory:
 def made_verdicts() -> Callable[[bool], tuple[Verdict, ...]]:
     """The verdicts of a run that kept its promises, or of one that did not."""
     return lambda valid: VALID if valid else INVALID
+
+
+INVALID = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> RunDirectory:
+    """A run that has ended, with a verdict."""
+    run = make_run(tmp_path / "runs")
+    run.seal()
+    run.write_verdict([INVALID])
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path, ended: RunDirectory) -> Path:
+    """A store that holds it, as the suite `nightly`."""
+    assert tables.add_run(tmp_path / "store", "nightly", ended)
+    return tmp_path / "store"

@@ -9,31 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkers.verdict import Finding, Validity, Verdict
+from checkers.verdict import Validity, Verdict
 from harness.cli import main
 from results import stored, tables
 from results.errors import StoreError
 from results.layout import SCHEMAS, batch_path, tables_path
 from results.report import write_report
 from results.rundir import RunDirectory
-from tests.results.conftest import make_run
 from tests.results.nights import make_night
-
-INVALID = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
-
-
-@pytest.fixture
-def ended(tmp_path: Path) -> RunDirectory:
-    run = make_run(tmp_path / "runs")
-    run.seal()
-    run.write_verdict([INVALID])
-    return run
-
-
-@pytest.fixture
-def store(tmp_path: Path, ended: RunDirectory) -> Path:
-    tables.add_run(tmp_path / "store", "nightly", ended)
-    return tmp_path / "store"
 
 
 def files(store: Path) -> list[str]:

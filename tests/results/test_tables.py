@@ -9,29 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkers.verdict import Finding, Validity, Verdict
 from harness.cli import main
 from results import tables
 from results.errors import StoreError
 from results.layout import SCHEMAS, batch_path
 from results.rundir import RunDirectory
-from tests.results.conftest import make_run
-
-INVALID = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
-
-
-@pytest.fixture
-def ended(tmp_path: Path) -> RunDirectory:
-    run = make_run(tmp_path / "runs")
-    run.seal()
-    run.write_verdict([INVALID])
-    return run
-
-
-@pytest.fixture
-def store(tmp_path: Path, ended: RunDirectory) -> Path:
-    assert tables.add_run(tmp_path / "store", "nightly", ended)
-    return tmp_path / "store"
 
 
 def test_a_run_comes_back_from_the_store_as_it_went_in(store: Path, ended: RunDirectory) -> None:
