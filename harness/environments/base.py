@@ -4,7 +4,7 @@ An environment carries out one run: it lays nodes out, starts the given event lo
 *scenario*, the runner's one coroutine, on it, handing it a `Deployment`. A deployment is the cluster under test: it can
 be deployed, talked to (`bootstrap`), broken (`nemesis.ports.Cluster`) and collected from.
 
-    layout = environment.layout(brokers=3, controllers=1)
+    layout = environment.layout(brokers=3, controllers=3)
     layout = layout.with_properties({node.name: system.properties(node, layout, settings) for node in layout.nodes})
     result = environment.execute(layout, scenario, seed=7, listener=listener)
 
