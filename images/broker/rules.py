@@ -52,7 +52,7 @@ class Rules:
     positions_end_with_leadership: bool = _rule(
         "A leader elected again counts nobody by what it heard in its earlier leadership, unless its new leader epoch "
         "is the next one: whoever led in between may have had a follower cut its log.",
-        "RC 6.1; RC 6.6",
+        "RC 6.5",
     )
     fenced_stay_out_of_isr: bool = _rule(
         "A leader does not propose a broker for the ISR that is fenced, shutting down or no longer in the broker epoch "

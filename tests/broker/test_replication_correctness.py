@@ -104,45 +104,6 @@ def maximal(scene: Scene, leader: int) -> tuple[int, ...]:
     return leading.maximal_isr(scene.replicas[leader], scene.limits.rules)
 
 
-# --- 6.1 --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("positions_end_with_leadership",), 10)])
-def test_rc_6_1_a_leader_elected_again_after_another_counts_nobody_by_what_it_heard_before(
-    off: tuple[str, ...], high_watermark: int
-) -> None:
-    """Leadership goes from 1 to 2 and back before 1 reads of either. What 3 had fetched from 1 it has cut to follow 2,
-    so that nobody but 1 holds it, and the ISR is {1, 3}."""
-    scene = Scene(*off, replicas=(2, 1, 3))
-    scene.controller.fence(2)
-    scene.controller.beat(2)
-    scene.learn(1, 2, 3)
-    (proposal,) = scene.fetch(2, 1)
-    scene.answer(proposal, 1, scene.alter(proposal, 1))
-    scene.append(1, 10)
-    scene.fetch(3, 1)
-    scene.fetch(3, 1)
-    assert (scene.replicas[1].high_watermark, scene.replicas[3].log_end) == (0, 10), "2 has nothing of it yet"
-    scene.controller.commit(scene.controller.controller.elect([(TOPIC, 0)], unclean=False))
-    assert state(scene.controller.partition) == (2, (2, 1, 3), ())
-    scene.learn(2, 3)
-    scene.cut(3, 2)
-    assert scene.replicas[3].log_end == 0
-    scene.controller.fence(2)
-    assert state(scene.controller.partition) == (1, (1, 3), ())
-    scene.learn(1)
-    assert scene.replicas[1].high_watermark == high_watermark, "3 has not fetched in this epoch"
-    if off:
-        scene.controller.fence(1)
-        assert scene.controller.partition.leader == 3
-        assert scene.replicas[3].log_end == 0, "and so it has nothing of what was committed"
-        return
-    scene.learn(3)
-    scene.fetch(3, 1)
-    scene.fetch(3, 1)
-    assert scene.replicas[1].high_watermark == 10
-
-
 # --- 6.4 --------------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +138,45 @@ def test_rc_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: t
     leader, question = leading.ask_latest(scene.replicas[2])
     assert leading.confirms_latest(leader, question, scene.limits) is told
     assert leader.high_watermark == 0, "a client that has consumed offset 0 would be told that the log ends before it"
+
+
+# --- 6.5 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("positions_end_with_leadership",), 10)])
+def test_rc_6_5_a_leader_elected_again_after_another_counts_nobody_by_what_it_heard_before(
+    off: tuple[str, ...], high_watermark: int
+) -> None:
+    """Leadership goes from 1 to 2 and back before 1 reads of either. What 3 had fetched from 1 it has cut to follow 2,
+    so that nobody but 1 holds it, and the ISR is {1, 3}."""
+    scene = Scene(*off, replicas=(2, 1, 3))
+    scene.controller.fence(2)
+    scene.controller.beat(2)
+    scene.learn(1, 2, 3)
+    (proposal,) = scene.fetch(2, 1)
+    scene.answer(proposal, 1, scene.alter(proposal, 1))
+    scene.append(1, 10)
+    scene.fetch(3, 1)
+    scene.fetch(3, 1)
+    assert (scene.replicas[1].high_watermark, scene.replicas[3].log_end) == (0, 10), "2 has nothing of it yet"
+    scene.controller.commit(scene.controller.controller.elect([(TOPIC, 0)], unclean=False))
+    assert state(scene.controller.partition) == (2, (2, 1, 3), ())
+    scene.learn(2, 3)
+    scene.cut(3, 2)
+    assert scene.replicas[3].log_end == 0
+    scene.controller.fence(2)
+    assert state(scene.controller.partition) == (1, (1, 3), ())
+    scene.learn(1)
+    assert scene.replicas[1].high_watermark == high_watermark, "3 has not fetched in this epoch"
+    if off:
+        scene.controller.fence(1)
+        assert scene.controller.partition.leader == 3
+        assert scene.replicas[3].log_end == 0, "and so it has nothing of what was committed"
+        return
+    scene.learn(3)
+    scene.fetch(3, 1)
+    scene.fetch(3, 1)
+    assert scene.replicas[1].high_watermark == 10
 
 
 # --- 6.5.1 ------------------------------------------------------------------------------------------------------------
