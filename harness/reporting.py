@@ -8,7 +8,7 @@ kept; of valid runs it kept none, so they have no link. A trend links to the sui
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from urllib.parse import quote
 from results import suite_page, trend_page
 from results.errors import StoreError
 from results.suites import FAILURES, MEASURES, newest, read_suite
+from results.tables import Fault
 from results.whole_files import put_text
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from results.trend import Night, Trend
 
 
-def suite_report(store: Path, named: str, out: Path | None) -> Path:
-    """Write the page and return its path. StoreError when there is no such suite, or the file cannot be written."""
+def suite_report(store: Path, named: str, out: Path | None) -> tuple[Path, Sequence[Fault]]:
+    """Write the page; its path, and what it had to leave out.
+
+    StoreError when there is no such suite, or the file cannot be written."""
     name = newest(store, named)
     suite = read_suite(store, name)
     if suite is None:
@@ -36,7 +39,7 @@ def suite_report(store: Path, named: str, out: Path | None) -> Path:
     way = _way(home / "runs", target)
     text = suite_page.render(suite, lambda run: f"{way}/{quote(run, safe='')}/report.html" if run in kept else "")
     put_text(target, text, parents=out is None)
-    return target
+    return target, suite.faults
 
 
 def trend_report(store: Path, trend: Trend, out: Path | None) -> Path:

@@ -26,11 +26,12 @@ def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
 
 
 def ls(store: Path) -> int:
-    """One line a run: suite, run, verdict."""
+    """One line a run: suite, run, verdict. Raises StoreError."""
+    _there(store)
     stored = tables.read(store, "runs")
     for row in stored.table.select(["suite", "run", "validity"]).to_pylist():
         print(f"{row['suite']}  {row['run']}  {row['validity'] or 'not checked'}")
-    return _name(stored.faults)
+    return name_faults(stored.faults)
 
 
 def show(store: Path, name: str) -> int:
@@ -45,7 +46,7 @@ def show(store: Path, name: str) -> int:
     order = {"invalid": 0, "unknown": 1, None: 2, "valid": 3}
     for row in sorted(rows, key=lambda row: (order.get(row["validity"], 2), row["run"])):
         print(f"{row['validity'] or 'not checked':<11}  seed {row['seed']:<6}  {row['run']}")
-    return _name(fault for fault in runs.faults if fault.path.parent.name == f"suite={found.suite}")
+    return name_faults(fault for fault in runs.faults if fault.path.parent.name == f"suite={found.suite}")
 
 
 def _show_run(run: stored.StoredRun) -> None:
@@ -93,15 +94,23 @@ def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
 
 
 def verify(store: Path) -> int:
-    """Read every file."""
+    """Read every file. Raises StoreError."""
+    _there(store)
     good, faults = tables.verify(store)
     print(f"{good} files are as they should be, {len(faults)} are not")
-    return _name(faults)
+    return name_faults(faults)
 
 
-def _name(faults: Iterable[tables.Fault]) -> int:
+def _there(store: Path) -> None:
+    """A name mistyped is not an empty store."""
+    if not store.is_dir():
+        raise StoreError(f"{store}: there is no such directory; `faultline store add` and `faultline suite` make one")
+
+
+def name_faults(faults: Iterable[tables.Fault]) -> int:
+    """On standard error, each once. The exit code."""
     code = VALID
-    for fault in faults:
+    for fault in dict.fromkeys(faults):
         print(f"{fault.path}: {fault.reason}", file=sys.stderr)
         code = NOT_CARRIED_OUT
     return code

@@ -55,7 +55,7 @@ def _header(suite: SuiteResult) -> str:
     if suite.planned > len(suite.runs):
         words.append(f"{page.numeral(suite.planned - len(suite.runs))} more were planned and are not there.")
     facts = {"started": suite.started.replace("T", " ").replace("+00:00", " UTC"), "faultline": suite.version}
-    left_out = [f"{fault.path.name}: {fault.reason}" for fault in suite.faults]
+    left_out = [f"left out: {fault.told}" for fault in suite.faults]
     colour = "invalid" if worst == "failed" else worst.replace(" ", "-")
     return (
         f'<header class="{escape(colour)}"><div class="headline">{page.pill(worst)}<h1>{escape(suite.name)}</h1></div>'

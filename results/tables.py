@@ -35,6 +35,11 @@ class Fault:
     path: Path
     reason: str
 
+    @property
+    def told(self) -> str:
+        """In a line: table, suite and file, and the reason."""
+        return f"{'/'.join(self.path.parts[-3:])}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
@@ -122,7 +127,9 @@ def write_batch(store: Path, suite: str, batch: str, tables: Mapping[str, pa.Tab
 
 
 def read(store: Path, name: str, suite: str = "") -> Stored:
-    """One table: the rows of every complete batch, by suite and batch; of one suite only, if it is given."""
+    """One table: the rows of every complete batch, by suite and batch; of one suite only, if it is given.
+
+    Its faults are what had to be left out: files that cannot be used, and those that a complete batch lacks."""
     schema = SCHEMAS[name]
     parts, faults = [], []
     for path in files(store, name, suite):
@@ -134,26 +141,30 @@ def read(store: Path, name: str, suite: str = "") -> Stored:
         if not marker.exists():
             faults.append(Fault(path, "its batch was cut short: there is none of this name in runs"))
             continue
-        suite = path.parent.name.removeprefix("suite=")
-        parts.append(found.append_column("suite", pa.array([suite] * found.num_rows, pa.string())))
+        of = path.parent.name.removeprefix("suite=")
+        parts.append(found.append_column("suite", pa.array([of] * found.num_rows, pa.string())))
     empty = schema.append(pa.field("suite", pa.string())).empty_table()
-    return Stored(pa.concat_tables([empty, *parts]), tuple(faults))
+    return Stored(pa.concat_tables([empty, *parts]), (*faults, *_lacking(store, name, suite)))
+
+
+def _lacking(store: Path, name: str, suite: str) -> Iterator[Fault]:
+    """The files of a table that complete batches lack."""
+    for marker in files(store, "runs", suite):
+        path = tables_path(store) / name / marker.parent.name / marker.name
+        if not path.exists():
+            yield Fault(path, "is missing although its batch is complete")
 
 
 def verify(store: Path) -> tuple[int, tuple[Fault, ...]]:
-    """Read every file whole. How many are good, and those that are not, among them what a complete batch lacks."""
-    good = 0
-    faults: list[Fault] = []
-    for name in SCHEMAS:
-        stored = read(store, name)
-        faults += stored.faults
-        good += len(files(store, name)) - len(stored.faults)
-    for marker in files(store, "runs"):
-        for name in SCHEMAS:
-            path = tables_path(store) / name / marker.parent.name / marker.name
-            if not path.exists():
-                faults.append(Fault(path, "is missing although its batch is complete"))
-    return good, tuple(faults)
+    """Read every file whole. How many are good, and those that are not, among them what a complete batch lacks, and
+    Parquet files that lie where no reader looks."""
+    every = {path for name in SCHEMAS for path in files(store, name)}
+    faults = [fault for name in SCHEMAS for fault in read(store, name).faults]
+    bad = every & {fault.path for fault in faults}
+    for path in sorted(tables_path(store).rglob("[!.]*.parquet")):
+        if path not in every:
+            faults.append(Fault(path, "is no file of the store: those lie in <table>/suite=<suite>"))
+    return len(every) - len(bad), tuple(faults)
 
 
 def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:

@@ -10,7 +10,7 @@ is told with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from results.changes import UNITS_MIN, Change, Mask, Matrix, change_points
 from results.errors import StoreError
 from results.statistics import Interval
 from results.suites import MEASURES, Measure, SuiteResult, SuiteRun, read_suite, series, suite_names
+from results.tables import Fault, read
 
 ALPHA = 0.05
 
@@ -77,6 +78,8 @@ class Trend:
     """The latest first, what went the wrong way first within a night."""
     silent: tuple[str, ...] = ()
     """Cells of which nothing can be told yet, each with the reason."""
+    faults: tuple[Fault, ...] = ()
+    """Files that had to be left out."""
 
     def sentence(self) -> str:
         """What came of looking for changes."""
@@ -98,7 +101,10 @@ def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
     if not suites:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
         raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
-    return trend(name, suites, seed=seed)
+    told = trend(name, suites, seed=seed)
+    unread = (fault for suite in every if series(suite) == name for fault in read(store, "runs", suite).faults)
+    faults = (*unread, *(fault for suite in suites for fault in suite.faults))
+    return replace(told, faults=tuple(dict.fromkeys(faults)))
 
 
 def trend(name: str, suites: Sequence[SuiteResult], *, seed: int = 0) -> Trend:

@@ -49,10 +49,11 @@ def body(trend: Trend, link: SuiteLink) -> str:
 def _header(trend: Trend) -> str:
     worse = sum(flag.worse for flag in trend.flags)
     nights, cells = page.counted(len(trend.suites), "suite"), page.counted(len(trend.cells), "cell")
+    left_out = [f"left out: {fault.told}" for fault in trend.faults]
     kind = "invalid" if worse else "" if trend.silent else "valid"
     return (
         f'<header class="{kind}"><h1>{escape(trend.name)} over time</h1>'
-        f"<p>{escape(f'{nights}, {cells}: {trend.sentence()}.')}</p>{page.bullets(trend.silent)}</header>"
+        f"<p>{escape(f'{nights}, {cells}: {trend.sentence()}.')}</p>{page.bullets([*trend.silent, *left_out])}</header>"
     )
 
 

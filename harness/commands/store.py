@@ -102,19 +102,22 @@ def _store(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from harness.reporting import suite_report
+    from harness.storing import name_faults
     from results.errors import StoreError
     from results.store import store_path
 
     try:
-        print(f"report: {suite_report(store_path(options.store), options.suite, options.out)}")
+        path, faults = suite_report(store_path(options.store), options.suite, options.out)
     except StoreError as error:
         print(f"faultline report: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
-    return VALID
+    print(f"report: {path}")
+    return name_faults(faults)
 
 
 def _trend(options: argparse.Namespace) -> int:
     from harness.reporting import shown_trend, trend_report
+    from harness.storing import name_faults
     from results.errors import StoreError
     from results.store import store_path
     from results.trend import read_trend
@@ -130,7 +133,7 @@ def _trend(options: argparse.Namespace) -> int:
     except StoreError as error:
         print(f"faultline trend: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
-    return VALID
+    return name_faults(trend.faults)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -175,6 +175,23 @@ def test_the_command_writes_the_newest_suite_of_a_name_and_links_what_was_kept(
 
 
 @pytest.mark.parametrize("command", ["report", "trend"])
+def test_what_a_page_had_to_leave_out_is_named_by_the_command_and_on_the_page(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_night(tmp_path, 0)
+    name = make_night(tmp_path, 1)
+    damaged, missing = (batch_path(tmp_path, table, name, "batch-00001") for table in ("verdicts", "metrics"))
+    damaged.write_bytes(b"PAR1")
+    missing.unlink()
+    assert main([command, "nightly", "--store", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 3
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in sorted(told)] == sorted([str(damaged), str(missing)])
+    text = Page((tmp_path / "page.html").read_text()).text
+    assert f"left out: verdicts/suite={name}/batch-00001.parquet: is not Parquet" in text
+    assert f"left out: metrics/suite={name}/batch-00001.parquet: is missing" in text
+
+
+@pytest.mark.parametrize("command", ["report", "trend"])
 def test_a_suite_that_is_not_there_or_a_page_that_cannot_be_written_is_one_line(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

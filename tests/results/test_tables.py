@@ -73,6 +73,41 @@ def test_a_corrupt_a_foreign_and_a_missing_file_are_each_reported_by_name_and_sk
     assert tables.read(store, "history").table.num_rows == ended.load().history.num_rows
 
 
+def test_a_parquet_file_where_no_reader_looks_is_named(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = batch_path(store, "history", "nightly", ended.name).parents[1]
+    strays = [table / "stray.parquet", table.parent / "strange" / "suite=nightly" / "x.parquet"]
+    for stray in strays:
+        stray.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"a": [1]}), stray)
+    assert main(["store", "verify", "--store", str(store)]) == 3
+    told = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in told.err.splitlines()] == [str(stray) for stray in strays]
+    assert told.out.endswith(" files are as they should be, 2 are not\n")
+
+
+def test_what_a_complete_batch_lacks_is_a_fault_of_that_table_alone(store: Path, ended: RunDirectory) -> None:
+    missing = batch_path(store, "metrics", "nightly", ended.name)
+    missing.unlink()
+    (fault,) = tables.read(store, "metrics", "nightly").faults
+    assert fault.path == missing
+    assert fault.told.startswith(f"metrics/suite=nightly/{ended.name}.parquet: is missing")
+    assert tables.read(store, "metrics", "another").faults == ()
+    assert tables.read(store, "verdicts").faults == ()
+
+
+@pytest.mark.parametrize("action", ["ls", "verify"])
+def test_a_store_that_is_not_there_is_told_and_is_not_an_empty_one(
+    tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", action, "--store", str(tmp_path / "mistyped")]) == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"{tmp_path / 'mistyped'}: there is no such directory")
+    assert main(["store", action, "--store", str(tmp_path)]) == 0
+
+
 def test_a_run_that_is_still_going_on_cannot_be_added(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "append", 7)
     with pytest.raises(StoreError, match="only an ended run"):

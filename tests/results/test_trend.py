@@ -14,6 +14,7 @@ import pytest
 
 from harness.cli import main
 from results import trend_page
+from results.layout import batch_path
 from results.trend import read_trend, trend
 from tests.results.nights import Figures, make_night, plain, suite_name
 
@@ -89,6 +90,15 @@ def test_the_command_prints_every_night_and_what_changed_and_writes_the_page(
     assert told.splitlines()[-1] == f"report: {tmp_path / 'trends' / 'nightly.html'}"
     assert main(["trend", "nightly", "--store", str(tmp_path), "--seed", "0"]) == 0
     assert capsys.readouterr().out == told
+
+
+def test_a_night_of_which_nothing_can_be_read_is_named_and_the_others_are_told(tmp_path: Path) -> None:
+    first, second = make_night(tmp_path, 0), make_night(tmp_path, 1)
+    unread = batch_path(tmp_path, "runs", first, "batch-00001")
+    unread.write_bytes(b"PAR1")
+    found = read_trend(tmp_path, "nightly")
+    assert [suite.name for suite in found.suites] == [second]
+    assert unread in {fault.path for fault in found.faults}
 
 
 def test_of_one_night_or_of_few_seeds_it_is_said_that_nothing_can_be_told(
