@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness.usage import COMPARISONS, NOT_CARRIED_OUT, VALID, Commands, Usage, add_store, terminal
+from harness.usage import COMPARISONS, NOT_CARRIED_OUT, Commands, Usage, add_store, terminal
 
 
 def add(commands: Commands) -> None:

@@ -60,6 +60,9 @@ def _suite(options: argparse.Namespace) -> int:
 
     if options.resume and options.first_seed is not None:
         raise Usage("faultline suite: --first-seed is that of the suite to be resumed")
+    for option, path in (("--junit", options.junit), ("--json", options.json)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise Usage(f"faultline suite: {option}: {path} is no file that can be written")
     console = terminal()
 
     def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:

@@ -27,7 +27,7 @@ from random import Random
 from typing import Any
 
 from harness.spec import SEEDS, Spec, SpecError, loads
-from harness.suites.reading import known, layered, mapping, plain, read, told_apart
+from harness.suites.reading import how_many, is_whole, known, layered, mapping, one_of, plain, read, told_apart
 from nemesis.schedule import Schedule
 
 SHIPPED = Path(str(files("harness"))) / "suites"
@@ -112,13 +112,11 @@ def _suite(name: str, values: object, seeds: int | None, first_seed: int | None)
                 cell, base, mapping(f"specs.{spec}", changes), mapping(f"settings.{setting}", further)
             )
     told_apart("specs", cells)
-    wanted = fields.get("seeds", 20) if seeds is None else seeds
     first = fields.get("first_seed", 0) if first_seed is None else first_seed
-    if not isinstance(wanted, int) or wanted < 1:
-        raise SpecError(f"seeds: {wanted!r} is not a number of at least 1")
-    if not isinstance(first, int) or not 0 <= first < SEEDS:
+    if not is_whole(first) or not 0 <= first < SEEDS:
         raise SpecError(f"first_seed: {first!r} is not a number of at least 0 and below 2³²")
+    wanted = how_many(fields.get("seeds", 20) if seeds is None else seeds, len(cells), least=1)
+    if first + wanted > SEEDS:
+        raise SpecError(f"seeds: {wanted} from {first} on lead beyond 2³²")
     reference = fields.get("reference") or ""
-    if reference and reference not in cells:
-        raise SpecError(f"reference: {reference!r} is not one of the cells: {', '.join(cells)}")
-    return Suite(name, wanted, first, cells, reference)
+    return Suite(name, wanted, first, cells, one_of(cells, reference) if reference else "")

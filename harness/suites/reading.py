@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 from harness.spec import Spec, SpecError, parse
+
+RUNS_MAX: Final = 1_000_000
+"""Every run is planned, and told of, in memory."""
 
 
 def read(named: str, shipped: Path) -> tuple[str, object]:
@@ -77,3 +80,24 @@ def told_apart(field: str, cells: Collection[str]) -> None:
 def plain(name: str) -> str:
     """`name` with only what a file's name can have."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "suite"
+
+
+def how_many(wanted: object, cells: int, *, least: int) -> int:
+    """The seeds asked for, if so many runs of each cell can be planned. Raises SpecError."""
+    if not is_whole(wanted) or wanted < least:
+        raise SpecError(f"seeds: {wanted!r} is not a number of at least {least}")
+    if wanted * cells > RUNS_MAX:
+        raise SpecError(f"seeds: {wanted} make {wanted * cells} runs, more than the {RUNS_MAX} of a suite")
+    return wanted
+
+
+def one_of(cells: Mapping[str, Spec], reference: object) -> str:
+    """The reference, which is a cell's name. Raises SpecError."""
+    if str(reference) not in cells:
+        raise SpecError(f"reference: {reference!r} is not one of the cells: {', '.join(cells)}")
+    return str(reference)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number: to Python `true` is one, too."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -11,6 +11,7 @@ cell and a test case a run: `failure` for invalid, `error` for not carried out, 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ SHOWN: Final = 10
 _LINE_S: Final = 30.0
 _COLOURS: Final = {"invalid": "bold red", "failed": "red", "unknown": "yellow", "valid": "green"}
 _WORDS: Final = {"failed": "not carried out"}
+_NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class LiveSuite:
@@ -115,7 +117,7 @@ def table(cells: Iterable[Mapping[str, Any]]) -> Table:
         "cell",
         "runs",
         *EXIT_CODES,
-        "available",
+        "acknowledged",
         "unavailable",
         "longest",
         "recovery",
@@ -206,9 +208,13 @@ def junit(suite: Begun, runs: Sequence[Ended]) -> str:
     root = ElementTree.Element("testsuites", _totals(suite.name, runs))
     for cell in dict.fromkeys(run.cell for run in runs):
         mine = [run for run in runs if run.cell == cell]
-        element = ElementTree.SubElement(root, "testsuite", _totals(f"{suite.plan.name}.{cell}", mine))
+        element = ElementTree.SubElement(root, "testsuite", _totals(_printable(f"{suite.plan.name}.{cell}"), mine))
         for run in mine:
-            case = {"classname": f"{suite.plan.name}.{cell}", "name": run.run, "time": f"{run.cpu_seconds:.3f}"}
+            case = {
+                "classname": _printable(f"{suite.plan.name}.{cell}"),
+                "name": run.run,
+                "time": f"{run.cpu_seconds:.3f}",
+            }
             told = ElementTree.SubElement(element, "testcase", case)
             if run.validity == "valid":
                 continue
@@ -235,5 +241,5 @@ def _totals(name: str, runs: Sequence[Ended]) -> dict[str, str]:
 
 
 def _printable(text: str) -> str:
-    """XML knows no control characters but these three."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "�" for character in text)
+    """Without what XML 1.0 cannot hold, escaped or not."""
+    return _NO_XML.sub("�", text)

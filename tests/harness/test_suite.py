@@ -245,6 +245,36 @@ def test_a_suite_is_run_by_one_process_at_a_time(mixed: Path, tmp_path: Path) ->
         pass
 
 
+@pytest.mark.parametrize("option", ["--junit", "--json"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
+    option: str, mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["--store", str(tmp_path / "store")]
+    assert main(["suite", str(mixed), option, str(tmp_path / "no" / "file"), *at]) == BAD_USAGE
+    assert f"{option}: {tmp_path / 'no' / 'file'} is no file that can be written" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_junit_is_xml_whatever_cells_and_findings_are_called(tmp_path: Path) -> None:
+    strange = "a\x01<b>&\ud800\N{NO-BREAK SPACE}é"
+    runs = [
+        suite.Ended("one-seed1", strange, 1, "invalid", (f"loss: {strange}",), (strange,), cpu_seconds=1.5),
+        suite.Ended("one-seed2", strange, 2, "failed", ("no space",), cpu_seconds=0.25),
+        suite.Ended("one-seed3", strange, 3, "unknown", ("loss: not read",)),
+        suite.Ended("one-seed4", strange, 4, "valid"),
+    ]
+    begun = suite.Begun("strange-20260101T000000", tmp_path, Suite("strange", 4, 1, {}))
+    root = ElementTree.fromstring(suite_report.junit(begun, runs).encode())
+    told = "strange.a\ufffd<b>&\ufffd\N{NO-BREAK SPACE}é"
+    (cell,) = root
+    for element in (root, cell):
+        numbers = {name: element.attrib[name] for name in ("tests", "failures", "errors", "skipped", "time")}
+        assert numbers == {"tests": "4", "failures": "1", "errors": "1", "skipped": "1", "time": "1.750"}
+    assert cell.attrib["name"] == told
+    assert {case.attrib["classname"] for case in cell} == {told}
+    assert [[child.tag for child in case] for case in cell] == [["failure"], ["error"], ["skipped"], []]
+
+
 def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", "nightly", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
     said = capsys.readouterr().err
@@ -293,6 +323,10 @@ def test_settings_are_put_on_top_of_every_spec(tmp_path: Path) -> None:
         ("seeds: 0\nspecs: {a: {}}", "seeds: 0 is not a number of at least 1"),
         ("spec: {}", "spec: unknown field; one of: seeds, first_seed, base, specs, settings"),
         ("specs: {a: 3}", "specs.a: 3 is not a mapping"),
+        ("seeds: true\nspecs: {a: {}}", "seeds: True is not a number of at least 1"),
+        ("seeds: 1000001\nspecs: {a: {}}", "seeds: 1000001 make 1000001 runs, more than the 1000000 of a suite"),
+        ("first_seed: 4294967290\nseeds: 7\nspecs: {a: {}}", "seeds: 7 from 4294967290 on lead beyond 2³²"),
+        ("reference: [a]\nspecs: {a: {}}", "reference: ['a'] is not one of the cells: a"),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_one_line(
