@@ -2,21 +2,23 @@
 
 What is told of each cell, with 95 % bootstrap intervals over its runs (`results.statistics`): the share of the writes
 planned that were acknowledged (a client that waits asks for less: the share of what was asked for would flatter), the
-share of the time in which writing was not possible, the share of acknowledged records that were lost, duplicates and
-latency; and against the reference cell the difference, run by run.
+share of the time in which writing was not possible, how many records were lost and how many duplicated of those that
+were acknowledged, and latency; and of each of these the difference to the reference cell, run by run.
+
+`results.comparison_page` is the page of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
-from typing import Any
+from typing import Any, Final
 
-from results import page
-from results.figures.canvas import Figure
 from results.statistics import Interval, difference, mean, share
+
+P50: Final = "append_ms_p50"
+P99: Final = "append_ms_p99"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Run:
     """As `results.metrics.measure` tells them, and `planned`: the appends that the rate asked for."""
     kept: str = ""
     """Where its directory is, if it was kept."""
+    stored: str = ""
+    """`SUITE/RUN`, where the store has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +52,31 @@ class Cell:
     """Time without acknowledgements, of the time clients were driven."""
     loss: Interval
     """Lost records among those acknowledged."""
-    latency_ms: Interval
-    """Mean over runs of the median."""
+    duplication: Interval
+    """Duplicated records for each acknowledged one."""
+    latency_ms: Interval | None
+    """Mean over runs of the median; None where nothing was acknowledged in any."""
+    latency_p99_ms: Interval | None
+    """Mean over runs of the 99th percentile."""
     more_available: Interval | None
     """Difference to the reference in that share, run by run; None for the reference itself."""
+    more_unavailable: Interval | None
     more_lost: Interval | None
     """Difference to the reference in lost records a run."""
+    more_duplicated: Interval | None
+    """In duplicated records a run."""
+    more_latency_ms: Interval | None
+    """Over the seeds on which both sides had something acknowledged."""
+    more_latency_p99_ms: Interval | None
 
     def sentence(self, reference: Cell) -> str:
         """In plain words."""
-        beside = "" if self is reference else f" against {reference.available.value:.1%}"
+        beside = "" if self is reference else f" against {_percent(reference.available)}"
         if self.lost:
             fate = f"lost {self.lost:,} of {self.acknowledged:,} acknowledged records"
         else:
             fate = f"lost none of {self.acknowledged:,} acknowledged records"
-        return f"{self.name} keeps {self.available.value:.1%} of writes available{beside}, and {fate}"
+        return f"{self.name} keeps {_percent(self.available)} of writes available{beside}, and {fate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +118,7 @@ def from_json(name: str, values: Any) -> Comparison:
                 str(run["validity"]),
                 {str(figure): float(value) for figure, value in run["figures"].items()},
                 str(run.get("kept", "")),
+                str(run.get("stored", "")),
             )
             for run in values["runs"]
         ]
@@ -130,143 +145,60 @@ def compare(name: str, reference: str, runs: Sequence[Run]) -> Comparison:
 
 
 def _cell(name: str, runs: Sequence[Run], beside: Sequence[Run], *, is_reference: bool) -> Cell:
-    def each(figure: str, of: Sequence[Run] = runs) -> list[float]:
-        return [run.figures.get(figure, 0.0) for run in of]
+    def total(figure: str) -> int:
+        return round(sum(_each(runs, figure)))
 
-    def shares(of: Sequence[Run]) -> list[float]:
-        return [told / planned for told, planned in zip(each("acknowledged", of), each("planned", of), strict=True)]
+    def over(part: str, whole: str) -> Interval:
+        return share(_each(runs, part), _each(runs, whole))
 
-    latencies = [run.figures["append_ms_p50"] for run in runs if "append_ms_p50" in run.figures]
+    def more(figure: str, whole: str = "") -> Interval | None:
+        """Run by run, of those that have the figure on both sides."""
+        both = [(a, b) for a, b in zip(runs, beside, strict=True) if not _lacks(a, figure) and not _lacks(b, figure)]
+        if is_reference or not both:
+            return None
+        ours, theirs = ([_value(run, figure, whole) for run in side] for side in zip(*both, strict=True))
+        return difference(ours, theirs)
+
     return Cell(
         name=name,
         runs=len(runs),
         verdicts=Counter(run.validity for run in runs),
-        acknowledged=round(sum(each("acknowledged"))),
-        lost=round(sum(each("lost"))),
-        duplicated=round(sum(each("duplicated"))),
-        available=share(each("acknowledged"), each("planned")),
-        unavailable=share(each("unavailable_s"), each("main_s")),
-        loss=share(each("lost"), each("acknowledged")),
-        latency_ms=mean(latencies or [0.0]),
-        more_available=None if is_reference else difference(shares(runs), shares(beside)),
-        more_lost=None if is_reference else difference(each("lost"), each("lost", beside)),
+        acknowledged=total("acknowledged"),
+        lost=total("lost"),
+        duplicated=total("duplicated"),
+        available=over("acknowledged", "planned"),
+        unavailable=over("unavailable_s", "main_s"),
+        loss=over("lost", "acknowledged"),
+        duplication=over("duplicated", "acknowledged"),
+        latency_ms=_mean(runs, P50),
+        latency_p99_ms=_mean(runs, P99),
+        more_available=more("acknowledged", "planned"),
+        more_unavailable=more("unavailable_s", "main_s"),
+        more_lost=more("lost"),
+        more_duplicated=more("duplicated"),
+        more_latency_ms=more(P50),
+        more_latency_p99_ms=more(P99),
     )
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
+def _each(runs: Sequence[Run], figure: str) -> list[float]:
+    return [run.figures.get(figure, 0.0) for run in runs]
 
 
-def render(comparison: Comparison) -> str:
-    """The comparison as one self-contained page."""
-    return page.frame(f"{comparison.name} · Faultline", body(comparison))
+def _lacks(run: Run, figure: str) -> bool:
+    """Latency is of something; of the rest none is 0."""
+    return figure in (P50, P99) and figure not in run.figures
 
 
-def _report(run: Run) -> str:
-    return f"{run.kept}/report.html" if run.kept else ""
+def _value(run: Run, figure: str, whole: str) -> float:
+    value = run.figures.get(figure, 0.0)
+    return value / run.figures[whole] if whole else value
 
 
-def body(comparison: Comparison, link: Callable[[Run], str] = _report) -> str:
-    """The page's sections; `link` tells the address of a run's page, empty where it has none."""
-    sentences = "".join(f"<p>{escape(line)}.</p>" for line in comparison.sentences())
-    head = f"<header><h1>{escape(comparison.name)}</h1>{sentences}</header>"
-    picture = page.plot(
-        _picture(comparison.cells), "Each setting with its 95 % intervals. Up is more available, left loses less."
-    )
-    return "\n".join(
-        (
-            head,
-            page.section("Availability against loss", picture),
-            page.section("Settings", _table(comparison)),
-            page.section("Runs", _runs(comparison, link)),
-        )
-    )
+def _mean(runs: Sequence[Run], figure: str) -> Interval | None:
+    values = [run.figures[figure] for run in runs if figure in run.figures]
+    return mean(values) if values else None
 
 
-def _picture(cells: Iterable[Cell]) -> Figure:
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": cell.name,
-            "x": [100 * cell.loss.value],
-            "y": [100 * cell.available.value],
-            "error_x": _bar(cell.loss),
-            "error_y": _bar(cell.available),
-            "marker": {"size": 11},
-        }
-        for cell in cells
-    ]
-    layout = {
-        "height": 420,
-        "xaxis": {"title": {"text": "acknowledged records lost, %"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "planned writes acknowledged, %"}},
-        "legend": {"orientation": "h", "y": 1.15},
-        "margin": {"t": 30, "r": 20},
-    }
-    return {"data": traces, "layout": layout}
-
-
-def _bar(interval: Interval) -> dict[str, Any]:
-    above, below = 100 * (interval.high - interval.value), 100 * (interval.value - interval.low)
-    return {"type": "data", "symmetric": False, "array": [above], "arrayminus": [below]}
-
-
-def _table(comparison: Comparison) -> str:
-    heads = (
-        "setting",
-        "runs",
-        "verdicts",
-        "available",
-        "unavailable time",
-        "lost",
-        "duplicated",
-        "median ms",
-        "paired",
-    )
-    rows = []
-    for cell in comparison.cells:
-        verdicts = ", ".join(f"{count} {name}" for name, count in sorted(cell.verdicts.items()))
-        paired = "the reference"
-        if cell.more_available is not None and cell.more_lost is not None:
-            paired = f"{percent(cell.more_available, signed=True)} available; {number(cell.more_lost)} lost a run"
-        words = (
-            cell.name,
-            str(cell.runs),
-            verdicts,
-            percent(cell.available),
-            percent(cell.unavailable),
-            f"{cell.lost:,}: {percent(cell.loss, digits=3)}",
-            f"{cell.duplicated:,}",
-            number(cell.latency_ms),
-            paired,
-        )
-        rows.append("<tr>" + "".join(f"<td>{escape(word)}</td>" for word in words) + "</tr>")
-    return page.table(heads, rows)
-
-
-def _runs(comparison: Comparison, link: Callable[[Run], str]) -> str:
-    wanted = sorted(comparison.runs, key=lambda run: (-run.figures.get("lost", 0), run.cell, run.seed))
-    rows = []
-    for run in wanted:
-        where = page.link("report", link(run)) if link(run) else ""
-        words = (run.cell, str(run.seed), run.validity, *(f"{run.figures.get(name, 0):,.0f}" for name in _COUNTS))
-        rows.append("<tr>" + "".join(f"<td>{escape(word)}</td>" for word in words) + f"<td>{where}</td></tr>")
-    return page.folded(
-        f"{len(wanted)} runs, those that lost most first",
-        page.table(("setting", "seed", "verdict", *_COUNTS, ""), rows),
-    )
-
-
-_COUNTS = ("appends", "acknowledged", "lost", "duplicated")
-
-
-def percent(interval: Interval, *, digits: int = 1, signed: bool = False) -> str:
-    """`96.8 % (95.9 to 97.5)`."""
-    sign = "+" if signed else ""
-    value, low, high = (f"{100 * it:{sign}.{digits}f}" for it in (interval.value, interval.low, interval.high))
-    return f"{value} % ({low} to {high})"
-
-
-def number(interval: Interval) -> str:
-    """`2.1 (1.8 to 2.4)`."""
-    return f"{interval.value:.3g} ({interval.low:.3g} to {interval.high:.3g})"
+def _percent(interval: Interval) -> str:
+    return f"{100 * interval.value:.1f} %"

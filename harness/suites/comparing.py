@@ -25,11 +25,13 @@ import pyarrow.compute as pc
 from harness.spec import SpecError
 from harness.suites.begun import Begun
 from harness.suites.plan import Suite
-from harness.suites.reading import known, layered, mapping, read, told_apart
+from harness.suites.reading import how_many, known, layered, mapping, one_of, read, told_apart
 from harness.suites.running import Ended
 from results import tables
-from results.comparison import Comparison, Run, compare, render
+from results.comparison import Comparison, Run, compare
+from results.comparison_page import bare, render
 from results.layout import MEASURED
+from results.statistics import Interval
 
 SHIPPED = Path(str(files("harness"))) / "comparisons"
 _FIELDS = ("reference", "seeds", "base", "cells")
@@ -54,12 +56,8 @@ def _suite(name: str, values: object, seeds: int | None) -> Suite:
     if not specs:
         raise SpecError("cells: there is none")
     told_apart("cells", specs)
-    reference = fields.get("reference", next(iter(specs)))
-    if reference not in specs:
-        raise SpecError(f"reference: {reference!r} is not one of the cells: {', '.join(specs)}")
-    wanted = fields.get("seeds", 20) if seeds is None else seeds
-    if not isinstance(wanted, int) or wanted < 2:
-        raise SpecError(f"seeds: {wanted!r} is not a number of at least 2")
+    reference = one_of(specs, fields.get("reference", next(iter(specs))))
+    wanted = how_many(fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
     return Suite(name, wanted, 0, specs, reference)
 
 
@@ -83,6 +81,7 @@ def compared(suite: Begun, runs: Sequence[Ended]) -> Comparison:
                 run.validity,
                 {**figures.get(run.run, {}), "planned": specs[run.cell].rate * specs[run.cell].time_limit_s},
                 str(suite.path / "runs" / run.run) if run.validity != "valid" else "",
+                f"{suite.name}/{run.run}",
             )
             for run in runs
         ],
@@ -102,21 +101,34 @@ def save(comparison: Comparison, directory: Path) -> Iterator[Path]:
 
 
 def shown(comparison: Comparison) -> Any:
-    """The table for the terminal."""
+    """The table for the terminal: each number, below it its interval, below that the difference to the reference."""
     from rich.table import Table
 
-    from results.comparison import number, percent
-
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("setting", "available", "unavailable", "acknowledged", "lost", "median ms"):
-        table.add_column(heading)
+    for heading in ("setting", "available", "unavailable", "lost", "duplicated", "median", "p99"):
+        table.add_column(heading, justify="left" if heading == "setting" else "right", min_width=12)
     for cell in comparison.cells:
-        table.add_row(
-            cell.name,
-            percent(cell.available),
-            percent(cell.unavailable),
-            f"{cell.acknowledged:,}",
-            f"{cell.lost:,}: {percent(cell.loss, digits=2)}",
-            number(cell.latency_ms),
-        )
+        shares = (cell.available, cell.unavailable, cell.loss, cell.duplication)
+        values, ranges = _told((*shares, cell.latency_ms, cell.latency_p99_ms), (*["%"] * 4, "ms", "ms"))
+        table.add_row(cell.name, *values)
+        table.add_row("", *ranges, style="dim")
+        if cell.name == comparison.reference:
+            continue
+        more = (cell.more_available, cell.more_unavailable, cell.more_lost, cell.more_duplicated)
+        units = ("points", "points", "a run", "a run", "ms", "ms")
+        values, ranges = _told((*more, cell.more_latency_ms, cell.more_latency_p99_ms), units, "+")
+        table.add_row("  Δ to the reference", *values)
+        table.add_row("", *ranges, style="dim")
     return table
+
+
+def _told(numbers: Sequence[Interval | None], units: Sequence[str], sign: str = "") -> tuple[list[str], list[str]]:
+    """`96.8 %` of each, and `95.9 to 97.5`."""
+    values, ranges = [], []
+    for number, unit in zip(numbers, units, strict=True):
+        found = number or Interval(0, 0, 0)
+        factor = 100 if unit in ("%", "points") else 1
+        value, low, high = (bare(factor * it, sign) for it in (found.value, found.low, found.high))
+        values.append(f"{value} {unit}" if number else "–")
+        ranges.append(f"{low} to {high}" if number else "")
+    return values, ranges

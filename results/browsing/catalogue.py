@@ -118,6 +118,10 @@ class Catalogue:
                 return stored.read_run(self.store, stored.Found(suite, run, (batch,)))
         return None
 
+    def suite_names(self) -> set[str]:
+        """The suites that are stored."""
+        return set(suite_names(self.store))
+
     def suite(self, name: str) -> SuiteResult | None:
         """The suite; None when none of this name is stored."""
         return read_suite(self.store, name) if name in suite_names(self.store) else None

@@ -24,13 +24,15 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, unquote_to_bytes
 
-from results import comparison, page, report, suite_page, trend_page
+from results import comparison_page, page, report, suite_page, trend_page
 from results.browsing import lists, logs, replica_logs
 from results.browsing.catalogue import Catalogue, node_log, node_logs
+from results.comparison import Run
 from results.errors import StoreError
 from results.report import Subject
 from results.rundir import RunDirectory
@@ -102,7 +104,10 @@ class Site:
                 return "Comparisons", lists.comparison_list(self._catalogue.comparisons())
             case ("comparisons", name):
                 found = self._catalogue.comparison(name)
-                return None if found is None else (name, comparison.body(found, _in_suite))
+                if found is None:
+                    return None
+                stored = self._catalogue.suite_names()
+                return name, comparison_page.body(found, lambda run: _in_suite(run, stored))
             case ("assets", name) if name in page.ASSETS:
                 return Answer(200, _TYPES[Path(name).suffix], page.asset(name).encode(), keep=True)
         return None
@@ -154,8 +159,12 @@ class Site:
         return _replicas(subject, steps) if rest else (name, report.body(subject, _beside(subject, steps, [])))
 
 
-def _in_suite(run: comparison.Run) -> str:
-    """The page of a compared run that its suite kept; other paths that a file may name are no addresses here."""
+def _in_suite(run: Run, stored: Collection[str]) -> str:
+    """The page of a compared run, if its suite is one of those stored, or else of a run that its suite kept; other
+    paths that a file may name are no addresses here."""
+    of, _, called = run.stored.partition("/")
+    if called and of in stored:
+        return lists.address("suites", of, called)
     match Path(run.kept).parts:
         case (*_, "suites", suite, "runs", name):
             return lists.address("suites", suite, name)

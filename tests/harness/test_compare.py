@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,12 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
     assert safe["lost"] == 0
     assert fast["lost"] > 0
     assert fast["more_lost"]["low"] > 0
+    assert all(fast[name]["high"] >= fast[name]["value"] for name in fast if name.startswith("more_"))
+    assert {run["stored"].partition("/")[2] for run in found["runs"]} == {
+        f"{cell}-seed{seed}" for cell in ("safe", "fast") for seed in (0, 1)
+    }
     said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"Δ to the reference \+[\d.]+ points", said)
     assert f"lost {fast['lost']} of {fast['acknowledged']:,} acknowledged records" in said
     page = (tmp_path / "out" / "small.html").read_text()
     assert "Availability against loss" in page
@@ -73,6 +79,10 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
         ("cells: {a: {environment: docker}}", "comparisons run in the simulation"),
         ("reference: b\ncells: {a: {}}", "reference: 'b' is not one of the cells: a"),
         ("seeds: 1\ncells: {a: {}}", "seeds: 1 is not a number of at least 2"),
+        ("base: {settings: 3}\ncells: {a: {}}", "cells.a.settings: 3 is not a mapping"),
+        ("cells: {a: {settings: [1]}}", "cells.a.settings: [1] is not a mapping"),
+        ("reference: [a]\ncells: {a: {}}", "reference: ['a'] is not one of the cells: a"),
+        ("seeds: 9999999\ncells: {a: {}}", "more than the 1000000 of a suite"),
         ("cell: {}", "cell: unknown field; one of: reference, seeds, base, cells"),
     ],
 )
@@ -84,6 +94,7 @@ def test_a_comparison_that_cannot_be_made_is_one_line(
         load(str(small))
     assert main(["compare", str(small)]) == BAD_USAGE
     said = capsys.readouterr().err
+    assert said.startswith(f"faultline compare: {small}: ")
     assert complaint in said
     assert said.count("\n") == 1
 

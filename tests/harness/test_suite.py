@@ -18,7 +18,7 @@ from harness.cli import main
 from harness.spec import SpecError
 from harness.suites.begun import Begun, CannotResume, begin, locked, resume
 from harness.suites.plan import SHIPPED, Suite, load
-from harness.suites.report import exit_code
+from harness.suites.report import exit_code, junit
 from harness.suites.running import Ended
 from harness.usage import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from results import ended, tables
@@ -258,13 +258,13 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
 def test_junit_is_xml_whatever_cells_and_findings_are_called(tmp_path: Path) -> None:
     strange = "a\x01<b>&\ud800\N{NO-BREAK SPACE}é"
     runs = [
-        suite.Ended("one-seed1", strange, 1, "invalid", (f"loss: {strange}",), (strange,), cpu_seconds=1.5),
-        suite.Ended("one-seed2", strange, 2, "failed", ("no space",), cpu_seconds=0.25),
-        suite.Ended("one-seed3", strange, 3, "unknown", ("loss: not read",)),
-        suite.Ended("one-seed4", strange, 4, "valid"),
+        Ended("one-seed1", strange, 1, "invalid", (f"loss: {strange}",), (strange,), cpu_seconds=1.5),
+        Ended("one-seed2", strange, 2, "failed", ("no space",), cpu_seconds=0.25),
+        Ended("one-seed3", strange, 3, "unknown", ("loss: not read",)),
+        Ended("one-seed4", strange, 4, "valid"),
     ]
-    begun = suite.Begun("strange-20260101T000000", tmp_path, Suite("strange", 4, 1, {}))
-    root = ElementTree.fromstring(suite_report.junit(begun, runs).encode())
+    begun = Begun("strange-20260101T000000", tmp_path, Suite("strange", 4, 1, {}))
+    root = ElementTree.fromstring(junit(begun, runs).encode())
     told = "strange.a\ufffd<b>&\ufffd\N{NO-BREAK SPACE}é"
     (cell,) = root
     for element in (root, cell):

@@ -184,8 +184,13 @@ def test_a_comparison_is_worked_out_anew_from_its_runs(site: Site, tmp_path: Pat
     (tmp_path / "comparisons").mkdir()
     (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(told))
     page = show(site, "/comparisons/acks")
-    assert "all keeps 90.0% of writes available" in page.text
+    assert "all keeps 90.0 % of writes available" in page.text
     assert [link for link in page.links() if link.startswith("/suites/")] == ["/suites/acks-1/%3Call%3E"]
+    for run, where in zip(told["runs"], ("nightly/x<y", "elsewhere/x", "../..", "/etc"), strict=True):
+        run["stored"], run["kept"] = where, ""
+    (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(told))
+    links = show(site, "/comparisons/acks").links()
+    assert [link for link in links if link.startswith("/suites/")] == ["/suites/nightly/x%3Cy"]
     assert not [link for link in page.links() if "javascript" in link or "etc" in link]
     (tmp_path / "comparisons" / "acks.json").write_text('{"runs": [1], "reference": {}}')
     assert site.answer("/comparisons/acks").status == 500

@@ -1,0 +1,94 @@
+"""A comparison by hand-made runs: what it comes to, run by run, and its page."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import parse_qs
+
+import plotly.graph_objects
+import pytest
+
+from results.comparison import Run, compare
+from results.comparison_page import render
+from tests.results.test_suites import Page
+
+SEEDS = range(8)
+
+
+def run(cell: str, seed: int, **figures: float) -> Run:
+    told = {
+        "acknowledged": 90.0,
+        "planned": 100.0,
+        "unavailable_s": 2.0,
+        "main_s": 20.0,
+        "lost": 0.0,
+        "duplicated": 0.0,
+    }
+    validity = "invalid" if figures.get("lost") else "valid"
+    return Run(cell, seed, validity, told | {"append_ms_p50": 3.0, "append_ms_p99": 40.0 + seed} | figures)
+
+
+RUNS = [
+    *(run("safe", seed) for seed in SEEDS),
+    *(
+        run("fast", seed, acknowledged=98.0, unavailable_s=1.0, lost=float(seed == 3), append_ms_p99=10.0 + seed)
+        for seed in SEEDS
+    ),
+]
+
+
+def test_every_figure_has_its_difference_to_the_reference_run_by_run() -> None:
+    safe, fast = compare("acks", "safe", RUNS).cells
+    assert fast.more_available is not None
+    assert fast.more_available.value == pytest.approx(0.08)
+    assert fast.more_unavailable is not None
+    assert fast.more_unavailable.value == pytest.approx(-0.05)
+    assert fast.more_lost is not None
+    assert fast.more_lost.value == pytest.approx(1 / 8)
+    assert fast.more_duplicated is not None
+    assert fast.more_duplicated.value == 0
+    assert fast.more_latency_ms is not None
+    assert fast.more_latency_ms.value == 0
+    assert fast.more_latency_p99_ms is not None
+    # Seeds differ by up to 7 ms; within a seed the difference is always the same.
+    assert (fast.more_latency_p99_ms.low, fast.more_latency_p99_ms.high) == (-30, -30)
+    assert safe.more_available is safe.more_latency_p99_ms is None
+
+
+def test_latency_is_compared_on_the_seeds_on_which_both_have_one() -> None:
+    mute = Run("fast", 3, "valid", {**RUNS[3].figures, "acknowledged": 0.0})
+    figures = {name: value for name, value in mute.figures.items() if not name.startswith("append_ms")}
+    _, fast = compare("acks", "safe", [*RUNS[:11], Run("fast", 3, "valid", figures), *RUNS[12:]]).cells
+    assert fast.more_latency_p99_ms is not None
+    assert fast.more_latency_p99_ms.value == -30
+    silent = [Run("fast", seed, "valid", figures) for seed in SEEDS]
+    _, fast = compare("acks", "safe", [*RUNS[:8], *silent]).cells
+    assert fast.latency_ms is fast.more_latency_ms is None
+    links = [
+        attributes.get("href") or ""
+        for _, attributes in Page(render(compare("a", "safe", [*RUNS[:8], *silent]))).elements
+    ]
+    assert not [link for link in links if "cell=fast" in link and "append_ms" in link]
+
+
+def test_every_number_of_a_setting_leads_to_the_runs_behind_it() -> None:
+    page = Page(render(compare("acks", "safe", RUNS)))
+    links = [str(attributes["href"]) for tag, attributes in page.elements if tag == "a"]
+    asked = [parse_qs(link.partition("?")[2]) for link in links if link.startswith("#runs?")]
+    assert {"cell": ["fast"], "valid": ["no"]} in asked
+    columns = ["acknowledged", "unavailable_s", "lost", "duplicated", "append_ms_p50", "append_ms_p99"]
+    for cell in ("safe", "fast"):
+        assert [it["by"][0] for it in asked if it.get("cell") == [cell] and "by" in it] == columns
+    rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-cell" in attributes]
+    assert (rows[0]["data-cell"], rows[0]["data-valid"]) == ("fast", "no"), "what lost most comes first"
+    assert len(rows) == len(RUNS)
+    assert {attributes["data-by"] for tag, attributes in page.elements if "data-by" in attributes} == set(columns)
+
+
+def test_a_setting_that_lost_nothing_is_not_said_to_lose_nothing_ever() -> None:
+    page = Page(render(compare("acks", "safe", RUNS)))
+    assert "Nothing was lost in any of 8 runs: with 95 % confidence, fewer than 31 % of such runs" in page.text
+    (figure,) = page.figures
+    drawn = json.loads(figure)
+    plotly.graph_objects.Figure(drawn)
+    assert drawn["layout"]["xaxis"]["range"][0] < 0, "a point at 0 is to be seen whole"
