@@ -15,9 +15,7 @@ from harness.environments.sim import Simulation
 from harness.systems import SYSTEMS, configured
 from harness.wholeness import Expected, Watch
 from images.broker.trace import TraceEvent
-from nemesis.admin import DONE
-from nemesis.fault import both_ways
-from nemesis.ports import Link
+from nemesis.ports import DONE, Link, both_ways
 from workloads.clients.native import Admin, Client, Producer
 
 TOPIC, RECORDS = "t", 10
