@@ -197,7 +197,7 @@ def made_verdicts() -> Callable[[bool], tuple[Verdict, ...]]:
     return lambda valid: VALID if valid else INVALID
 
 
-INVALID = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
+LOST = Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),), {"lost": 2.0})
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def ended(tmp_path: Path) -> RunDirectory:
     """A run that has ended, with a verdict."""
     run = make_run(tmp_path / "runs")
     run.seal()
-    run.write_verdict([INVALID])
+    run.write_verdict([LOST])
     return run
 
 
