@@ -6,7 +6,8 @@ lost                         acknowledged records that are gone in the end: not 
 duplicated                   further places at which a value stood when it was read back
 reordered                    records that were asked for only after one that stands above them had been acknowledged
 unavailable_s                seconds, on the worst partition, in stretches of at least 100 ms without an acknowledgement
-                             although one was asked for
+                             although one was asked for, as long as clients were to be driven: what is still waited
+                             for after that is no part of `main_s`
 unavailable_windows          how many such stretches there were, on all partitions
 unavailable_longest_s        the longest of them
 main_s                       how long clients were driven
@@ -41,6 +42,7 @@ def measure(evidence: RunEvidence) -> dict[str, float]:
             of_partition(evidence.replicas, topic, number),
             evidence.recovery,
             deleted.get((topic, number), 0),
+            evidence.settings.time_limit_ns,
         )
         for topic, number, history in partitions(evidence.history)
     ]
@@ -65,10 +67,10 @@ def together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def measure_partition(
-    history: pa.Table, replicas: pa.Table, recovery: Mapping[str, object], deleted_below: int = 0
+    history: pa.Table, replicas: pa.Table, recovery: Mapping[str, object], deleted_below: int, limit_ns: int
 ) -> dict[str, float]:
     """The numbers OF_PARTITIONS of one partition, from its rows about records and what is on the disks. Records at
-    offsets below `deleted_below` may be gone."""
+    offsets below `deleted_below` may be gone; clients were to be driven for `limit_ns`."""
     columns = Columns.from_table(history)
     appends = np.flatnonzero((columns.kind == APPEND) & _main(history))
     told = appends[columns.outcome[appends] == OK]
@@ -82,7 +84,8 @@ def measure_partition(
     else:
         values = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
     kept = (columns.offset[told] < 0) | (columns.offset[told] >= deleted_below)
-    stretches = _unavailable_ns(columns, appends, told)
+    until = int(columns.invoked_ns[_main(history)].min(initial=NEVER - limit_ns)) + limit_ns
+    stretches = _unavailable_ns(columns, appends, told, until)
     return {
         "appends": float(len(appends)),
         "acknowledged": float(len(told)),
@@ -121,8 +124,8 @@ def _read_back(columns: Columns, history: pa.Table) -> tuple[Int64, Int64]:
     return columns.poll_value[mask], columns.poll_offset[mask]
 
 
-def _unavailable_ns(columns: Columns, appends: Int64, told: Int64) -> Int64:
-    """The long stretches between acknowledgements in which something was asked for."""
+def _unavailable_ns(columns: Columns, appends: Int64, told: Int64, until: int) -> Int64:
+    """The long stretches between acknowledgements in which something was asked for, up to a moment."""
     if not len(appends):
         return appends
     invoked = np.sort(columns.invoked_ns[appends])
@@ -132,7 +135,7 @@ def _unavailable_ns(columns: Columns, appends: Int64, told: Int64) -> Int64:
     begins, ends = edges[:-1], edges[1:]
     asked = np.searchsorted(invoked, begins, side="left")
     wanted = asked < len(invoked)
-    waited = ends[wanted] - np.maximum(begins[wanted], invoked[asked[wanted]])
+    waited = np.minimum(ends[wanted], until) - np.maximum(begins[wanted], invoked[asked[wanted]])
     return np.asarray(waited[waited >= STRETCH_NS], dtype=np.int64)
 
 

@@ -205,7 +205,8 @@ def _of_unit(shelf: _Shelf, unit: Unit, promised: str, ended: str) -> list[Verdi
     verdicts = check_partition(evidence, unit.collected_ns)
     deleted = permitted(evidence)
     for topic, number, history in partitions(evidence.history):
-        figures = measure_partition(history, evidence.replicas, recovery, deleted.get((topic, number), 0))
+        below = deleted.get((topic, number), 0)
+        figures = measure_partition(history, evidence.replicas, recovery, below, settings.time_limit_ns)
         verdicts.append(Verdict(MEASURED, Validity.VALID, figures=figures))
     return verdicts
 

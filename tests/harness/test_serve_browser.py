@@ -6,6 +6,7 @@ fail. FAULTLINE_SCREENSHOTS=DIR keeps a picture of every page in each width.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from results import tables
 from results.browsing.catalogue import Catalogue
 from results.browsing.lists import address
 from results.browsing.site import Site
+from results.comparison import Run, compare
 from results.layout import batch_path
 from results.rundir import RunDirectory
 from tests.results.conftest import INVALID, VALID, make_run
@@ -43,6 +45,12 @@ def lossy(random: np.random.Generator, cell: str, night: int) -> Mapping[str, fl
     return {**figures, "lost": 3.0 if cell == "append" and figures["acknowledged"] > 575 else 0.0}
 
 
+def of_cell(cell: str, seed: int) -> Run:
+    """A run of a comparison, whose page is one of the first night's."""
+    figures = plain(np.random.default_rng(seed), cell, 0) | {"planned": 600.0, "lost": float(cell != "safe") * seed}
+    return Run(cell, seed, "invalid" if figures["lost"] else "valid", figures, "", f"{suite_name(0)}/append-seed{seed}")
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that kept its promises, one that did not, one that calls itself and all it holds by hostile names."""
@@ -62,6 +70,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for night in range(3):
         make_night(store, night, lossy, seeds=20)
     batch_path(store, "verdicts", suite_name(2), "a-file-of-a-stranger-with-a-long-name").write_bytes(b"PAR1")
+    comparison = compare("acks", "safe", [of_cell(cell, seed) for cell in ("safe", HOSTILE) for seed in range(20)])
+    (store / "comparisons").mkdir()
+    (store / "comparisons" / "acks.json").write_text(json.dumps(comparison.to_json()))
     tables.add_run(store, "nightly", bad)
     tables.add_run(store, "nightly", RunDirectory.open(good))
     return store
@@ -69,7 +80,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(store: Path) -> Iterator[Server]:
-    with Server(Site(Catalogue(store, store / "none")), 0) as server:
+    with Server(Site(Catalogue(store, store / "comparisons")), 0) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -137,6 +148,7 @@ def pages(store: Path) -> Sequence[str]:
         address("runs", hostile),
         address("runs", hostile, "logs", "b1"),
         "/comparisons",
+        "/comparisons/acks",
     )
 
 
@@ -240,6 +252,20 @@ def test_a_number_of_a_suite_leads_to_the_runs_behind_it_and_from_there_to_a_run
     assert told == sorted(told)
     page.locator("#runs tbody tr:visible a").first.click()
     page.wait_for_url("**/groups-seed*")
+
+
+def test_a_number_of_a_comparison_leads_to_the_runs_behind_it_by_keyboard_alone(visit: Open) -> None:
+    page = visit("/comparisons/acks")
+    rows = page.locator("#runs tbody tr:visible")
+    expect(rows).to_have_count(40)
+    tab_to(page, "19")
+    page.keyboard.press("Enter")
+    expect(page.locator("#runs .narrowed")).to_contain_text("19 of 40 runs:")
+    expect(rows).to_have_count(19)
+    assert all("invalid" in text for text in rows.all_inner_texts())
+    tab_to(page, "seed 19")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/suites/{suite_name(0)}/append-seed19")
 
 
 def test_a_point_of_a_picture_opens_what_it_stands_for_and_nothing_else(visit: Open) -> None:

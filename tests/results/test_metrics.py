@@ -55,3 +55,19 @@ def test_time_without_acknowledgements_counts_while_one_is_asked_for() -> None:
     rows = [append(0, 1, 0, 0), append(1, 2, 1, 1_000, 3_000), append(2, 3, 2, 9_000, None), append(3, 4, 3, 10_000)]
     found = measure(evidence(*rows, read=[]))
     assert found["unavailable_s"] == 3.0 + 1.002
+    assert (found["unavailable_windows"], found["unavailable_longest_s"]) == (2, 3.0)
+
+
+def test_what_is_waited_for_after_clients_were_driven_is_not_unavailable_time_of_theirs() -> None:
+    late = [append(0, 1, 0, 0), append(1, 2, 1, 50_000, None), append(2, 3, 2, 75_000)]
+    found = measure(evidence(*late, read=[]))
+    assert (found["unavailable_s"], found["main_s"]) == (10.0, 60.0)
+    never = [append(0, 1, 0, 0, None), append(1, 2, 1, 90_000, 20_000)]
+    assert measure(evidence(*never, read=[]))["unavailable_s"] == 60.0
+
+
+def test_latencies_are_of_acknowledged_appends_of_the_main_phase_alone() -> None:
+    rows = [append(number, number, number, 1_000 * number, number + 1) for number in range(101)]
+    found = measure(evidence(*rows, append(200, 200, 200, 5, None), read=[]))
+    assert found["append_ms_p50"] == 51
+    assert found["append_ms_p99"] == 100
