@@ -144,9 +144,9 @@ class Broker:
         )
         return (await self.ask(Api.FETCH, body)).responses[0].partitions
 
-    async def offset_at(self, timestamp: int, *, replica: int = -1, partition: int = 0, version: int = 7) -> Any:
+    async def offset_at(self, timestamp: int, *, replica: int = -1, epoch: int = -1, version: int = 7) -> Any:
         """What ListOffsets says of a time."""
-        wanted = listing.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        wanted = listing.ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=timestamp)
         body = listing.ListOffsetsRequest(
             replica_id=replica,
             isolation_level=0,
@@ -417,6 +417,30 @@ def test_times_are_looked_up_and_those_that_mean_nothing_are_refused(
         for replica in (-1, -2):
             answer = await broker.offset_at(timestamp, version=version, replica=replica)
             assert (answer.error_code, answer.offset) == (error, offset)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("timestamp", [-3, -2, -1, 5])
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (-1, ErrorCode.none),
+        (2, ErrorCode.none),
+        (1, ErrorCode.fenced_leader_epoch),
+        (MIN_INT32, ErrorCode.fenced_leader_epoch),
+        (3, ErrorCode.unknown_leader_epoch),
+    ],
+)
+def test_who_asks_for_an_offset_in_another_leader_epoch_is_fenced(timestamp: int, epoch: int, error: ErrorCode) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        broker.elect(1, 2)
+        await broker.produce((0, produced(b"a", timestamp_ms=5)))
+        answer = await broker.offset_at(timestamp, epoch=epoch)
+        assert answer.error_code is error
+        found = (int(timestamp == -1), 2) if error is ErrorCode.none else (-1, -1)
+        assert (answer.offset, answer.leader_epoch) == found
 
     run(scenario)
 
