@@ -39,10 +39,15 @@ def confluent(cluster: LoopbackCluster) -> Any:
 
 @pytest.fixture
 def python(cluster: LoopbackCluster) -> Iterator[Any]:
+    with kafka_python(cluster) as client:
+        yield client
+
+
+def kafka_python(cluster: LoopbackCluster) -> closing[Any]:
+    """An administrator, which asks one broker, the one it took for the controller, for as long as it lives."""
     from kafka.admin import KafkaAdminClient
 
-    with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))) as client:
-        yield client
+    return closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(",")))
 
 
 def create_topic(cluster: LoopbackCluster, confluent: Any, replicas: list[int], **config: str) -> None:
@@ -161,12 +166,13 @@ def test_a_partition_moves_and_a_move_that_cannot_be_completed_is_listed_and_can
     assert not (cluster.directory / "b1" / "data" / f"{T}-0").exists(), "a replica that is none any more goes"
 
     assert cluster.stop("b1") == 0
-    assert patiently(lambda: python.alter_partition_reassignments({t0: [1, 2, 3]})) == {t0: None}
-    moving = {"replicas": [1, 2, 3, 4], "adding_replicas": [1], "removing_replicas": [4]}
-    assert python.list_partition_reassignments() == {t0: moving}
-    assert python.alter_partition_reassignments({t0: None}) == {t0: None}
-    assert python.list_partition_reassignments() == {}
-    eventually(lambda: sorted(partition(python)["replica_nodes"]), [2, 3, 4])
+    with kafka_python(cluster) as python:
+        assert patiently(lambda: python.alter_partition_reassignments({t0: [1, 2, 3]})) == {t0: None}
+        moving = {"replicas": [1, 2, 3, 4], "adding_replicas": [1], "removing_replicas": [4]}
+        assert python.list_partition_reassignments() == {t0: moving}
+        assert python.alter_partition_reassignments({t0: None}) == {t0: None}
+        assert python.list_partition_reassignments() == {}
+        eventually(lambda: sorted(partition(python)["replica_nodes"]), [2, 3, 4])
     assert produce(cluster, 1) == []
 
 
