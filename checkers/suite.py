@@ -16,23 +16,14 @@ from functools import partial
 
 import pyarrow as pa
 
-from checkers import (
-    availability,
-    faults,
-    groups,
-    linearizability,
-    liveness,
-    logs,
-    loss,
-    processes,
-    protocol,
-    quorum,
-    reads,
-)
+from checkers import availability, faults, groups, liveness, logs, loss, processes, reads
+from checkers import raft as quorum
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import blows
 from checkers.judging import together, undecided
+from checkers.linearizability import checker as linearizability
+from checkers.protocol import checker as protocol
 from checkers.verdict import Verdict
 from workloads.columns import partitions
 

@@ -4,7 +4,7 @@ Whoever records them writes these columns; `results` seals them as Parquet with 
 is `workloads.history.SCHEMA`. Times are nanoseconds of true time since the run began. Offsets that are ends (LEO, HW)
 are exclusive.
 
-TRACE: one row a protocol event, `images.broker.trace.TraceEvent` with the time and the node that its receiver adds.
+TRACE: one row a protocol event, `images.trace.TraceEvent` with the time and the node that its receiver adds.
 `-1`, `""` and an empty list mean that a field does not apply. `seq` is the order in which the receiver took the
 events: in simulation it is the order in which they happened, which settles equal times. `detail` is a JSON object
 (the empty string counts as `{}`).

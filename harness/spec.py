@@ -22,7 +22,7 @@ A spec is YAML, every field optional:
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
     without: [maximal_isr]      # rules switched off: a mutant
-    hosts:                      # what carries each node; environment ssh needs them all (harness/hosts.py)
+    hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
 The command line is read on top of it. What a run leaves behind as `spec.yaml` is complete: defaults, drawn seed and
@@ -38,12 +38,12 @@ from random import Random
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings
-from harness.hosts import Host, check_hosts
-from harness.places import ENVIRONMENTS, ONE_CLOCK
-from harness.systems import DEFAULTS, SYSTEMS, Capability
+from harness.cluster.hosts import Host, check_hosts
+from harness.cluster.systems import DEFAULTS, SYSTEMS, Capability
+from harness.environments.registry import ENVIRONMENTS, ONE_CLOCK
 from images.broker.rules import NAMES
+from nemesis.cluster_shape import Ground
 from nemesis.fields import FieldError, read
-from nemesis.ground import Ground
 from nemesis.ports import Means
 from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
 from nemesis.swarm import draw

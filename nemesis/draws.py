@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from nemesis.admin import (
+from nemesis.cluster_shape import Ground
+from nemesis.faults.admin import (
     CancelReassignment,
     ControlledRestart,
     DeleteRecords,
@@ -21,7 +22,14 @@ from nemesis.admin import (
     Reassign,
     RollingRestart,
 )
-from nemesis.choreography import (
+from nemesis.faults.clock import Clock
+from nemesis.faults.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
+from nemesis.faults.fault import Fault
+from nemesis.faults.network_partition import Flavour, Partition, Shape
+from nemesis.faults.packets import Packets
+from nemesis.faults.process import Kill, Pause
+from nemesis.faults.scripted.controllers import LaggingController, ZombieController
+from nemesis.faults.scripted.leader import (
     DeafLeader,
     HiddenCommit,
     LostIncarnation,
@@ -29,16 +37,8 @@ from nemesis.choreography import (
     UncleanReturn,
     ZombieFollower,
 )
-from nemesis.clock import Clock
-from nemesis.controllers import LaggingController, ZombieController
-from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
-from nemesis.fault import Fault
-from nemesis.ground import Ground
-from nemesis.overtaking import LateProposal, RemovedAndBack
-from nemesis.packets import Packets
-from nemesis.partition import Flavour, Partition, Shape
+from nemesis.faults.scripted.overtaking import LateProposal, RemovedAndBack
 from nemesis.ports import Keep, Means
-from nemesis.process import Kill, Pause
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from nemesis.fault import Fault
+from nemesis.faults.fault import Fault
+from nemesis.handle import Grips, Site
 from nemesis.ports import Cluster
 from nemesis.schedule import Planned, Schedule
-from nemesis.site import Grips, Site
 
 _LATE_S = 4.0
 """How long after the last fault a request may still be carried out that nobody answered: longer than a broker goes on

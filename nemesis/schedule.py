@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemesis.admin import (
+from nemesis.faults.admin import (
     CancelReassignment,
     ControlledRestart,
     DeleteRecords,
@@ -27,7 +27,14 @@ from nemesis.admin import (
     Reassign,
     RollingRestart,
 )
-from nemesis.choreography import (
+from nemesis.faults.clock import Clock
+from nemesis.faults.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
+from nemesis.faults.fault import Fault
+from nemesis.faults.network_partition import Partition
+from nemesis.faults.packets import Packets
+from nemesis.faults.process import Kill, Pause
+from nemesis.faults.scripted.controllers import LaggingController, ZombieController
+from nemesis.faults.scripted.leader import (
     DeafLeader,
     HiddenCommit,
     LostIncarnation,
@@ -35,16 +42,9 @@ from nemesis.choreography import (
     UncleanReturn,
     ZombieFollower,
 )
-from nemesis.clock import Clock
-from nemesis.controllers import LaggingController, ZombieController
-from nemesis.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
-from nemesis.fault import Fault
+from nemesis.faults.scripted.overtaking import LateProposal, RemovedAndBack
 from nemesis.fields import FieldError, read, seconds
-from nemesis.overtaking import LateProposal, RemovedAndBack
-from nemesis.packets import Packets
-from nemesis.partition import Partition
 from nemesis.ports import Means
-from nemesis.process import Kill, Pause
 from nemesis.targets import TargetError, check_target
 
 FAULTS: Mapping[str, type[Fault]] = {

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from nemesis.clock import Clock
-from nemesis.disk import PowerLoss
-from nemesis.fault import Fault
-from nemesis.ground import Ground
-from nemesis.packets import Packets
-from nemesis.partition import Flavour, Partition, Shape
+from nemesis.cluster_shape import Ground
+from nemesis.faults.clock import Clock
+from nemesis.faults.disk import PowerLoss
+from nemesis.faults.fault import Fault
+from nemesis.faults.network_partition import Flavour, Partition, Shape
+from nemesis.faults.packets import Packets
+from nemesis.faults.process import Kill, Pause
 from nemesis.ports import Keep
-from nemesis.process import Kill, Pause
 from nemesis.schedule import Planned, Schedule
 
 

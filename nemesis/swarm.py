@@ -25,14 +25,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from nemesis.choreography import ZombieFollower
-from nemesis.clock import Clock
-from nemesis.disk import FsyncLies, PowerLoss, WipeDisk
+from nemesis.cluster_shape import Ground
 from nemesis.draws import DRAWS, Character, draw_story, some
-from nemesis.fault import Fault
-from nemesis.ground import Ground
+from nemesis.faults.clock import Clock
+from nemesis.faults.disk import FsyncLies, PowerLoss, WipeDisk
+from nemesis.faults.fault import Fault
+from nemesis.faults.process import Kill
+from nemesis.faults.scripted.leader import ZombieFollower
 from nemesis.ports import Keep
-from nemesis.process import Kill
 from nemesis.schedule import FAIR_FAMILIES, Planned, Schedule
 
 

@@ -8,7 +8,7 @@
     minority         fewer than half of the brokers, drawn at random (one of two or three)
     brokers, controllers, all
 
-`nemesis.site` resolves them.
+`nemesis.handle` resolves them.
 """
 
 from __future__ import annotations

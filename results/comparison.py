@@ -5,7 +5,7 @@ planned that were acknowledged (a client that waits asks for less: the share of 
 share of the time in which writing was not possible, how many records were lost and how many duplicated of those that
 were acknowledged, and latency; and of each of these the difference to the reference cell, run by run.
 
-`results.comparison_page` is the page of it.
+`results.pages.comparison` is the page of it.
 """
 
 from __future__ import annotations

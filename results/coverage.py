@@ -2,7 +2,7 @@
 
 kind     name                                   counts
 -------  -------------------------------------  ----------------------------------------------------------------------
-event    a kind of protocol event               how often it was traced (images/broker/trace.py)
+event    a kind of protocol event               how often it was traced (images/trace.py)
 case     kind/what its detail says              the same, by reason, error or API: `partition_changed/reassigned`
 rule     a safety rule (images/broker/rules.py) how often the trace shows that it decided something; see RULES
 fault    a fault                                how often it was injected and bit

@@ -20,11 +20,11 @@ from typing import Any
 
 import yaml
 
-from results import tables
 from results.errors import StoreError
-from results.layout import MEASURED, tables_path
-from results.page import numeral
+from results.pages.page import numeral
 from results.statistics import Interval, share
+from results.store import tables
+from results.store.layout import MEASURED, tables_path
 
 FAILED, NOT_CHECKED = "failed", "not checked"
 OUTCOMES = ("invalid", FAILED, "unknown", NOT_CHECKED, "valid")

@@ -18,8 +18,8 @@ import numpy as np
 from results.changes import UNITS_MIN, Change, Mask, Matrix, change_points
 from results.errors import StoreError
 from results.statistics import Interval
+from results.store.tables import Fault, read
 from results.suites import MEASURES, Measure, SuiteResult, SuiteRun, read_suite, series, suite_names
-from results.tables import Fault, read
 
 ALPHA = 0.05
 

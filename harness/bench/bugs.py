@@ -1,9 +1,9 @@
 """Time to bug: how soon a broker known to be wrong is found out.
 
 Each flaw is looked for in disjoint ranges of seeds, one simulated run a seed, until a checker calls a run invalid. The
-run is short, busy, and tells the one story (nemesis/choreography.py) that drives at the flaw; the full protocol must
-come out of every such run unharmed, which is tried on as many seeds. CPU seconds include checking and all else a run
-takes in one process.
+run is short, busy, and tells the one story (nemesis/faults/scripted/leader.py) that drives at the flaw; the full
+protocol must come out of every such run unharmed, which is tried on as many seeds. CPU seconds include checking and all
+else a run takes in one process.
 
 What is compared with: TLC on the abstract TLA+ models of the same flaws, with three replicas, two records, two epochs
 and two workers, on a machine of two cores.
@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final
 
 from checkers.verdict import Validity
-from harness.run import run_in_simulation
+from harness.runner.run import run_in_simulation
 from harness.spec import Spec, parse
 
 RANGES: Final = 20

@@ -12,7 +12,7 @@ import tracemalloc
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from checkers.linearizability import check_partition
+from checkers.linearizability.checker import check_partition
 from checkers.verdict import Validity
 from workloads.generate import history
 

@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from checkers.evidence import CheckSettings
 from harness.bench.resources import Watch
-from results import tables
-from results.layout import SCHEMAS
-from results.pipeline import check
-from results.spark import session
-from results.summary import summarise
+from results.store import tables
+from results.store.layout import SCHEMAS
+from results.store.pipeline import check
+from results.store.spark import session
+from results.store.summary import summarise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

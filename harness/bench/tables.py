@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from harness.usage import NOT_CARRIED_OUT, VALID
+from harness.cli.usage import NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +41,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
 
 def simulation() -> Table:
     """The default run, by seed: simulated seconds per CPU second, without and with what follows the run."""
-    from harness.run import run_in_simulation
+    from harness.runner.run import run_in_simulation
     from harness.spec import Spec
 
     drawn = _table("simulation: default run", "seed", "simulated", "CPU", "simulated per CPU second", "with checking")
@@ -109,7 +109,7 @@ def checking(largest: int) -> Table:
 def pipeline(console: Console, largest: int) -> Table:
     """Stored runs from a seeded generator, up to `largest` operations in all, judged and summed up by Spark."""
     from harness.bench.pipeline import CORES, SIZES, measure
-    from results.spark import SparkUnavailable
+    from results.store.spark import SparkUnavailable
 
     drawn = _table(
         f"pipeline: stored runs judged on Spark, {CORES} cores",

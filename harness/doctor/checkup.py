@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.cluster.hosts import Host
+from harness.cluster.systems import SYSTEMS
 from harness.doctor.examination import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Finding, Part, Patient
 from harness.doctor.probes import Probes
-from harness.engine import connect, run_labels
 from harness.environments.base import EnvironmentUnavailable
-from harness.hosts import Host
-from harness.images.building import Condition, Image, states
-from harness.images.recipes import packages
-from harness.systems import SYSTEMS
+from harness.environments.docker.engine import connect, run_labels
+from harness.node_images.building import Condition, Image, states
+from harness.node_images.recipes import packages
 
 _RUN = "faultline-doctor"
 _NEEDED_ON_HOSTS = ("nftables", "fuse", "libfaketime")
@@ -87,8 +87,8 @@ def host_findings(hosts: Mapping[str, Host]) -> Sequence[Finding]:
 
 
 async def _of_host(name: str, host: Host) -> list[Finding]:
-    from harness.environments.ssh import connected
-    from harness.environments.ssh_install import Claim, claim_on, install, uninstall
+    from harness.environments.ssh.environment import connected
+    from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 
     subject = f"host {name}"
     try:

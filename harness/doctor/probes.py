@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from harness.engine import connect
+from harness.environments.docker.engine import connect
 
 _JAVA_LIMIT_S = 20
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol, TypeVar
 
-from images.broker.trace import TraceEvent
+from images.trace import TraceEvent
 from nemesis.ports import Cluster
 
 T = TypeVar("T")

@@ -23,16 +23,16 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple, Unpack
 
-from harness.administration import Administration
+from harness.cluster.administration import Administration
 from harness.environments.base import Crash, Deployment, Layout, Listener, TrailPoint, named_layout
-from harness.environments.decisions import Decisions
-from harness.simulation.network import Latency
+from harness.environments.machines.trace_deduplicator import Decisions
+from harness.simulation.network.network import Latency
 from harness.simulation.node import Exit, SimNode
 from harness.simulation.world import HARNESS, World
 from images.broker.config import NodeConfig
-from images.broker.doors import Doors
 from images.broker.node import run_node
-from images.broker.trace import TraceEvent
+from images.broker.ports import Doors
+from images.trace import TraceEvent
 from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality, Means
 
 T = TypeVar("T")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from harness.simulation.clock import NodeClock
-from harness.simulation.disk import PowerLossReport, SimDisk
-from harness.simulation.files import SimFiles
-from harness.simulation.fuse import Fuse
-from harness.simulation.loop import NodeLoop, describe_error
+from harness.simulation.event_loop.clock import NodeClock
+from harness.simulation.event_loop.loop import NodeLoop, describe_error
+from harness.simulation.storage.crash_points import Fuse
+from harness.simulation.storage.disk import PowerLossReport, SimDisk
+from harness.simulation.storage.files import SimFiles
 from nemesis.ports import Keep
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ from typing import Any, Self, TypeVar
 
 from harness.simulation.digest import EVENT, NODES_MAX, Digest
 from harness.simulation.errors import Deadlock, OutOfTime, SimulationError
+from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.guard import Guard
-from harness.simulation.loop import NodeLoop
-from harness.simulation.network import Latency, Network
+from harness.simulation.network.network import Latency, Network
 from harness.simulation.node import SimNode
 
 T = TypeVar("T")

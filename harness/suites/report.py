@@ -25,12 +25,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from harness.suites.begun import Begun
-from harness.suites.running import Ended
-from harness.usage import EXIT_CODES, UNKNOWN
+from harness.cli.usage import EXIT_CODES, UNKNOWN
+from harness.suites.job import Ended
+from harness.suites.record import Begun
 from nemesis.schedule import FAIR_FAMILIES
 from results.coverage import RULES
-from results.summary import Summary
+from results.store.summary import Summary
 
 SHOWN: Final = 10
 """Runs that are not valid and are shown at once; the rest is counted."""
@@ -111,7 +111,7 @@ def exit_code(runs: Iterable[Ended]) -> int:
 
 
 def table(cells: Iterable[Mapping[str, Any]]) -> Table:
-    """A line a cell, of those of a `results.summary.Summary`."""
+    """A line a cell, of those of a `results.store.summary.Summary`."""
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for heading in (
         "cell",

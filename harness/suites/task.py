@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness.spec import Spec
-    from results.rundir import RunDirectory
+    from results.run.directory import RunDirectory
 
 ROW: Final = "run string, validity string, digest string"
 
@@ -51,11 +51,11 @@ def maker(
 
 def make(directory: Path, job: Job, spec: Spec) -> tuple[str, str]:
     """Make one run and leave it. What it came to: a validity or `failed`, and its digest."""
-    from results.ended import leave
     from results.errors import StoreError
-    from results.report import write_report
-    from results.rundir import RunDirectory
-    from results.tables import of_run
+    from results.pages.report import write_report
+    from results.run.directory import RunDirectory
+    from results.store.ended import leave
+    from results.store.tables import of_run
 
     work, kept = directory / "work" / job.run, directory / "runs" / job.run
     shutil.rmtree(work, ignore_errors=True)
@@ -78,7 +78,7 @@ def make(directory: Path, job: Job, spec: Spec) -> tuple[str, str]:
 
 
 def _carry_out(spec: Spec, directory: RunDirectory) -> str:
-    from harness.run import run
+    from harness.runner.run import run
     from results.errors import StoreError
 
     try:

@@ -1,4 +1,4 @@
-# The operating-system layer where a registry can be reached. Where not, debootstrap makes the same (harness/images).
+# The operating-system layer where a registry can be reached. Where not, debootstrap makes the same (harness/node_images).
 FROM debian:bookworm-slim
 ARG PACKAGES
 RUN apt-get update \

@@ -18,10 +18,10 @@ from pathlib import Path
 from random import SystemRandom
 
 from images.broker.config import ConfigError, NodeConfig
-from images.broker.doors import Doors
-from images.broker.files import RealFiles
 from images.broker.node import run_node
-from images.broker.tracefile import TraceFile
+from images.broker.ports import Doors
+from images.broker.runtime.files import RealFiles
+from images.broker.runtime.trace_file import TraceFile
 
 EX_USAGE = 64
 TRACE_FILE = "trace.jsonl"

@@ -23,32 +23,32 @@ from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest,
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 
-from images.broker import batch as batches
-from images.broker import metadata
-from images.broker.administering import Administering
+from images.broker.apis.administration import Administering
+from images.broker.apis.cluster import Describing
+from images.broker.apis.delete_records import RecordDeletion
+from images.broker.apis.find_coordinator import CoordinatorFinding
+from images.broker.apis.groups import GroupCoordinator
+from images.broker.apis.produce_fetch import Serving
+from images.broker.apis.replica_log_info import ReplicaLogInfo
 from images.broker.config import NodeConfig
-from images.broker.controller_channel import ActiveController, ControllerChannel
-from images.broker.coordinator_finding import CoordinatorFinding
-from images.broker.coordinator_serving import GroupCoordinator
-from images.broker.describing import Describing
-from images.broker.doors import Doors, Files
-from images.broker.epochs import UNDEFINED
-from images.broker.failure import Failure
-from images.broker.fetch_sessions import FetchSessions
-from images.broker.fetcher import Spawn
-from images.broker.files import read_whole, write_durably
-from images.broker.isr_changes import IsrChanges
-from images.broker.metadata import ClusterImage
-from images.broker.metadata_log import changes
-from images.broker.metadata_snapshots import fetch_snapshot, unpacked
-from images.broker.quorum_values import SnapshotId
-from images.broker.record_deletion import RecordDeletion
-from images.broker.replica_log_info import ReplicaLogInfo
-from images.broker.replicas import Replicas
-from images.broker.server import Handler, Server
-from images.broker.serving import Serving
-from images.broker.trace import TraceEvent
-from images.broker.wire import Api, ConnectionLost
+from images.broker.controller.channel import ActiveController, ControllerChannel
+from images.broker.log.leader_epochs import UNDEFINED
+from images.broker.metadata import image as metadata
+from images.broker.metadata.image import ClusterImage
+from images.broker.ports import Doors, Files
+from images.broker.raft.log import changes
+from images.broker.raft.snapshots import fetch_snapshot, unpacked
+from images.broker.raft.values import SnapshotId
+from images.broker.replication.alter_partition_manager import IsrChanges
+from images.broker.replication.fetch_sessions import FetchSessions
+from images.broker.replication.fetcher import Spawn
+from images.broker.replication.replica_manager import Replicas
+from images.broker.runtime.fatal_error import Failure
+from images.broker.runtime.files import read_whole, write_durably
+from images.broker.runtime.server import Handler, Server
+from images.trace import TraceEvent
+from images.wire import batch as batches
+from images.wire.connection import Api, ConnectionLost
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 NO_BROKER_EPOCH = -1

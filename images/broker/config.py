@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from images.broker.generation import Generation
 from images.broker.rules import Rules
+from images.broker.truncation_protocol import Generation
 
 
 class ConfigError(ValueError):

@@ -19,24 +19,24 @@ from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from images.broker import admin_messages, taking_over
-from images.broker import controller_messages as messages
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
-from images.broker.controller import Controller, Settings, Step
-from images.broker.controller_requests import RegistrationAnswer, TopicResult
-from images.broker.doors import Doors
-from images.broker.failure import Failure
-from images.broker.frozen import FrozenMap
-from images.broker.metadata import ClusterImage
-from images.broker.metadata_log import MetadataLog
-from images.broker.metadata_serving import MetadataServing
-from images.broker.not_controller import not_controller
-from images.broker.placement import TopicDefaults
-from images.broker.quorum_node import Deposed, QuorumNode
-from images.broker.recovery_rounds import Pace, RecoveryRounds
-from images.broker.server import Handler, Hangup, Request, Server
-from images.broker.trace import TraceEvent
-from images.broker.wire import Api
+from images.broker.controller import admin_messages, messages
+from images.broker.controller import takeover_trace as taking_over
+from images.broker.controller.controller import Controller, Settings, Step
+from images.broker.controller.not_controller import not_controller
+from images.broker.controller.placement import TopicDefaults
+from images.broker.controller.recovery_rounds import Pace, RecoveryRounds
+from images.broker.controller.requests import RegistrationAnswer, TopicResult
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import ClusterImage
+from images.broker.ports import Doors
+from images.broker.raft.fetch import MetadataServing
+from images.broker.raft.log import MetadataLog
+from images.broker.raft.node import Deposed, QuorumNode
+from images.broker.runtime.fatal_error import Failure
+from images.broker.runtime.server import Handler, Hangup, Request, Server
+from images.trace import TraceEvent
+from images.wire.connection import Api
 
 A = TypeVar("A")
 _TAKE_OVER_BYTES = 1 << 20

@@ -7,7 +7,7 @@ import asyncio
 from images.broker.broker_node import BrokerNode
 from images.broker.config import NodeConfig
 from images.broker.controller_node import ControllerNode
-from images.broker.doors import Doors
+from images.broker.ports import Doors
 
 
 async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:

@@ -8,7 +8,7 @@ ORDERS = UUID(int=7)
 
 
 class Topics:
-    """`images.broker.versions.TopicNames` of it."""
+    """`images.wire.versions.TopicNames` of it."""
 
     def topic_id(self, name: str) -> UUID | None:
         return ORDERS if name == "orders" else None

@@ -18,14 +18,14 @@ from kio.schema.create_topics.v7 import request as create
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11 import request as producing
 
-from images.broker import batch as batches
 from images.broker.broker_node import BrokerNode
 from images.broker.config import NodeConfig, Voter
 from images.broker.controller_node import ControllerNode
-from images.broker.doors import Doors, File
-from images.broker.files import RealFiles
-from images.broker.trace import TraceEvent
-from images.broker.wire import Connection, ConnectionLost
+from images.broker.ports import Doors, File
+from images.broker.runtime.files import RealFiles
+from images.trace import TraceEvent
+from images.wire import batch as batches
+from images.wire.connection import Connection, ConnectionLost
 
 FULL = OSError(ENOSPC, "No space left on device")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from images.broker.apis.produce_fetch import Serving
 from images.broker.broker_node import CLEAN_SHUTDOWN, leave_clean_shutdown, take_clean_shutdown
-from images.broker.controller_channel import ControllerChannel
-from images.broker.files import RealFile
-from images.broker.replicas import HIGH_WATERMARKS
-from images.broker.serving import Serving
-from images.broker.trace import TraceEvent
-from images.broker.tracefile import TraceFile
-from images.broker.wire import ConnectionLost
+from images.broker.controller.channel import ControllerChannel
+from images.broker.replication.replica_manager import HIGH_WATERMARKS
+from images.broker.runtime.files import RealFile
+from images.broker.runtime.trace_file import TraceFile
+from images.trace import TraceEvent
+from images.wire.connection import ConnectionLost
 from tests.broker.small_cluster import FULL, Cluster
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 
-from images.broker import batch as batches
-from images.broker.messages import SUPPORTED, Api, request_class
-from images.broker.metadata import TOPIC_ID
-from images.broker.schema import Shape, shapes
-from images.broker.wire import Connection, ConnectionLost
+from images.broker.metadata.image import TOPIC_ID
+from images.wire import batch as batches
+from images.wire.connection import Connection, ConnectionLost
+from images.wire.messages import SUPPORTED, Api, request_class
+from images.wire.schema import Shape, shapes
 from tests.broker.small_cluster import Cluster
 
 REQUESTS = 400

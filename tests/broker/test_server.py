@@ -24,8 +24,8 @@ from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.produce.v11.request import ProduceRequest
 
-from images.broker.server import Handler, Request, Server
-from images.broker.wire import (
+from images.broker.runtime.server import Handler, Request, Server
+from images.wire.connection import (
     SUPPORTED,
     Api,
     Connection,
@@ -35,8 +35,8 @@ from images.broker.wire import (
     request_class,
     response_class,
 )
-from tests.broker.message_values import EVERY_VERSION, filled, leaves
 from tests.broker.one_topic import ORDERS, Topics
+from tests.wire.message_values import EVERY_VERSION, filled, leaves
 
 
 def asynchronous(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

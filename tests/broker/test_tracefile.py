@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 import pytest
 
-from harness.environments.traces import merged
-from images.broker.trace import TraceEvent
-from images.broker.tracefile import TraceFile
+from harness.environments.machines.traces import merged
+from images.broker.runtime.trace_file import TraceFile
+from images.trace import TraceEvent
 
 EVENTS = (
     TraceEvent("node_started"),

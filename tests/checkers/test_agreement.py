@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from checkers import oracle
-from checkers.linearizability import check_partition
-from checkers.placement import place
+from checkers.linearizability import oracle
+from checkers.linearizability.checker import check_partition
+from checkers.linearizability.placement import place
 from checkers.verdict import Validity, Verdict
 from tests.checkers.histories import Row, columns, correct, mutated
 

@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkers import groups, linearizability, logs, loss, protocol, reads
+from checkers import groups, logs, loss, reads
 from checkers.deletions import Asked, asked, permitted
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import allowances
+from checkers.linearizability import checker as linearizability
+from checkers.protocol import checker as protocol
 from checkers.verdict import Validity, Verdict
 from tests.checkers import runs
 from tests.checkers.histories import append, end_offset, poll

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers import oracle
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.judging import Allowance, Excess
-from checkers.linearizability import check, check_partition
+from checkers.linearizability import oracle
+from checkers.linearizability.checker import check, check_partition
 from checkers.verdict import Validity, Verdict
 from tests.checkers.histories import Row, append, columns, end_offset, poll
 from workloads.columns import FAIL, INFO, Columns

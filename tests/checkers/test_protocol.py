@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.protocol import check
+from checkers.protocol.checker import check
 from checkers.verdict import Validity, Verdict
 from tests.checkers import runs
 

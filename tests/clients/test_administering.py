@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from harness.loopback import LoopbackCluster
-from harness.wholeness import Expected
+from harness.cluster.loopback import LoopbackCluster
+from harness.runner.readiness import Expected
 
 LIMIT_S = 30.0
 T = "t"

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from harness.loopback import LoopbackCluster
-from harness.wholeness import Expected
+from harness.cluster.loopback import LoopbackCluster
+from harness.runner.readiness import Expected
 from tests.clients.test_real_clients import TOPIC_CONFIG
 
 PARTITIONS = 2

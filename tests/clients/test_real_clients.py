@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from harness.loopback import LoopbackCluster
-from harness.wholeness import Expected
+from harness.cluster.loopback import LoopbackCluster
+from harness.runner.readiness import Expected
 
 RECORDS = 10_000
 KILL_AFTER = 3_000

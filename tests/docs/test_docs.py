@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkers.suite import CHECKERS
-from harness import usage
+from harness.cli import usage
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.schedule import BY_NAME_ONLY, FAULTS

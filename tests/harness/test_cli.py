@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
+from harness.cli.main import main
 from images.broker.rules import NAMES
 
 
@@ -92,6 +92,6 @@ def test_a_mutant_ends_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_help_does_not_wait_for_the_checkers() -> None:
-    code = "import sys; from harness.cli import main; main(['rules']); print('pyarrow' in sys.modules)"
+    code = "import sys; from harness.cli.main import main; main(['rules']); print('pyarrow' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.endswith("False\n")

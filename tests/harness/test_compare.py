@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
+from harness.cli.main import main
+from harness.cli.usage import BAD_USAGE, VALID
 from harness.spec import SpecError
-from harness.suites.comparing import SHIPPED, load
-from harness.usage import BAD_USAGE, VALID
+from harness.suites.comparison import SHIPPED, load
 
 SMALL = """
 reference: safe

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.environments.decisions import Decisions
-from images.broker.trace import TraceEvent
+from harness.environments.machines.trace_deduplicator import Decisions
+from images.trace import TraceEvent
 
 
 def decided(offset: int, kind: str = "partition_changed", **detail: object) -> TraceEvent:

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
-from harness.outcome import Outcome, Progress
-from harness.replay import compare, replay
-from harness.run import run, run_in_simulation
+from harness.cli.usage import INTERRUPTED
+from harness.runner.outcome import Outcome, Progress
+from harness.runner.replay import compare, replay
+from harness.runner.run import run, run_in_simulation
 from harness.spec import Spec, parse
-from harness.usage import INTERRUPTED
 from results.errors import StoreError
-from results.rundir import RunDirectory
+from results.run.directory import RunDirectory
 
 SHORT = Spec(name="short", time_limit_s=8.0, seed=3, families=("partition", "kill", "pause"))
 
@@ -118,7 +118,7 @@ def test_a_replay_that_differs_says_where(finished: Outcome, tmp_path: Path) -> 
 
 def test_every_digest_is_the_same_whatever_the_hash_seed() -> None:
     code = (
-        "from harness.run import run_in_simulation; from harness.spec import Spec; "
+        "from harness.runner.run import run_in_simulation; from harness.spec import Spec; "
         "print(run_in_simulation(Spec(seed=11, time_limit_s=15.0)).digest)"
     )
     digests = {

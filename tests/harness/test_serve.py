@@ -14,10 +14,10 @@ from threading import Thread
 
 import pytest
 
-from harness.cli import main
-from harness.serve import HEADERS, Server
-from results.browsing.catalogue import Catalogue
-from results.browsing.site import Site
+from harness.cli.main import main
+from harness.cli.serve import HEADERS, Server
+from results.pages.browsing.catalogue import Catalogue
+from results.pages.browsing.site import Site
 from tests.results.conftest import make_run
 
 

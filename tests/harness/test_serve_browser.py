@@ -18,14 +18,14 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from checkers.verdict import Finding, Validity, Verdict
-from harness.serve import Server
-from results import tables
-from results.browsing.catalogue import Catalogue
-from results.browsing.lists import address
-from results.browsing.site import Site
+from harness.cli.serve import Server
 from results.comparison import Run, compare
-from results.layout import batch_path
-from results.rundir import RunDirectory
+from results.pages.browsing.catalogue import Catalogue
+from results.pages.browsing.lists import address
+from results.pages.browsing.site import Site
+from results.run.directory import RunDirectory
+from results.store import tables
+from results.store.layout import batch_path
 from tests.results.conftest import INVALID, VALID, make_run
 from tests.results.nights import make_night, plain, suite_name
 

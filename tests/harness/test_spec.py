@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.hosts import Host
+from harness.cluster.hosts import Host
 from harness.spec import Spec, SpecError, faults_of, load, loads, parse
-from nemesis.ground import Ground
+from nemesis.cluster_shape import Ground
 from nemesis.schedule import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
 

@@ -14,15 +14,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.cli import main
+from harness.cli.main import main
+from harness.cli.usage import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from harness.spec import SpecError
-from harness.suites.begun import Begun, CannotResume, begin, locked, resume
+from harness.suites.job import Ended
 from harness.suites.plan import SHIPPED, Suite, load
+from harness.suites.record import Begun, CannotResume, begin, locked, resume
 from harness.suites.report import exit_code, junit
-from harness.suites.running import Ended
-from harness.usage import BAD_USAGE, INTERRUPTED, INVALID, VALID
-from results import ended, tables
-from results.ended import suite_path
+from results.store import ended, tables
+from results.store.ended import suite_path
 
 ROOT = Path(__file__).parents[2]
 MIXED = """
@@ -60,7 +60,7 @@ def stored(store: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-ALONE = "import sys; sys.path.insert(0, {root!r}); from harness.cli import main; sys.exit(main(sys.argv[1:]))"
+ALONE = "import sys; sys.path.insert(0, {root!r}); from harness.cli.main import main; sys.exit(main(sys.argv[1:]))"
 """The command where nothing but its own process can import it."""
 
 

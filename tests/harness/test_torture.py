@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.torture import FULL, Result, Tally, torture
+from harness.suites.torture import FULL, Result, Tally, torture
 from nemesis.schedule import FAIR_FAMILIES
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.engine import connect
+from harness.environments.docker.engine import connect
 
 _BLOCK = 1 << 16
 

@@ -17,10 +17,10 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from harness.engine import connect, run_labels
-from harness.hosts import Host
-from harness.images.building import build
-from harness.leftovers import Fate, clean, in_docker
+from harness.cluster.hosts import Host
+from harness.environments.cleanup import Fate, clean, in_docker
+from harness.environments.docker.engine import connect, run_labels
+from harness.node_images.building import build
 
 _READY_LIMIT_S = 20.0
 _BOOT = """

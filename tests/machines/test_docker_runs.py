@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.engine import RUN_LABEL, connect
-from harness.images.building import build
-from harness.usage import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
+from harness.cli.usage import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
+from harness.environments.docker.engine import RUN_LABEL, connect
+from harness.node_images.building import build
 from tests.machines.between import between
 
 pytestmark = pytest.mark.docker

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.cli import main
+from harness.cli.main import main
+from harness.cli.usage import BAD_USAGE, NOT_CARRIED_OUT, VALID
 from harness.doctor.examination import GIB, Finding, Part, Patient, examine, is_well, show
 from harness.doctor.probes import Engine, Kernel, ThisMachine, parse_options
-from harness.engine import EngineUnreachable
 from harness.environments.base import EnvironmentUnavailable
+from harness.environments.docker.engine import EngineUnreachable
 from harness.spec import Spec, loads
-from harness.usage import BAD_USAGE, NOT_CARRIED_OUT, VALID
 
 FULL = dict.fromkeys(("NF_TABLES", "NF_TABLES_INET", "NFT_NUMGEN", "NET_SCH_NETEM", "FUSE_FS"), "y")
 ENGINE = Engine("28.0", "6.1.0", "overlay2", "2", "/var/lib/docker")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.known_hosts import Judgement, KnownHosts, fingerprint
+from harness.environments.ssh.known_hosts import Judgement, KnownHosts, fingerprint
 
 KEY, OTHER_KEY = b"\0\0\0\x0bssh-ed25519 one", b"\0\0\0\x0bssh-ed25519 two"
 

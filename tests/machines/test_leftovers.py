@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from harness.cli import main
-from harness.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
-from harness.images.building import build
-from harness.leftovers import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
-from harness.owner import still_runs, this_process
-from harness.usage import NOT_CARRIED_OUT, VALID
+from harness.cli.main import main
+from harness.cli.usage import NOT_CARRIED_OUT, VALID
+from harness.environments.cleanup import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
+from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
+from harness.environments.process_identity import still_runs, this_process
+from harness.node_images.building import build
 
 
 def ended_process() -> str:
     """The owner that a process was which has ended."""
     ended = subprocess.run(
-        [sys.executable, "-c", "from harness.owner import this_process; print(this_process())"],
+        [sys.executable, "-c", "from harness.environments.process_identity import this_process; print(this_process())"],
         capture_output=True,
         text=True,
         check=True,

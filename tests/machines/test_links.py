@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from harness.environments.links import Ledger, Links, both_ends, receivers
-from harness.environments.traces import merged
-from images.broker.trace import TraceEvent
+from harness.environments.machines.links import Ledger, Links, both_ends, receivers
+from harness.environments.machines.traces import merged
+from images.trace import TraceEvent
 from nemesis.ports import Link, LinkQuality
 
 ADDRESSES = {"b1": "192.0.2.1", "b2": "192.0.2.2", "c1": "192.0.2.9"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.engine import connect, run_labels
-from harness.images.building import build
+from harness.environments.docker.engine import connect, run_labels
+from harness.node_images.building import build
 
 pytestmark = pytest.mark.docker
 

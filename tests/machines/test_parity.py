@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
-from harness.engine import connect
-from harness.images.building import build
-from harness.usage import INVALID, VALID
+from harness.cli.usage import INVALID, VALID
+from harness.environments.docker.engine import connect
+from harness.node_images.building import build
 
 pytestmark = pytest.mark.docker
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.machines import CommandFailed, MachineError
-from harness.environments.ssh_connection import SESSIONS, SshConnection
-from harness.environments.ssh_install import ROOT, Claim, claim_on, install, uninstall
-from harness.environments.ssh_machine import SshMachine
-from harness.hosts import Host
+from harness.cluster.hosts import Host
+from harness.environments.machines.machine import CommandFailed, MachineError
+from harness.environments.ssh.connection import SESSIONS, SshConnection
+from harness.environments.ssh.install import ROOT, Claim, claim_on, install, uninstall
+from harness.environments.ssh.machine import SshMachine
 from tests.machines.sshd import KeyPair, Lab, lab
 
 pytestmark = pytest.mark.docker

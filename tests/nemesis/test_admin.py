@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from nemesis.admin import (
+from nemesis.faults.admin import (
     CancelReassignment,
     ControlledRestart,
     DeleteRecords,
@@ -17,11 +17,11 @@ from nemesis.admin import (
     Reassign,
     RollingRestart,
 )
-from nemesis.fault import Fault
+from nemesis.faults.fault import Fault
+from nemesis.faults.process import Pause
+from nemesis.handle import Grips, Site
 from nemesis.nemesis import Nemesis
-from nemesis.process import Pause
 from nemesis.schedule import Planned, Schedule
-from nemesis.site import Grips, Site
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 

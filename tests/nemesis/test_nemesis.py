@@ -8,16 +8,16 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
-from nemesis.choreography import UncleanReturn, ZombieFollower
-from nemesis.clock import Clock
-from nemesis.disk import PowerLoss
-from nemesis.fault import Fault
-from nemesis.ground import Ground
+from nemesis.cluster_shape import Ground
+from nemesis.faults.clock import Clock
+from nemesis.faults.disk import PowerLoss
+from nemesis.faults.fault import Fault
+from nemesis.faults.network_partition import Partition, Shape
+from nemesis.faults.packets import Packets
+from nemesis.faults.process import Kill, Pause
+from nemesis.faults.scripted.leader import UncleanReturn, ZombieFollower
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.packets import Packets
-from nemesis.partition import Partition, Shape
 from nemesis.ports import Keep, Link
-from nemesis.process import Kill, Pause
 from nemesis.schedule import Planned, Schedule
 from nemesis.strategies import schedules
 from nemesis.targets import TargetError, check_target

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemesis.partition import Shape, links
+from nemesis.faults.network_partition import Shape, links
 from nemesis.ports import Link
 
 BROKERS = ("b1", "b2", "b3")

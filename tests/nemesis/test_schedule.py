@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
-from nemesis.choreography import UncleanReturn
-from nemesis.disk import PowerLoss
+from nemesis.cluster_shape import Ground
+from nemesis.faults.disk import PowerLoss
+from nemesis.faults.network_partition import Flavour, Partition, Shape
+from nemesis.faults.scripted.leader import UncleanReturn
 from nemesis.fields import FieldError
-from nemesis.ground import Ground
-from nemesis.partition import Flavour, Partition, Shape
 from nemesis.ports import Keep
 from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
 from nemesis.strategies import schedules

@@ -10,10 +10,10 @@ import pytest
 
 from checkers.evidence import CheckSettings
 from checkers.verdict import Finding, Validity, Verdict
-from images.broker import batch
-from images.broker.trace import TraceEvent
-from results import tables
-from results.rundir import RunDirectory
+from images.trace import TraceEvent
+from images.wire import batch
+from results.run.directory import RunDirectory
+from results.store import tables
 from workloads.history import Recorder
 
 SECOND = 1_000_000_000

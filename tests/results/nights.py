@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from results import tables
-from results.layout import MEASURED, SCHEMAS
+from results.store import tables
+from results.store.layout import MEASURED, SCHEMAS
 
 CELLS = ("append", "groups")
 Figures = Callable[[np.random.Generator, str, int], Mapping[str, float]]

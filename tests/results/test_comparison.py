@@ -9,7 +9,7 @@ import plotly.graph_objects
 import pytest
 
 from results.comparison import Run, compare
-from results.comparison_page import render
+from results.pages.comparison import render
 from tests.results.test_suites import Page
 
 SEEDS = range(8)

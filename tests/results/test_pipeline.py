@@ -13,18 +13,18 @@ import pytest
 
 from checkers.verdict import Validity, Verdict, worst
 from harness.bench.pipeline import generated, must_be_right
-from harness.cli import main
-from harness.judging import judge
-from harness.run import run
+from harness.cli.main import main
+from harness.runner.judging import judge
+from harness.runner.run import run
 from harness.spec import parse
-from results import tables
-from results.encoding import verdicts_from_json
 from results.errors import StoreError
-from results.layout import EVIDENCE, MEASURED, batch_path
 from results.metrics import measure
-from results.pipeline import Checked, check
-from results.rundir import RunDirectory
-from results.spark import session
+from results.run.directory import RunDirectory
+from results.run.encoding import verdicts_from_json
+from results.store import tables
+from results.store.layout import EVIDENCE, MEASURED, batch_path
+from results.store.pipeline import Checked, check
+from results.store.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

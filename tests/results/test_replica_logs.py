@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from checkers.tables import REPLICA_ENDS, REPLICAS
-from results.browsing.replica_logs import ROWS_MAX, Aligned, align, sections
+from results.pages.browsing.replica_logs import ROWS_MAX, Aligned, align, sections
 
 Log = Sequence[tuple[int, int, int | None]]
 """Of each record: offset, leader epoch, value."""

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from checkers.tables import TRACE
-from images.broker import batch
-from results.lines import fill
-from results.replicas import read_checkpoint, read_nodes
+from images.wire import batch
+from results.run.lines import fill
+from results.run.replicas import read_checkpoint, read_nodes
 
 
 def _replica(nodes: Path, node: str, name: str, segments: dict[int, bytes]) -> Path:

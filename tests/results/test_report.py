@@ -13,11 +13,11 @@ import plotly.graph_objects
 import pytest
 
 from checkers.verdict import Finding, Validity, Verdict
-from images.broker.trace import TraceEvent
+from images.trace import TraceEvent
 from results.figures import operations, partitions
 from results.figures.canvas import POINTS_MAX, extremes, to_json
-from results.report import PARTITIONS_MAX, write_report
-from results.rundir import RunDirectory
+from results.pages.report import PARTITIONS_MAX, write_report
+from results.run.directory import RunDirectory
 from workloads.history import Recorder
 
 Verdicts = Callable[[bool], Sequence[Verdict]]

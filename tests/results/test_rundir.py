@@ -16,10 +16,10 @@ import pytest
 from checkers.evidence import CheckSettings
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from checkers.verdict import Finding, Validity, Verdict
-from images.broker import batch
-from images.broker.trace import TraceEvent
+from images.trace import TraceEvent
+from images.wire import batch
 from results.errors import StoreError
-from results.rundir import RunDirectory
+from results.run.directory import RunDirectory
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import Recorder
 
@@ -41,8 +41,8 @@ def test_a_killed_writer_leaves_all_but_the_line_being_written(tmp_path: Path) -
         """
         import os, signal, sys
         from pathlib import Path
-        from images.broker.trace import TraceEvent
-        from results.rundir import RunDirectory
+        from images.trace import TraceEvent
+        from results.run.directory import RunDirectory
         run = RunDirectory.create(Path(sys.argv[1]), "append", 7)
         for second in range(10):
             run.append_trace(second * 1_000_000_000, "b1", TraceEvent("resigned", topic="t", partition=0))

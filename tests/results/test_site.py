@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Finding, Validity, Verdict
-from results import tables
-from results.browsing.catalogue import Catalogue
-from results.browsing.lists import address
-from results.browsing.logs import LINES, excerpt
-from results.browsing.site import Answer, Site
 from results.comparison import Run, compare
-from results.rundir import RunDirectory
+from results.pages.browsing.catalogue import Catalogue
+from results.pages.browsing.lists import address
+from results.pages.browsing.logs import LINES, excerpt
+from results.pages.browsing.site import Answer, Site
+from results.run.directory import RunDirectory
+from results.store import tables
 from tests.results.conftest import INVALID, VALID, make_run
 from tests.results.nights import make_night
 

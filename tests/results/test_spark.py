@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from results import spark
-from results.spark import SparkUnavailable, find_java, java_version
+from results.store import spark
+from results.store.spark import SparkUnavailable, find_java, java_version
 
 
 def fake_java(directory: Path, version: str) -> Path:

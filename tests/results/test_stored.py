@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkers.verdict import Validity, Verdict
-from harness.cli import main
-from results import stored, tables
+from harness.cli.main import main
 from results.errors import StoreError
-from results.layout import SCHEMAS, batch_path, tables_path
-from results.report import write_report
-from results.rundir import RunDirectory
+from results.pages.report import write_report
+from results.run.directory import RunDirectory
+from results.store import stored, tables
+from results.store.layout import SCHEMAS, batch_path, tables_path
 from tests.results.nights import make_night
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 
-from harness.cli import main
-from results import suite_page, tables
-from results.layout import batch_path
-from results.rundir import RunDirectory
+from harness.cli.main import main
+from results.pages import suite as suite_page
+from results.run.directory import RunDirectory
+from results.store import tables
+from results.store.layout import batch_path
 from results.suites import MEASURES, SuiteResult, read_suite, series
 from tests.results.conftest import INVALID, make_run
 from tests.results.nights import make_night, plain

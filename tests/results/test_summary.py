@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from results.layout import MEASURED
-from results.spark import session
-from results.summary import Summary, summarise
+from results.store.layout import MEASURED
+from results.store.spark import session
+from results.store.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

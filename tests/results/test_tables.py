@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.cli import main
-from results import tables
+from harness.cli.main import main
 from results.errors import StoreError
-from results.layout import SCHEMAS, batch_path
-from results.rundir import RunDirectory
+from results.run.directory import RunDirectory
+from results.store import tables
+from results.store.layout import SCHEMAS, batch_path
 
 
 def test_a_run_comes_back_from_the_store_as_it_went_in(store: Path, ended: RunDirectory) -> None:

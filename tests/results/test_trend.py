@@ -12,9 +12,9 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 
-from harness.cli import main
-from results import trend_page
-from results.layout import batch_path
+from harness.cli.main import main
+from results.pages import trend as trend_page
+from results.store.layout import batch_path
 from results.trend import read_trend, trend
 from tests.results.nights import Figures, make_night, plain, suite_name
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
-from harness.systems import SYSTEMS, configured
-from images.broker.trace import TraceEvent
+from images.trace import TraceEvent
 from nemesis.ports import DONE, UNANSWERED, Answer, Keep, Link, both_ways
 from workloads.clients.native import Admin, Client
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
-from harness.systems import SYSTEMS, configured
-from images.broker.group_records import TOPIC as OFFSETS_TOPIC
-from images.broker.trace import TraceEvent
+from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
+from images.trace import TraceEvent
 from nemesis.ports import Keep
 from workloads.clients.native import Admin, AdminError, Client, Consumer, Producer
 

@@ -10,11 +10,11 @@ import asyncio
 
 import pytest
 
+from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
-from harness.systems import SYSTEMS, configured
-from harness.wholeness import Expected, Watch
-from images.broker.trace import TraceEvent
+from harness.runner.readiness import Expected, Watch
+from images.trace import TraceEvent
 from nemesis.ports import DONE, Link, both_ways
 from workloads.clients.native import Admin, Client, Producer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checkers.verdict import Validity
-from harness.run import run_in_simulation
+from harness.runner.run import run_in_simulation
 from harness.spec import parse
 
 

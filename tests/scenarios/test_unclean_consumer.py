@@ -15,10 +15,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 
+from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
-from harness.systems import SYSTEMS, configured
-from images.broker.wire import ConnectionLost
+from images.wire.connection import ConnectionLost
 from nemesis.ports import Link
 from workloads.clients.membership import GroupSettings, Member
 from workloads.clients.native import (

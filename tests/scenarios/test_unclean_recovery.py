@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from checkers.verdict import Validity, Verdict
-from harness.outcome import Outcome
-from harness.run import run_in_simulation
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
 from harness.spec import parse
 
 Script = Sequence[dict[str, Any]]

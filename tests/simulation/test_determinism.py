@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from harness.simulation.files import SimFiles
+from harness.simulation.storage.files import SimFiles
 from harness.simulation.world import World
 from nemesis.ports import Keep, LinkQuality
 from tests.simulation.echo import Caller, serve

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from harness.simulation.disk import SimDisk
-from harness.simulation.files import SimFiles
-from images.broker.files import RealFiles
+from harness.simulation.storage.disk import SimDisk
+from harness.simulation.storage.files import SimFiles
+from images.broker.runtime.files import RealFiles
 from nemesis.ports import Keep
 
 DIRECTORIES = ("", "a", "b", "a/c")

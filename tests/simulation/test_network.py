@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from harness.simulation.network import Latency
+from harness.simulation.network.network import Latency
 from harness.simulation.world import HARNESS, World
 from nemesis.ports import Keep, LinkQuality
 from tests.simulation.echo import PORT, Caller, serve

@@ -22,9 +22,9 @@ import harness.environments.sim as sim
 from harness.environments.base import Deployment, Layout, Listener
 from harness.environments.sim import Simulation
 from images.broker.config import NodeConfig
-from images.broker.doors import Doors
+from images.broker.ports import Doors
 from images.broker.system import SYSTEM
-from images.broker.trace import TraceEvent
+from images.trace import TraceEvent
 from nemesis.ports import ClockChange, Keep, Link, LinkQuality
 from tests.simulation.echo import Caller, serve
 

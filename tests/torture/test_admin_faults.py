@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checkers.verdict import Validity
-from harness.run import run_in_simulation
+from harness.runner.run import run_in_simulation
 from harness.spec import parse
 
 

@@ -2,7 +2,7 @@
 
 The seeds are those that `make torture` found. A change to the broker, the clients or the faults moves everything that
 happens in a run, so a mutant may then come out at a neighbouring seed: a few are tried, beginning with the one found.
-Mutants that need a story (nemesis/choreography.py and its like) are told that story alone.
+Mutants that need a story (nemesis/faults/scripted/leader.py and its like) are told that story alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 
 from checkers.verdict import Validity
 from harness.bench.bugs import FLAWS, Flaw
-from harness.outcome import Outcome
-from harness.run import run_in_simulation
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
 from harness.spec import parse
-from harness.torture import MUTANTS, SETTINGS, WORKLOADS
+from harness.suites.torture import MUTANTS, SETTINGS, WORKLOADS
 
 TRIED = 12
 
@@ -65,7 +65,7 @@ GUARDED_BY = {
 Once every member of the ISR has fetched in the leader's epoch, the high watermark cannot be stale any more: who waits
 for that need not look at the leader epoch start offset. And whether a broker leaves the ISR when the controller notices
 that it is gone, or when it comes back: either of them keeps an emptied replica out, but for the instant between a
-session's end and its being noticed (tests/broker/test_controller_scope.py)."""
+session's end and its being noticed (tests/broker/controller/test_controller_scope.py)."""
 
 FEW_APPENDS = {"removed-and-back": {"rate": 3}}
 """What a story needs besides: with few appends the log often stands still between two of its steps."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from checkers.verdict import Validity
-from harness.outcome import Outcome
-from harness.run import run_in_simulation
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
 from harness.spec import parse
 
 BY_TIME = {"retention.ms": "20000", "segment.ms": "3000", "segment.bytes": "2048"}

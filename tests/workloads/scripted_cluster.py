@@ -24,9 +24,9 @@ from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataRes
 from kio.schema.offset_for_leader_epoch.v4.response import EpochEndOffset, OffsetForLeaderTopicResult
 from kio.schema.produce.v11.response import LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse
 
-from images.broker import batch as batches
-from images.broker.server import Request, Server
-from images.broker.wire import Api, response_class
+from images.broker.runtime.server import Request, Server
+from images.wire import batch as batches
+from images.wire.connection import Api, response_class
 
 TOPIC = "t"
 NO_TIME = timedelta(0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from images.broker.batch import build
+from images.wire.batch import build
 from tests.workloads.scripted_cluster import (
     APPEND,
     DROP_AFTER,

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from images.broker.batch import build
+from images.wire.batch import build
 from tests.workloads.scripted_cluster import TOPIC, ScriptedCluster
 from tests.workloads.virtual_time import run
 from workloads.clients.native import Client, Consumer, Fetched, OffsetAnswer, Patience

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkers.verdict import Validity
-from harness.outcome import Outcome
-from harness.run import run_in_simulation
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from workloads.clients.assignments import (
     UnreadableAssignment,

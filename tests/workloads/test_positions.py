@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images.broker.epochs import EpochCache
+from images.broker.log.leader_epochs import EpochCache
 from workloads.clients.positions import (
     OffsetAndEpoch,
     Position,

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from images.broker.batch import parse
+from images.wire.batch import parse
 from tests.workloads.scripted_cluster import (
     APPEND,
     APPEND_IN_SILENCE,

@@ -19,7 +19,7 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopic
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
 
-from images.broker.wire import ConnectionLost
+from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Backoff, Client, error_name
 from workloads.clients.view import Leader
 

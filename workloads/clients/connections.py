@@ -19,7 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
-from images.broker.wire import CallTimeout, Connection, ConnectionLost
+from images.wire.connection import CallTimeout, Connection, ConnectionLost
 from workloads.clients.view import View
 
 

@@ -36,8 +36,8 @@ from typing import Any, Final, Literal, NamedTuple
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic
 
-from images.broker import batch as batches
-from images.broker.wire import ConnectionLost
+from images.wire import batch as batches
+from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Backoff, Client, error_name, loss_name
 from workloads.clients.fetched import (
     Fetched,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from images.broker import batch as batches
+from images.wire import batch as batches
 from workloads.clients.positions import OffsetAndEpoch, Truncation
 
 TopicPartition = tuple[str, int]

@@ -29,8 +29,8 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11.request import PartitionProduceData, ProduceRequest, TopicProduceData
 
-from images.broker.batch import SEQUENCE_MODULUS, build
-from images.broker.wire import Connection, ConnectionLost
+from images.wire.batch import SEQUENCE_MODULUS, build
+from images.wire.connection import Connection, ConnectionLost
 from workloads.clients.connections import Backoff, Client, error_name, loss_name
 from workloads.clients.delivery import NEVER_APPENDED, Batch
 from workloads.clients.view import Leader

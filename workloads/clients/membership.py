@@ -28,7 +28,7 @@ from kio.schema.offset_commit.v9.request import (
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 
-from images.broker.wire import ConnectionLost
+from images.wire.connection import ConnectionLost
 from workloads.clients.assignments import (
     RANGE,
     by_range,

@@ -16,7 +16,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderTopic,
 )
 
-from images.broker.wire import ConnectionLost
+from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Client, error_name, loss_name
 from workloads.clients.positions import Position, Truncation, first_question, judge
 from workloads.clients.view import UNKNOWN_EPOCH, Leader

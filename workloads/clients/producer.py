@@ -17,7 +17,7 @@ from datetime import timedelta
 
 from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 
-from images.broker.wire import ConnectionLost
+from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Client, error_name
 from workloads.clients.delivery import Batch, Delivery
 from workloads.clients.lane import Lane, Sending

@@ -1,0 +1,1 @@
+"""The promises of the replication protocol, checked against the protocol trace."""

@@ -1,0 +1,93 @@
+"""What the controllers decide: who is registered, leads, and is in the ISR and the ELR. See `checkers.protocol`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.state import UNKNOWN, Breach, Cluster, Event, Followed, Handler, names
+
+
+def registered(cluster: Cluster, event: Event) -> None:
+    """A broker is there again; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR anew."""
+    cluster.between_lives.discard(f"b{event.broker}")
+    clean = event.details().get("clean", True)
+    for partition in cluster.partitions.values():
+        partition.unsettled = True
+        if not clean:
+            partition.excluded.add(event.broker)
+
+
+def _partition_changed(partition: Followed, event: Event, settings: CheckSettings) -> None:
+    detail = event.details()
+    isr, elr = frozenset(event.members), frozenset(_integers(detail, "elr"))
+    replicas = _integers(detail, "replicas")
+    minimum = detail.get("min_isr", settings.min_insync_replicas)
+    partition.min_isr = min(minimum, len(replicas) or minimum) if isinstance(minimum, int) else 1
+    if partition.min_isr not in tuple(partition.min_isr_at.values())[-1:]:
+        partition.min_isr_at[event.partition_epoch] = partition.min_isr
+    before = partition.isr
+    # What a balanced recovery may do: elect one of the last known ELR when nobody is left in ISR and ELR.
+    recovered = (
+        settings.unclean_recovery == "balanced"
+        and detail.get("reason") == "unclean_recovery"
+        and not before
+        and not partition.elr
+        and event.leader in partition.last_known_elr
+    )
+    if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
+        partition.elections += 1
+        partition.leads(event, f"b{event.leader}")
+        # A reassignment completes in the very change that a leader asked for: whom it proposed, it also waits for.
+        proposed = isr if detail.get("reason") == "alter_partition" else frozenset[int]()
+        if (
+            before is not None
+            and event.leader not in before | partition.elr | proposed
+            and not settings.unclean_election
+            and not recovered
+        ):
+            held = f"the ISR was {names(before)} and the ELR {names(partition.elr)}"
+            elected = f"b{event.leader} was elected in leader epoch {event.leader_epoch} {event.at}"
+            partition.breach(event, "unclean-election", UNKNOWN, elected, held)
+    joined = isr - (before or frozenset())
+    if settings.unclean_election or recovered or before is None or detail.get("reason") == "alter_partition":
+        partition.excluded -= joined
+    partition.shrunk -= {f"b{member}" for member in joined}
+    partition.leader, partition.leader_epoch = event.leader, event.leader_epoch
+    partition.isr, partition.elr = isr, elr
+    partition.last_known_elr = frozenset(_integers(detail, "last_known_elr"))
+    partition.unsettled = True
+
+
+def _integers(detail: Mapping[str, object], name: str) -> list[int]:
+    values = detail.get(name)
+    return [int(value) for value in values] if isinstance(values, list) else []
+
+
+def settle(cluster: Cluster, now_ns: int) -> None:
+    """The instant is over: judge the candidates of every partition that something happened to."""
+    for partition in cluster.partitions.values():
+        if partition.unsettled:
+            partition.unsettled = False
+            _judge_candidates(partition, cluster.between_lives, now_ns)
+
+
+def _judge_candidates(partition: Followed, between_lives: set[str], now_ns: int) -> None:
+    for member in sorted((partition.isr or frozenset()) | partition.elr):
+        node = f"b{member}"
+        if node in between_lives:
+            continue
+        where = "ISR" if member in (partition.isr or frozenset()) else "ELR"
+        found = f"{node} is in the {where} at {now_ns / 1e9:.6f} s"
+        if member in partition.excluded:
+            reason = "it registered after an unclean shutdown and has not joined the ISR since"
+            partition.breaches.append(Breach("unclean-not-excluded", UNKNOWN, now_ns, UNKNOWN, (found, reason)))
+            partition.excluded.discard(member)
+        missing = partition.first_missing(node)
+        if missing is not None:
+            lines = (f"{found} with a log that ends at {len(partition.log(node))}", partition.lacks(missing))
+            since_ns = partition.committed_ns[missing]
+            partition.breaches.append(Breach("candidate-incomplete", missing, now_ns, since_ns, lines))
+
+
+HANDLERS: Mapping[str, Handler] = {"partition_changed": _partition_changed}

@@ -1,0 +1,168 @@
+"""The state of every partition as a protocol trace tells it, and how a broken promise is noted.
+
+The values that `checkers.protocol.following` moves on from event to event; what the promises are is in
+`checkers.protocol`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from checkers.deletions import Asked
+from checkers.evidence import CheckSettings
+
+UNKNOWN = -1
+"""The leader epoch of a record that the trace does not tell of. It is never held against anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the trace."""
+
+    time_ns: int
+    node: str
+    kind: str
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    broker: int
+    offset: int
+    log_end: int
+    high_watermark: int
+    members: list[int]
+    detail: str
+
+    @property
+    def at(self) -> str:
+        """When, for people."""
+        return f"at {self.time_ns / 1e9:.6f} s"
+
+    def details(self) -> dict[str, object]:
+        """The event's further facts."""
+        found: dict[str, object] = json.loads(self.detail) if self.detail else {}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One promise broken."""
+
+    kind: str
+    offset: int
+    time_ns: int
+    since_ns: int
+    """When what should have been kept was committed."""
+    lines: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Followed:
+    """One partition, as far as the trace has been followed."""
+
+    logs: dict[str, list[int]] = field(default_factory=dict)
+    """Leader epoch by offset, of each node's log."""
+    committed: list[int] = field(default_factory=list)
+    """Leader epoch by offset, of what was ever below a leader's high watermark."""
+    committed_ns: list[int] = field(default_factory=list)
+    committed_in: list[int] = field(default_factory=list)
+    """The leader epoch of the leader whose high watermark passed it."""
+    leaders: dict[int, str] = field(default_factory=dict)
+    """Who led in each leader epoch."""
+    leader: int = -1
+    leader_epoch: int = -1
+    isr: frozenset[int] | None = None
+    """As the controller last decided; None before it has."""
+    elr: frozenset[int] = frozenset()
+    last_known_elr: frozenset[int] = frozenset()
+    min_isr: int = 1
+    """As the controller last decided; a leader goes by what held at the partition epoch that it knows."""
+    min_isr_at: dict[int, int] = field(default_factory=dict)
+    """From which partition epoch on which minimum held, in the order of the epochs."""
+    starts: dict[str, int] = field(default_factory=dict)
+    """Leader epoch start offset of each node's latest leadership."""
+    high_watermarks: dict[str, int] = field(default_factory=dict)
+    """Of each node, in its latest leadership."""
+    log_starts: dict[str, int] = field(default_factory=dict)
+    """Where each node's log starts; at 0 unless it is in here."""
+    moved_start: int = 0
+    """The greatest log start that any node has decided on by itself, not after its leader."""
+    asked: Asked | None = None
+    """What administrators asked to have deleted; None where nobody may ask."""
+    excluded: set[int] = field(default_factory=set)
+    """Registered after an unclean shutdown, and in no ISR since."""
+    shrunk: set[str] = field(default_factory=set)
+    """Nodes whose log came back shorter than it was, and that have joined no ISR since."""
+    unsettled: bool = False
+    """Something happened in this instant that candidates are judged after."""
+    breaches: list[Breach] = field(default_factory=list)
+    events: int = 0
+    elections: int = 0
+    moves: int = 0
+    gaps: int = 0
+
+    def log(self, node: str) -> list[int]:
+        """The log of `node`."""
+        return self.logs.setdefault(node, [])
+
+    def first_missing(self, node: str) -> int | None:
+        """The least committed offset that the log of `node` should hold, being above its start, and does not."""
+        log, count, start = self.log(node), len(self.committed), self.log_starts.get(node, 0)
+        committed = self.committed[start:] if start else self.committed
+        if log[start:count] == committed:
+            return None
+        missing = differs(log[start:count], committed)
+        return None if missing is None else start + missing
+
+    def lacks(self, offset: int) -> str:
+        """In words, that somebody lacks what was committed at `offset`."""
+        return (
+            f"it lacks offset {offset} of leader epoch {self.committed[offset]}, "
+            f"committed at {self.committed_ns[offset] / 1e9:.6f} s"
+        )
+
+    def leads(self, event: Event, node: str) -> None:
+        """Whether by its own word or the controller's, `node` leads in the event's leader epoch."""
+        before = self.leaders.setdefault(event.leader_epoch, node)
+        if before != node:
+            self.breach(
+                event,
+                "two-leaders-one-epoch",
+                UNKNOWN,
+                f"{node} leads in leader epoch {event.leader_epoch} {event.at}",
+                f"{before} led in the same leader epoch before",
+            )
+
+    def breach(self, event: Event, kind: str, offset: int, *lines: str) -> None:
+        """Note that the event broke a promise, about the record at `offset` if that is one that was committed."""
+        since_ns = self.committed_ns[offset] if 0 <= offset < len(self.committed_ns) else UNKNOWN
+        self.breaches.append(Breach(kind, offset, event.time_ns, since_ns, lines))
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Every partition, and what concerns all of them."""
+
+    partitions: dict[tuple[str, int], Followed] = field(default_factory=dict)
+    between_lives: set[str] = field(default_factory=set)
+    """Nodes that started and have not registered since."""
+
+
+def differs(one: list[int], other: list[int]) -> int | None:
+    """The first place at which two logs differ, one that is too short included."""
+    for place, (ours, theirs) in enumerate(zip(one, other, strict=False)):
+        if ours != theirs and UNKNOWN not in (ours, theirs):
+            return place
+    return min(len(one), len(other)) if len(one) < len(other) else None
+
+
+def names(members: frozenset[int]) -> str:
+    """Brokers by their numbers, as nodes are called."""
+    return "{" + ", ".join(f"b{member}" for member in sorted(members)) + "}"
+
+
+Handler = Callable[[Followed, Event, CheckSettings], None]
+"""What moves the state of a partition on by an event of one kind."""

@@ -1,0 +1,107 @@
+"""`faultline doctor`, `clean` and `images`: what this machine and its hosts have, keep and are to carry."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli.usage import NOT_CARRIED_OUT, VALID, Commands, Usage, add_store, terminal
+
+if TYPE_CHECKING:
+    from harness.spec import Spec
+
+
+def add(commands: Commands) -> None:
+    """The commands about machines."""
+    _add_doctor(commands.add_parser("doctor", help="what this machine and its hosts have of what runs need"))
+    _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
+    _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what is to run, and on which hosts")
+    add_store(parser)
+    parser.set_defaults(command=_doctor)
+
+
+def _add_clean(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="whose hosts to clean, too")
+    parser.add_argument("--run", default="", metavar="NAME", help="only what this run left behind")
+    parser.add_argument("--all", action="store_true", help="also what belongs to runs that are still going")
+    parser.set_defaults(command=_clean)
+
+
+def _add_images(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    build = commands.add_parser("build", help="build the images that are missing or not of this source tree")
+    build.add_argument(
+        "--base",
+        choices=("debootstrap", "registry"),
+        help="where Debian comes from (the registry if the engine reaches one, else debootstrap)",
+    )
+    build.add_argument("--mirror", default="", metavar="ADDRESS", help="for debootstrap (that of this machine's apt)")
+    build.set_defaults(command=_images, prune=False)
+    prune = commands.add_parser("prune", help="remove the images of ours that are not of this source tree")
+    prune.set_defaults(command=_images, prune=True)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from harness.doctor.checkup import patient
+    from harness.doctor.examination import examine, is_well, show
+    from harness.doctor.probes import ThisMachine
+    from results.run.location import store_path
+
+    spec = None if options.spec is None else _load(options.spec, "doctor")
+    hosts = spec.hosts if spec is not None else {}
+    findings = examine(patient(ThisMachine(), store_path(options.store), hosts), spec)
+    show(terminal(), findings)
+    return VALID if is_well(findings) else NOT_CARRIED_OUT
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from harness.environments.cleanup import sweep
+
+    spec = None if options.spec is None else _load(options.spec, "clean")
+    hosts = spec.hosts if spec is not None else {}
+    all_gone = sweep(hosts, run=options.run, everything=options.all, tell=lambda line: print(line, flush=True))
+    return VALID if all_gone else NOT_CARRIED_OUT
+
+
+def _images(options: argparse.Namespace) -> int:
+    from harness.cluster.systems import SYSTEMS
+    from harness.environments.base import EnvironmentUnavailable
+    from harness.environments.docker.engine import connect
+    from harness.node_images.building import Origin, build, prune
+
+    console = terminal()
+
+    def tell(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    try:
+        client = connect(timeout_s=1800)
+        if options.prune:
+            prune(client, tuple(SYSTEMS), tell)
+            return VALID
+        build(
+            client,
+            tuple(SYSTEMS),
+            origin=Origin(options.base) if options.base else None,
+            mirror=options.mirror,
+            tell=tell,
+        )
+    except EnvironmentUnavailable as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    return VALID
+
+
+def _load(path: Path, command: str) -> Spec:
+    from harness.spec import SpecError, load
+
+    try:
+        return load(path)
+    except SpecError as error:
+        raise Usage(f"faultline {command}: {error}") from None

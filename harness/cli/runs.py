@@ -1,0 +1,194 @@
+"""`faultline run`, `check` and `replay`: one run made, judged again, and brought back."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.usage import (
+    EXIT_CODES,
+    INTERRUPTED,
+    INVALID,
+    NOT_CARRIED_OUT,
+    VALID,
+    Commands,
+    Usage,
+    add_store,
+    terminal,
+)
+
+if TYPE_CHECKING:
+    from harness.spec import Spec
+    from results.run.directory import RunDirectory
+
+
+def add(commands: Commands) -> None:
+    """The commands of one run."""
+    _add_run(commands.add_parser("run", help="deploy a cluster, break it, and judge what it did"))
+    _add_directory(commands.add_parser("check", help="judge a run again, also one that was cut short"), _check, "judge")
+    _add_directory(commands.add_parser("replay", help="run it again and compare the digests"), _replay, "bring back")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what to run; options go on top of it")
+    parser.add_argument("--environment", metavar="NAME", help="where the cluster lives: sim, docker, ssh (sim)")
+    parser.add_argument("--workload", metavar="NAME", help="what the clients do (append)")
+    parser.add_argument("--faults", metavar="LIST|all|none", help="fault families, separated by commas (all)")
+    parser.add_argument("--time-limit", metavar="60", help="how long clients and faults run: seconds, or 90s, 5m (60)")
+    parser.add_argument("--seed", type=int, metavar="N", help="what everything is drawn from (drawn)")
+    parser.add_argument("--brokers", type=int, metavar="N", help="(3)")
+    parser.add_argument("--partitions", type=int, metavar="N", help="(2)")
+    parser.add_argument("--rate", type=float, metavar="N", help="appends per second, in all (20)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a Kafka setting: min.insync.replicas=2"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="RULE", help="switch a safety rule off (see: faultline rules)"
+    )
+    parser.add_argument(
+        "--protocol",
+        metavar="NAME",
+        help="how followers truncate: high_watermark, kip101, kip279, kip320 (truncate_on_fetch)",
+    )
+    add_store(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
+    parser.set_defaults(command=_run)
+
+
+def _add_directory(parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int], verb: str) -> None:
+    parser.add_argument("directory", type=Path, metavar="RUN_DIR", help=f"the run to {verb}")
+    parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
+    parser.set_defaults(command=command)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from harness.cli.display import LiveProgress, summary
+    from harness.runner.run import run
+    from results.errors import StoreError
+    from results.run.directory import RunDirectory
+    from results.run.location import store_path
+
+    spec = _spec(options)
+    try:
+        directory = RunDirectory.create(store_path(options.store), spec.name, spec.seed)
+        if options.json:
+            outcome = run(spec, directory)
+            print(json.dumps(outcome.to_json()))
+            return outcome.exit_code
+        console, progress = terminal(), terminal(stderr=True)
+        try:
+            with LiveProgress(progress, spec) as watcher:
+                outcome = run(spec, directory, watcher=watcher)
+        except KeyboardInterrupt:
+            print(f"interrupted; judge it as far as it goes: faultline check {directory.path}", file=sys.stderr)
+            return INTERRUPTED
+    except StoreError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    if outcome.failure:
+        print(f"faultline: {outcome.failure}\nwhat there is of it: {directory.path}", file=sys.stderr)
+        return outcome.exit_code
+    summary(console, outcome.verdicts, outcome=outcome)
+    console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)
+    console.print(f"again:  {outcome.again}   (seed {spec.seed})", soft_wrap=True, highlight=False)
+    return outcome.exit_code
+
+
+def _spec(options: argparse.Namespace) -> Spec:
+    from harness.spec import SEEDS, SpecError, load, parse
+
+    settings = {}
+    for item in options.set:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise Usage(f"faultline run: --set: {item!r} is not KEY=VALUE, such as min.insync.replicas=2")
+        settings[name.strip()] = value.strip()
+    if options.protocol:
+        settings["faultline.protocol"] = options.protocol
+    limit: str | None = options.time_limit
+    time_limit = float(limit) if limit and limit.replace(".", "", 1).isdigit() else limit
+    overrides: dict[str, Any] = {
+        "environment": options.environment,
+        "workload": options.workload,
+        "faults": options.faults,
+        "time_limit": time_limit,
+        "seed": options.seed,
+        "brokers": options.brokers,
+        "partitions": options.partitions,
+        "rate": options.rate,
+        "settings": settings,
+        "without": tuple(rule for item in options.without for rule in item.split(",")) or None,
+    }
+    drawn_seed = secrets.randbelow(SEEDS)
+    try:
+        if options.spec is None:
+            return parse({}, drawn_seed=drawn_seed, **overrides)
+        return load(options.spec, drawn_seed=drawn_seed, **overrides)
+    except SpecError as error:
+        raise Usage(f"faultline run: {error}") from None
+
+
+def _check(options: argparse.Namespace) -> int:
+    from checkers.verdict import worst
+    from harness.cli.display import summary
+    from harness.runner.judging import judge_and_keep
+    from results.errors import StoreError
+    from results.pages.report import write_report
+    from results.run.encoding import verdicts_to_json
+
+    directory = _open(options.directory)
+    try:
+        evidence, gaps = directory.load(), directory.gaps()
+        verdicts = judge_and_keep(evidence, directory)
+        report = write_report(directory, evidence)
+    except StoreError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    if options.json:
+        print(json.dumps({"run": str(directory.path), "gaps": list(gaps), **verdicts_to_json(verdicts)}))
+    else:
+        console = terminal()
+        for gap in gaps:
+            console.print(f"note: {gap}", style="yellow", soft_wrap=True)
+        summary(console, verdicts)
+        console.print(f"report: {report}", soft_wrap=True, highlight=False)
+    return EXIT_CODES[worst(verdict.validity for verdict in verdicts)]
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from harness.cli.display import LiveProgress
+    from harness.runner.replay import replay
+    from harness.spec import SpecError, loads
+    from results.errors import StoreError
+
+    directory = _open(options.directory)
+    try:
+        if options.json:
+            comparison = replay(directory.path)
+            print(json.dumps({"identical": comparison.identical, "lines": list(comparison.lines)}))
+        else:
+            with LiveProgress(terminal(stderr=True), loads(directory.read_spec_text())) as watcher:
+                comparison = replay(directory.path, watcher)
+            for line in comparison.lines:
+                terminal().print(line, soft_wrap=True, highlight=False)
+    except (SpecError, StoreError) as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    if comparison.outcome.failure:
+        return NOT_CARRIED_OUT
+    return VALID if comparison.identical else INVALID
+
+
+def _open(path: Path) -> RunDirectory:
+    from results.errors import StoreError
+    from results.run.directory import RunDirectory
+
+    try:
+        return RunDirectory.open(path)
+    except StoreError as error:
+        raise Usage(f"faultline: {error}") from None

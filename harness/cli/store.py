@@ -1,0 +1,143 @@
+"""`faultline store`, `report`, `trend` and `serve`: the runs and suites that a store keeps, and looking at them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from harness.cli.usage import COMPARISONS, NOT_CARRIED_OUT, Commands, Usage, add_store, terminal
+
+
+def add(commands: Commands) -> None:
+    """The commands of a store."""
+    _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, show …"))
+    _add_report(commands.add_parser("report", help="a stored suite as one page: failures first, every number traced"))
+    _add_trend(
+        commands.add_parser("trend", help="a suite over many nights, with the nights since which it is different")
+    )
+    _add_serve(commands.add_parser("serve", help="browse runs, suites and comparisons with a browser, on this machine"))
+
+
+def _add_store_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    add = commands.add_parser("add", help="add ended runs to the tables")
+    add.add_argument("directories", nargs="+", type=Path, metavar="RUN_DIR", help="a run to add")
+    add.add_argument("--suite", default="added", metavar="NAME", help="the suite they belong to (added)")
+    ls = commands.add_parser("ls", help="list the runs in the tables")
+    show = commands.add_parser("show", help="what a suite or a run holds")
+    show.add_argument("name", metavar="SUITE|RUN", help="its exact name, or SUITE/RUN")
+    export = commands.add_parser("export", help="write a stored run as a run directory")
+    export.add_argument("name", metavar="RUN", help="its exact name, or SUITE/RUN")
+    export.add_argument("target", type=Path, metavar="DIR", help="where to; must not be there yet")
+    rm = commands.add_parser("rm", help="remove suites or runs from the tables; run directories stay")
+    rm.add_argument("names", nargs="+", metavar="SUITE|RUN", help="an exact name, or SUITE/RUN")
+    rm.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    check = commands.add_parser("check", help="judge every stored run again, on Spark")
+    check.add_argument("suite", nargs="?", default="", metavar="SUITE", help="only the runs of this one (all)")
+    check.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
+    verify = commands.add_parser("verify", help="read every file, and name those that are not as they should be")
+    named = {"add": add, "ls": ls, "show": show, "export": export, "rm": rm, "check": check, "verify": verify}
+    for name, command in named.items():
+        add_store(command)
+        command.set_defaults(command=_store, action=name)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", metavar="SUITE", help="its exact name, or nightly for the newest of that name")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/suites/SUITE/report.html)")
+    add_store(parser)
+    parser.set_defaults(command=_report)
+
+
+def _add_trend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", metavar="SUITE", help="the name that the nights share: nightly")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/trends/SUITE.html)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drawing behind the p-values (0)")
+    add_store(parser)
+    parser.set_defaults(command=_trend)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=_port, default=8321, metavar="N", help="on 127.0.0.1; 0 takes a free one (8321)")
+    parser.add_argument(
+        "--comparisons", type=Path, default=COMPARISONS, metavar="DIR", help=f"where comparisons are ({COMPARISONS})"
+    )
+    add_store(parser)
+    parser.set_defaults(command=_serve)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
+def _store(options: argparse.Namespace) -> int:
+    from harness.cli import storing
+    from results.errors import StoreError
+    from results.run.location import store_path
+    from results.store.spark import SparkUnavailable, session
+
+    store = store_path(options.store)
+    try:
+        if options.action == "check":
+            from harness.suites import rechecking
+
+            with session("faultline store check", master=options.master) as spark:
+                return rechecking.check(terminal(), spark, store.absolute(), options.suite)
+        if options.action == "add":
+            return storing.add(store, options.suite, options.directories)
+        if options.action == "show":
+            return storing.show(store, options.name)
+        if options.action == "export":
+            return storing.export(store, options.name, options.target)
+        if options.action == "rm":
+            return storing.rm(store, options.names, dry_run=options.dry_run)
+        return storing.ls(store) if options.action == "ls" else storing.verify(store)
+    except (StoreError, SparkUnavailable) as error:
+        print(error, file=sys.stderr)
+        return NOT_CARRIED_OUT
+
+
+def _report(options: argparse.Namespace) -> int:
+    from harness.cli.reporting import suite_report
+    from harness.cli.storing import name_faults
+    from results.errors import StoreError
+    from results.run.location import store_path
+
+    try:
+        path, faults = suite_report(store_path(options.store), options.suite, options.out)
+    except StoreError as error:
+        print(f"faultline report: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    print(f"report: {path}")
+    return name_faults(faults)
+
+
+def _trend(options: argparse.Namespace) -> int:
+    from harness.cli.reporting import shown_trend, trend_report
+    from harness.cli.storing import name_faults
+    from results.errors import StoreError
+    from results.run.location import store_path
+    from results.trend import read_trend
+
+    if options.seed < 0:
+        raise Usage(f"faultline trend: --seed: {options.seed} is below 0")
+    console, store = terminal(), store_path(options.store)
+    try:
+        trend = read_trend(store, options.suite, seed=options.seed)
+        for part in shown_trend(trend):
+            console.print(part, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"report: {trend_report(store, trend, options.out)}", soft_wrap=True, highlight=False)
+    except StoreError as error:
+        print(f"faultline trend: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    return name_faults(trend.faults)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from harness.cli.serve import serve
+    from results.run.location import store_path
+
+    return serve(store_path(options.store), options.comparisons, options.port)

@@ -1,0 +1,116 @@
+"""`faultline store`: add ended runs to the Parquet store, list, show, export and remove them, and verify its files.
+
+Exit codes: 0 · 3 when a file of the store had to be left out, each named on standard error, or when what was asked for
+is not there or cannot be done.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from checkers.verdict import Validity
+from harness.cli.usage import NOT_CARRIED_OUT, VALID
+from results.errors import StoreError
+from results.run.directory import RunDirectory
+from results.store import stored, tables
+
+
+def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
+    """Add each run directory. Raises StoreError at the first that cannot be added; those before it stay."""
+    for directory in directories:
+        run = RunDirectory.open(directory)
+        print(f"{run.name}: {'added' if tables.add_run(store, suite, run) else 'was there already'}")
+    return VALID
+
+
+def ls(store: Path) -> int:
+    """One line a run: suite, run, verdict. Raises StoreError."""
+    _there(store)
+    stored = tables.read(store, "runs")
+    for row in stored.table.select(["suite", "run", "validity"]).to_pylist():
+        print(f"{row['suite']}  {row['run']}  {row['validity'] or 'not checked'}")
+    return name_faults(stored.faults)
+
+
+def show(store: Path, name: str) -> int:
+    """What is stored of a suite, failures first, or of a run. Raises StoreError."""
+    found = stored.find(store, name)
+    if found.run:
+        _show_run(stored.read_run(store, found))
+        return VALID
+    runs = tables.read(store, "runs")
+    rows = [row for row in runs.table.to_pylist() if row["suite"] == found.suite]
+    print(f"suite {found.suite}: {len(rows)} runs, {stored.tally([row['validity'] for row in rows]) or 'none whole'}")
+    order = {"invalid": 0, "unknown": 1, None: 2, "valid": 3}
+    for row in sorted(rows, key=lambda row: (order.get(row["validity"], 2), row["run"])):
+        print(f"{row['validity'] or 'not checked':<11}  seed {row['seed']:<6}  {row['run']}")
+    return name_faults(fault for fault in runs.faults if fault.path.parent.name == f"suite={found.suite}")
+
+
+def _show_run(run: stored.StoredRun) -> None:
+    status, evidence = run.status, run.evidence
+    print(f"run      {run.name}\nsuite    {run.suite}\nverdict  {run.row['validity'] or 'not checked'}")
+    print(f"spec     {status.name}, seed {status.seed}\nstarted  {status.started}, faultline {status.version}")
+    if status.state != "finished":
+        print(f"state    {status.state}")
+    if run.row["digest"]:
+        print(f"digest   {run.row['digest']}")
+    for name in ("history", "trace", "replicas", "faults"):
+        print(f"{name:<8} {getattr(evidence, name).num_rows} rows")
+    for verdict in run.verdicts:
+        print(f"{verdict.validity:<8} {verdict.checker}")
+        for finding in verdict.findings if verdict.validity is not Validity.VALID else ():
+            print("\n".join(f"    {line}" for line in (finding.kind, *finding.lines)))
+
+
+def export(store: Path, name: str, target: Path) -> int:
+    """Write a stored run as a run directory. Raises StoreError."""
+    found = stored.find(store, name)
+    if not found.run:
+        raise StoreError(f"{name!r} is a suite; export one of its runs: {found.suite}/RUN")
+    print(stored.export(store, found, target).path)
+    return VALID
+
+
+def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
+    """Remove what is named. Every name is looked up before anything is removed. Raises StoreError."""
+    everything = [stored.find(store, name) for name in dict.fromkeys(names)]
+    for found in everything:
+        stored.refuse_to_split(found)
+    for found in everything:
+        runs = sum(len(batch.runs) for batch in found.batches)
+        what = f"run {found.name}" if found.run else f"suite {found.suite} with {runs} {'run' if runs == 1 else 'runs'}"
+        if dry_run:
+            print(f"would remove {what}")
+            continue
+        files = sum(1 for _ in stored.remove(store, found))
+        print(f"removed {what}: {files} files")
+        home = store / "suites" / found.suite
+        if not found.run and home.is_dir():
+            print(f"its plan, its summary and the run directories that it kept stay in {home}")
+    return VALID
+
+
+def verify(store: Path) -> int:
+    """Read every file. Raises StoreError."""
+    _there(store)
+    good, faults = tables.verify(store)
+    print(f"{good} files are as they should be, {len(faults)} are not")
+    return name_faults(faults)
+
+
+def _there(store: Path) -> None:
+    """A name mistyped is not an empty store."""
+    if not store.is_dir():
+        raise StoreError(f"{store}: there is no such directory; `faultline store add` and `faultline suite` make one")
+
+
+def name_faults(faults: Iterable[tables.Fault]) -> int:
+    """On standard error, each once. The exit code."""
+    code = VALID
+    for fault in dict.fromkeys(faults):
+        print(f"{fault.path}: {fault.reason}", file=sys.stderr)
+        code = NOT_CARRIED_OUT
+    return code

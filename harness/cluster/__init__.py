@@ -1,0 +1,1 @@
+"""The cluster of a run: systems, hosts, administration, leadership, a loopback cluster."""

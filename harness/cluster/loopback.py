@@ -1,0 +1,134 @@
+"""A cluster of real processes on this machine's loopback interface, for benchmarks and for tests with real clients.
+
+Not an environment: nothing here can be broken but by a signal, and there is no run directory. Each node is
+`python -m images.broker CONFIG` with its data in a directory of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from harness.cluster.systems import configured
+from harness.environments.base import Layout, Node, named_layout
+from harness.runner.readiness import Expected, Watch
+from images.broker.system import SYSTEM
+
+_READY_LIMIT_S = 60.0
+_STOP_LIMIT_S = 30.0
+
+
+class LoopbackError(RuntimeError):
+    """The cluster could not be started; the message names the node and where its log is."""
+
+
+class LoopbackCluster:
+    """Controllers and brokers. Use it in a `with` block: leaving it ends every process it started."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        controllers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        rules_off: Sequence[str] = (),
+    ) -> None:
+        self.directory = directory
+        self.layout = configured(SYSTEM, _on_loopback(named_layout(brokers, controllers)), settings or {}, rules_off)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        """`bootstrap.servers` for a client."""
+        return ",".join(f"{node.host}:{node.port}" for node in self.layout.brokers)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of all nodes started."""
+        return [process.pid for process in self._processes.values()]
+
+    def __enter__(self) -> Self:
+        try:
+            for node in self.layout.nodes:
+                self.start(node.name)
+            self.wait_until_whole()
+        except BaseException:
+            self._end_all()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end_all()
+
+    def start(self, name: str) -> None:
+        """Start the process of a node that is down."""
+        home = self.directory / name
+        home.mkdir(parents=True, exist_ok=True)
+        config = home / "node.properties"
+        config.write_text(f"{self.layout.properties[name]}log.dirs={home / 'data'}\n")
+        with (home / "node.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "images.broker", str(config)], stderr=log, stdout=log, stdin=subprocess.DEVNULL
+            )
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def stop(self, name: str) -> int:
+        """SIGTERM, then wait; the exit status."""
+        self._processes[name].send_signal(signal.SIGTERM)
+        return self._processes[name].wait(_STOP_LIMIT_S)
+
+    def log_of(self, name: str) -> str:
+        """What the node wrote to its log so far."""
+        return (self.directory / name / "node.log").read_text()
+
+    def wait_until_whole(self, expected: Expected | None = None) -> None:
+        """Wait until every broker sees all brokers, and `expected`'s partitions led and fully in sync."""
+
+        async def wait() -> list[str]:
+            watch = Watch({node.name: (node.host, node.port) for node in self.layout.brokers}, expected or Expected())
+            try:
+                return await watch.until_whole(asyncio.get_running_loop().time() + _READY_LIMIT_S)
+            finally:
+                watch.close()
+
+        missing = asyncio.run(wait())
+        for name, process in self._processes.items():
+            if missing and process.poll() not in (None, -signal.SIGKILL):
+                raise LoopbackError(
+                    f"{name} ended with status {process.returncode}; see {self.directory / name}/node.log"
+                )
+        if missing:
+            raise LoopbackError(f"not ready after {_READY_LIMIT_S:.0f} s: {'; '.join(missing)} ({self.directory})")
+
+    def _end_all(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+
+
+def _on_loopback(layout: Layout) -> Layout:
+    """`layout` with every node on 127.0.0.1, each on a port that is free now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in layout.nodes]
+    try:
+        nodes: list[Node] = [
+            replace(node, host="127.0.0.1", port=listener.getsockname()[1])
+            for node, listener in zip(layout.nodes, held, strict=True)
+        ]
+    finally:
+        for listener in held:
+            listener.close()
+    return Layout(tuple(nodes))

@@ -1,0 +1,180 @@
+"""`faultline clean`: what runs left behind, found by their labels and removed.
+
+A run removes what it made, also when it is interrupted; what remains after it was killed, or its machine went down, is
+found here: containers and networks that carry the label `faultline.run`, and on the hosts of a spec what was installed
+there. Whatever belongs to a run that is still going on this machine is spared unless everything is asked for. Nothing
+without our mark is ever touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from harness.cluster.hosts import Host
+from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, EngineUnreachable, connect
+from harness.environments.process_identity import still_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One thing with our mark on it."""
+
+    kind: str
+    """container, network, host."""
+    name: str
+    run: str
+    """The run it was made for."""
+    owner: str
+    """The process that made it, as `harness.environments.process_identity` writes it; empty when unknown."""
+    remove: Callable[[], None]
+    """Removes it; does nothing when it has gone meanwhile. Raises LeftoverError."""
+
+
+class LeftoverError(Exception):
+    """Something could not be removed; the message is one line."""
+
+
+class Fate(StrEnum):
+    """What became of a leftover."""
+
+    REMOVED = "removed"
+    SPARED = "spared"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """One leftover and what became of it."""
+
+    leftover: Leftover
+    fate: Fate
+    why: str = ""
+
+    def text(self) -> str:
+        """One line."""
+        of_run = f" of run {self.leftover.run}" if self.leftover.run else ""
+        return f"{self.fate} {self.leftover.kind} {self.leftover.name}{of_run}{f': {self.why}' if self.why else ''}"
+
+
+def clean(leftovers: Iterator[Leftover], *, everything: bool = False) -> Iterator[Cleaned]:
+    """Remove leftovers in their order, and tell of each. With `everything`, also those of a run that is still going."""
+    for leftover in leftovers:
+        if leftover.owner and not everything and still_runs(leftover.owner):
+            yield Cleaned(leftover, Fate.SPARED, "the run is still going; --all removes it too")
+            continue
+        try:
+            leftover.remove()
+        except LeftoverError as error:
+            yield Cleaned(leftover, Fate.FAILED, str(error))
+        else:
+            yield Cleaned(leftover, Fate.REMOVED)
+
+
+def sweep(hosts: Mapping[str, Host], *, run: str, everything: bool, tell: Callable[[str], None]) -> bool:
+    """Clean what the Docker engine and these hosts have, telling line by line; whether all could be seen and cleaned.
+
+    Without hosts an engine that does not answer is a failure; with them it is only told.
+    """
+    well, found = True, 0
+
+    def report(leftovers: Iterator[Leftover]) -> None:
+        nonlocal well, found
+        for cleaned in clean(leftovers, everything=everything):
+            tell(cleaned.text())
+            found += 1
+            well = well and cleaned.fate is not Fate.FAILED
+
+    try:
+        client = connect()
+    except EngineUnreachable as error:
+        tell(f"Docker passed over: {error}")
+        well = bool(hosts)
+    else:
+        try:
+            report(in_docker(client, run))
+        finally:
+            client.close()
+    report(in_hosts(hosts, run))
+    if well and not found:
+        tell("nothing was left behind")
+    return well
+
+
+def in_docker(client: Any, run: str = "") -> Iterator[Leftover]:
+    """Containers, then networks, since a network goes only once nothing hangs on it; of one run alone if it is named.
+
+    `client` is a docker client.
+    """
+    marked = {"label": f"{RUN_LABEL}={run}" if run else RUN_LABEL}
+    for container in client.containers.list(all=True, filters=marked, ignore_removed=True):
+        yield _of_docker("container", container, lambda it: it.remove(force=True, v=True))
+    for network in client.networks.list(filters=marked):
+        yield _of_docker("network", network, lambda it: it.remove())
+
+
+def _of_docker(kind: str, item: Any, remove: Callable[[Any], None]) -> Leftover:
+    from docker.errors import APIError, NotFound
+
+    def removed() -> None:
+        try:
+            remove(item)
+        except NotFound:
+            return
+        except APIError as error:
+            if error.status_code == 409 and "already in progress" in str(error):
+                return
+            raise LeftoverError(" ".join(str(error.explanation or error).split())) from None
+
+    labels = (item.attrs.get("Config") or item.attrs).get("Labels") or {}
+    return Leftover(kind, item.name, labels.get(RUN_LABEL, ""), labels.get(OWNER_LABEL, ""), removed)
+
+
+def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
+    """What each host was claimed for, of one run alone if it is named. A host that cannot be asked is a failure."""
+    if not hosts:
+        return
+    import asyncio
+
+    from harness.environments.machines.machine import MachineError
+    from harness.environments.ssh.environment import connected
+    from harness.environments.ssh.install import Claim, claim_on, uninstall
+
+    async def claim(name: str, host: Host) -> Claim | None:
+        async with connected(name, host) as machine:
+            return await claim_on(machine)
+
+    async def free(name: str, host: Host) -> None:
+        async with connected(name, host) as machine:
+            await uninstall(machine)
+
+    def said(error: MachineError) -> str:
+        _, _, text = str(error).partition(": ")  # after the node's name, which the line has already
+        return text
+
+    def removal(name: str, host: Host) -> Callable[[], None]:
+        def removed() -> None:
+            try:
+                asyncio.run(free(name, host))
+            except MachineError as error:
+                raise LeftoverError(said(error)) from None
+
+        return removed
+
+    def refusal(error: MachineError) -> Callable[[], None]:
+        def refused() -> None:
+            raise LeftoverError(said(error))
+
+        return refused
+
+    for name, host in hosts.items():
+        told = f"{name} at {host.address}"
+        try:
+            found = asyncio.run(claim(name, host))
+        except MachineError as error:
+            yield Leftover("host", told, "", "", refusal(error))
+            continue
+        if found is not None and run in ("", found.run):
+            yield Leftover("host", told, found.run, found.owner, removal(name, host))

@@ -1,0 +1,366 @@
+"""Containers as machines: `--environment docker`.
+
+One internal network a run, without a way out, and a container a node with a fixed address on it; everything carries the
+run's labels. Clients reach nodes at their addresses, so the engine must run on this machine. A container gets the
+capabilities NET_ADMIN (rules for packets) and SYS_ADMIN (mounting) and /dev/fuse, nothing else; it shares no directory
+with this machine. Its process 1 is the agent's `idle`, so that it outlives the system it carries.
+
+Everything is removed when the run ends, whatever ended it, but for a SIGKILL of the harness: then `faultline clean`
+finds it by its labels. Packets that came to a frozen container are counted by its network device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from harness.environments.base import Deployment, EnvironmentUnavailable, Layout, Listener, named_layout
+from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
+from harness.environments.machines.deployment import MachineDeployment
+from harness.environments.machines.machine import CommandFailed, Machine, MachineError
+from harness.environments.machines.signals_blocked import undisturbed
+from harness.node_images.building import Image, ready
+
+T = TypeVar("T")
+
+POOLS: Final = ipaddress.IPv4Network("10.192.0.0/10")
+"""Networks of runs are drawn from here, beside whatever this machine has routes to."""
+_FIRST_HOST = 10
+_THREADS = 64
+_SUBNET_DRAWS = 64
+_STARTED_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """The environment called `docker`."""
+
+    subnet: ipaddress.IPv4Network = field(default_factory=lambda: free_subnet())
+
+    @property
+    def name(self) -> str:
+        """`docker`."""
+        return "docker"
+
+    def layout(self, brokers: int, controllers: int = 1) -> Layout:
+        """Every node is a container of its own, called by its address."""
+        layout = named_layout(brokers, controllers)
+        hosts = [str(self.subnet[_FIRST_HOST + number]) for number in range(len(layout.nodes))]
+        return Layout(tuple(replace(node, host=host) for node, host in zip(layout.nodes, hosts, strict=True)))
+
+    def execute(
+        self,
+        layout: Layout,
+        scenario: Callable[[Deployment], Awaitable[T]],
+        *,
+        seed: int,
+        listener: Listener,
+    ) -> T:
+        """Run `scenario` on an event loop of this thread. Nothing of it is left in the engine afterwards."""
+        client = connect()
+        run = f"faultline-{secrets.token_hex(4)}"
+        try:
+            image = ready(client, layout.system)
+            facts = {"containers": run, **_facts(client, image)}
+            containers = Containers(client, run, image, self.subnet)
+
+            async def carried_out() -> T:
+                deployment = MachineDeployment(
+                    layout, lambda: containers.make(layout), seed=seed, listener=listener, facts=facts
+                )
+                return await scenario(deployment)
+
+            try:
+                return asyncio.run(carried_out())
+            finally:
+                with undisturbed():
+                    containers.remove()
+        finally:
+            client.close()
+
+
+class Containers:
+    """The network and the containers of one run."""
+
+    def __init__(self, client: Any, run: str, image: Image, subnet: ipaddress.IPv4Network) -> None:
+        self._client = client
+        self._run = run
+        self._image = image
+        self._subnet = subnet
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="docker")
+
+    async def make(self, layout: Layout) -> Mapping[str, Machine]:
+        """Make everything, containers side by side. Raises MachineError."""
+        in_thread = asyncio.get_running_loop().run_in_executor
+        await in_thread(self._threads, self._make_network)
+        made = await asyncio.gather(
+            *(in_thread(self._threads, partial(self._start, node.name, node.host)) for node in layout.nodes)
+        )
+        return {
+            node.name: Container(node.name, node.host, self._client, container_id, self._threads)
+            for node, container_id in zip(layout.nodes, made, strict=True)
+        }
+
+    def remove(self) -> None:
+        """Remove all that carries this run's label, whoever made it. Raises MachineError naming what is left."""
+        label = {"label": f"{RUN_LABEL}={self._run}"}
+        api = self._client.api
+        left: list[str] = []
+
+        def removed(what: str, remove: Callable[[], object]) -> None:
+            try:
+                remove()
+            except Exception as error:  # the SDK lets errors of three libraries through
+                left.append(f"{what} ({_said(error)})")
+
+        try:
+            found = api.containers(all=True, filters=label)
+        except Exception as error:
+            raise MachineError(f"run {self._run} could not be removed ({_said(error)}): faultline clean") from None
+        removals = [
+            self._threads.submit(removed, *_removal(item["Names"][0].lstrip("/"), api, item["Id"])) for item in found
+        ]
+        for removal in removals:
+            removal.result()
+        for network in api.networks(filters=label):
+            removed(network["Name"], partial(api.remove_network, network["Id"]))
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if left:
+            raise MachineError(f"left behind: {', '.join(left)}; remove it: faultline clean")
+
+    def _make_network(self) -> None:
+        from docker.types import IPAMConfig, IPAMPool
+
+        with _told("the network"):
+            self._client.api.create_network(
+                self._run,
+                driver="bridge",
+                internal=True,
+                labels=run_labels(self._run),
+                ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=str(self._subnet))]),
+            )
+
+    def _start(self, node: str, address: str) -> str:
+        api = self._client.api
+        with _told(node):
+            made = api.create_container(
+                self._image.digest,
+                name=f"{self._run}-{node}",
+                hostname=node,
+                labels={**run_labels(self._run), "faultline.node": node},
+                host_config=api.create_host_config(
+                    cap_drop=["ALL"],
+                    cap_add=["NET_ADMIN", "SYS_ADMIN"],
+                    devices=["/dev/fuse:/dev/fuse:rwm"],
+                    security_opt=["apparmor=unconfined", "no-new-privileges"],
+                    tmpfs={"/run": "size=64m"},
+                    log_config={"type": "none"},
+                ),
+                networking_config=api.create_networking_config(
+                    {self._run: api.create_endpoint_config(ipv4_address=address)}
+                ),
+            )
+            api.start(made["Id"])
+        return str(made["Id"])
+
+
+class Container:
+    """One container; `harness.environments.machines.machine.Machine` and `Freezer`.
+
+    Commands start one at a time, and none starts while the container is being frozen or thawed: an engine that freezes
+    the process it is just bringing into the container never finishes either, and answers nothing about that container
+    any more. A command counts as started once it has printed something, or ended.
+    """
+
+    def __init__(self, name: str, address: str, client: Any, container_id: str, threads: ThreadPoolExecutor) -> None:
+        self._name = name
+        self._address = address
+        self._client = client
+        self._id = container_id
+        self._threads = threads
+        self._packets_before = 0
+        self._starting = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The node's."""
+        return self._name
+
+    @property
+    def address(self) -> str:
+        """On the run's network."""
+        return self._address
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+        """See Machine.run."""
+        return await self._in_thread(partial(self._run, argv, stdin, timeout_s))
+
+    async def put(self, contents: bytes, path: str, *, mode: int = 0o644) -> None:
+        """See Machine.put."""
+        script = 'mkdir -p "$(dirname "$1")" && cat > "$1" && chmod "$2" "$1"'
+        await self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], stdin=contents)
+
+    async def fetch(self, path: str) -> bytes:
+        """See Machine.fetch. The engine's own archive would not see file systems mounted inside."""
+        place = Path(path)
+        return await self.run(["tar", "-C", str(place.parent), "-cf", "-", place.name])
+
+    async def freeze(self) -> None:
+        """`docker pause`."""
+        await self._in_thread(self._freeze)
+
+    async def thaw(self) -> int:
+        """`docker unpause`; packets that reached the container in between."""
+        return await self._in_thread(self._thaw)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _freeze(self) -> None:
+        with _told(self._name), self._starting:
+            self._client.api.pause(self._id)
+            try:
+                self._packets_before = self._packets()
+            except Exception:
+                self._client.api.unpause(self._id)
+                raise
+
+    def _thaw(self) -> int:
+        with _told(self._name), self._starting:
+            packets = self._packets() - self._packets_before
+            self._client.api.unpause(self._id)
+        return packets
+
+    def _packets(self) -> int:
+        networks = self._client.api.stats(self._id, stream=False, one_shot=True).get("networks", {})
+        return sum(int(network["rx_packets"]) for network in networks.values())
+
+    def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
+        api = self._client.api
+        with _told(self._name), _Starting(self._starting) as starting:
+            command = api.exec_create(self._id, list(argv), stdin=True)["Id"]
+            stream = api.exec_start(command, socket=True)
+            try:
+                out, err = _talk(getattr(stream, "_sock", stream), stdin, timeout_s, starting.over)
+            except TimeoutError:
+                raise MachineError(f"{self._name}: {argv[0]} has not ended after {timeout_s:g} s") from None
+            finally:
+                stream.close()
+            status = api.exec_inspect(command)["ExitCode"]
+        if status != 0:
+            said = err.decode(errors="replace").strip().splitlines()
+            why = said[-1].removeprefix(f"{argv[0]}: ") if said else f"{argv[0]} ended with status {status}"
+            raise CommandFailed(f"{self._name}: {why}", -1 if status is None else status)
+        return out
+
+
+def free_subnet(routes: Path = Path("/proc/net/route")) -> ipaddress.IPv4Network:
+    """256 addresses that this machine has no route of its own to, drawn at random."""
+    taken = []
+    with suppress(OSError):
+        for line in routes.read_text().splitlines()[1:]:
+            _, destination, _, _, _, _, _, mask = line.split()[:8]
+            network = int.from_bytes(bytes.fromhex(destination), "little")
+            prefix = int.from_bytes(bytes.fromhex(mask), "little").bit_count()
+            if prefix:
+                taken.append(ipaddress.IPv4Network((network, prefix)))
+    for _ in range(_SUBNET_DRAWS):
+        drawn = ipaddress.IPv4Network((int(POOLS.network_address) + (secrets.randbelow(1 << 14) << 8), 24))
+        if not any(drawn.overlaps(other) for other in taken):
+            return drawn
+    raise EnvironmentUnavailable(f"no free network in {POOLS}: this machine has routes to all of it")
+
+
+def _facts(client: Any, image: Image) -> dict[str, str]:
+    said = client.info()
+    return {
+        "image": image.name,
+        "image_digest": image.digest,
+        "engine": str(said.get("ServerVersion", "")),
+        "kernel": str(said.get("KernelVersion", "")),
+    }
+
+
+def _removal(name: str, api: Any, container_id: str) -> tuple[str, Callable[[], object]]:
+    return name, partial(api.remove_container, container_id, force=True, v=True)
+
+
+class _Starting:
+    """Holds a lock until told that it is over, or until the block ends."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._held = False
+
+    def __enter__(self) -> Self:
+        self._held = self._lock.acquire()
+        return self
+
+    def over(self) -> None:
+        """Release the lock; nothing the second time."""
+        if self._held:
+            self._held = False
+            self._lock.release()
+
+    def __exit__(self, *_: object) -> None:
+        self.over()
+
+
+def _talk(
+    connection: socket.socket, stdin: bytes, timeout_s: float, answered: Callable[[], None]
+) -> tuple[bytes, bytes]:
+    """Give a command all it reads, and take all it prints: stdout, stderr. `answered` is called at its first word.
+
+    Raises TimeoutError.
+    """
+    from docker.utils.socket import STDERR, frames_iter
+
+    connection.settimeout(timeout_s)
+    timer = threading.Timer(timeout_s, partial(_break, connection))
+    timer.start()
+    out, err = bytearray(), bytearray()
+    try:
+        connection.sendall(stdin)
+        connection.shutdown(socket.SHUT_WR)
+        for stream, part in frames_iter(connection, tty=False):
+            answered()
+            (err if stream == STDERR else out).extend(part)
+    finally:
+        late = not timer.is_alive()
+        timer.cancel()
+    if late:
+        raise TimeoutError
+    return bytes(out), bytes(err)
+
+
+def _break(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever the SDK lets through becomes a MachineError of one line."""
+    try:
+        yield
+    except (MachineError, TimeoutError):
+        raise
+    except Exception as error:
+        said = _said(error)
+        if "/dev/fuse" in said:
+            said = "the engine's machine has no /dev/fuse, on which the data is to lie; there: modprobe fuse"
+        raise MachineError(f"{what}: {said}") from None
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(getattr(error, "explanation", None) or error).split())

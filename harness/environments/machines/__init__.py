@@ -1,0 +1,1 @@
+"""Nodes on machines, containers and hosts alike, through the node agent."""

@@ -1,0 +1,153 @@
+"""One node on its machine, as the deployment handles it: the node agent's commands, one at a time, and freezing.
+
+What was begun on a machine is ended: a fault that is called off in the middle of a command would not know what holds
+there. A machine that is frozen from outside runs no command. When one is needed all the same, because another fault
+falls on a node that is paused, the machine is thawed and its process stopped at once instead: it may run for an instant
+between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+from harness.environments.base import Node
+from harness.environments.machines.machine import Freezer, Machine, MachineError
+from images.broker.system import Service
+
+T = TypeVar("T")
+
+AGENT = "faultline-node"
+_LIMIT_S = 30.0
+_WAIT_LIMIT_S = 20.0
+
+
+@runtime_checkable
+class _Freezes(Freezer, Protocol):
+    """Tells machines that can be frozen from those that cannot."""
+
+
+@dataclass(slots=True, eq=False)
+class Station:
+    """A node, its machine, and what is known of both."""
+
+    node: Node
+    machine: Machine
+    service: Service
+    began_ns: int = 0
+    """What the machine's true clock showed when the run began."""
+    incarnation: int = 0
+    alive: bool = False
+    lies_before: int | None = None
+    """Lies that the disk had told when it began to lie; None while it does not."""
+    paused: bool = False
+    frozen: bool = False
+    """Paused from outside, with all of the machine."""
+    frozen_at_s: float | None = None
+    """When (monotonic) the pause began, if it began as a freeze."""
+    missed: int = 0
+    """Packets that came while it was frozen."""
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def name(self) -> str:
+        """The node's."""
+        return self.node.name
+
+    async def alone(self, deed: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
+        """Do it while nothing else is done here, and to its end: who is cancelled meanwhile is cancelled after it."""
+        async with self._one_at_a_time:
+            return await _to_its_end(deed(self))
+
+    # ---- commands; every caller is `alone`, but for waiting ----------------------------------------------------------
+
+    async def ask(self, *arguments: str, request: object = None, timeout_s: float = _LIMIT_S) -> dict[str, Any]:
+        """What the agent answers. Raises MachineError."""
+        if self.frozen:
+            await self.thaw()
+            await self._asked("pause")
+        return await self._asked(*arguments, request=request, timeout_s=timeout_s)
+
+    async def _asked(self, *arguments: str, request: object = None, timeout_s: float = _LIMIT_S) -> dict[str, Any]:
+        stdin = b"" if request is None else json.dumps(request).encode()
+        said = await self.machine.run([AGENT, *arguments], stdin=stdin, timeout_s=timeout_s)
+        try:
+            answer: dict[str, Any] = json.loads(said)
+        except ValueError:
+            raise MachineError(f"{self.name}: {AGENT} {arguments[0]} said no JSON but {said[:80]!r}") from None
+        return answer
+
+    async def pause(self, *, from_outside: bool) -> None:
+        """Freeze the whole machine if asked to and it can be, else stop the process. Nothing when it is paused."""
+        if self.paused or not self.alive:
+            return
+        if from_outside and isinstance(self.machine, _Freezes):
+            await self.machine.freeze()
+            self.frozen, self.frozen_at_s, self.missed = True, time.monotonic(), 0
+        else:
+            await self.ask("pause")
+        self.paused = True
+
+    async def thaw(self) -> None:
+        """Let the machine run again; nothing when it does."""
+        if self.frozen and isinstance(self.machine, _Freezes):
+            self.missed = await self.machine.thaw()
+            self.frozen = False
+
+    async def resume(self) -> Mapping[str, float]:
+        """Undo a pause of either kind: `frozen_seconds`, `missed`."""
+        since_s, was_frozen, was_paused = self.frozen_at_s, self.frozen, self.paused
+        await self.thaw()
+        self.frozen_at_s, self.paused = None, False
+        if not self.alive or not was_paused:
+            return {"frozen_seconds": 0.0, "missed": 0}
+        if was_frozen and since_s is not None:
+            return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed}
+        told = await self._asked("resume")
+        if since_s is not None:  # frozen first, stopped later
+            return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed + told["missed"]}
+        return {name: told[name] for name in ("frozen_seconds", "missed", "missed_bytes")}
+
+    async def until_ended(self, incarnation: int) -> dict[str, Any]:
+        """How this incarnation ended, once it has. A machine that does not answer is asked again."""
+        while True:
+            try:
+                told = await self._asked(
+                    "wait", str(incarnation), "--limit", str(_WAIT_LIMIT_S), timeout_s=3 * _WAIT_LIMIT_S
+                )
+            except MachineError:
+                await asyncio.sleep(1.0)
+                continue
+            if told["ended"] is not None:
+                ended: dict[str, Any] = told["ended"]
+                return ended
+
+
+async def _to_its_end(deed: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(deed)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # looked at: the cancellation is what the caller is told
+        raise
+
+
+async def on_all(stations: list[Station], deed: Callable[[Station], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+    """Do it on all at once, each being held meanwhile; what came of it, by name.
+
+    All are waited for; then the first failure is raised.
+    """
+    results = await asyncio.gather(*(station.alone(deed) for station in stations), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return {station.name: result for station, result in zip(stations, results, strict=True)}

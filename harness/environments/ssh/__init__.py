@@ -1,0 +1,1 @@
+"""Hosts as machines: the environment ssh."""

@@ -1,0 +1,149 @@
+"""Commands and files over one SSH connection to one host.
+
+Calls block and may come from several threads: every command has a channel of its own on the one connection. Everything
+runs as root: by `sudo -n` for any other user. Nothing here retries.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import shlex
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, Self
+
+import paramiko
+
+from harness.cluster.hosts import Host
+from harness.environments.machines.machine import CommandFailed, MachineError
+from harness.environments.ssh.install import PROGRAMS
+from harness.environments.ssh.login import LOGIN_LIMIT_S, logged_in, said_of
+
+SESSIONS: Final = 8
+"""Channels open at once: sshd allows ten unless told otherwise (MaxSessions)."""
+
+_CHUNK = 1 << 16
+_PATH = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class SshConnection:
+    """Open with `SshConnection.open`; close it when done."""
+
+    def __init__(self, name: str, host: Host, transport: paramiko.Transport) -> None:
+        self._name = name
+        self._host = host
+        self._transport = transport
+        self._sessions = threading.Semaphore(SESSIONS)
+
+    @classmethod
+    def open(cls, name: str, host: Host) -> Self:
+        """Connect, check the host's key, log in. `name` is the node's, for messages. Raises MachineError."""
+        connection = cls(name, host, logged_in(name, host))
+        try:
+            connection._check_root()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def peer_address(self) -> str:
+        """The host's IPv4 address."""
+        address, _ = self._transport.getpeername()
+        return str(address)
+
+    def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
+        """See machines.Machine."""
+        what = shlex.join(argv)
+        status, out, said = self._execute(f"{self._as_root()}env PATH={_PATH} {what}", what, stdin, timeout_s)
+        if status != 0:
+            lines = said.decode(errors="replace").strip().splitlines()
+            ended = f"ended with status {status}" if status > 0 else "was ended by a signal"
+            raise CommandFailed(f"{self._name}: {lines[-1] if lines else f'{what} {ended}'}", status)
+        return out
+
+    def put(self, contents: bytes, path: str, mode: int, timeout_s: float) -> None:
+        """See machines.Machine. Goes by SFTP into a place of the user's own and is moved from there."""
+        staged = f"/tmp/.faultline-{secrets.token_hex(8)}"
+        with self._sessions:
+            try:
+                with paramiko.SFTPClient.from_transport(self._transport) or _no_sftp() as sftp:
+                    sftp.get_channel().settimeout(timeout_s)  # type: ignore[union-attr]
+                    with sftp.open(staged, "wx") as file:
+                        file.chmod(0o600)
+                        file.set_pipelined(True)
+                        file.write(contents)
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise MachineError(f"{self._name}: SFTP to {self._host.address} failed: {said_of(error)}") from None
+        move = 'mkdir -p "${2%/*}/" && chown 0:0 "$1" && chmod "$3" "$1" && mv -f "$1" "$2" || { rm -f "$1"; exit 1; }'
+        self.run(["sh", "-c", move, "sh", staged, path, f"{mode:o}"], b"", timeout_s)
+
+    def close(self) -> None:
+        """End the connection; commands that still run over it fail."""
+        self._transport.close()
+
+    def _as_root(self) -> str:
+        return "" if self._host.user == "root" else "sudo -n -- "
+
+    def _check_root(self) -> None:
+        try:
+            user = self.run(["id", "-u"], b"", LOGIN_LIMIT_S).decode(errors="replace").strip()
+        except CommandFailed as error:
+            raise MachineError(
+                f"{self._name}: {self._host.user} cannot become root on {self._host.address} without a password "
+                f"({str(error).removeprefix(f'{self._name}: ')}); allow it in sudoers with NOPASSWD"
+            ) from None
+        if user != "0":
+            raise MachineError(f"{self._name}: {self._host.user} is not root on {self._host.address}")
+
+    def _execute(self, command: str, what: str, stdin: bytes, timeout_s: float) -> tuple[int, bytes, bytes]:
+        """Exit status (below 0 when there is none), stdout, stderr."""
+        deadline = time.monotonic() + timeout_s
+        late = MachineError(f"{self._name}: {what} has not ended after {timeout_s:g} s")
+        if not self._sessions.acquire(timeout=timeout_s):
+            raise late
+        try:
+            with self._transport.open_session(timeout=max(deadline - time.monotonic(), 0.1)) as channel:
+                channel.exec_command(command)
+                out, said = bytearray(), bytearray()
+                unsent = memoryview(stdin)
+                if not unsent:
+                    channel.shutdown_write()
+                while not (channel.exit_status_ready() and channel.eof_received) and not channel.closed:
+                    if time.monotonic() > deadline:
+                        raise late
+                    if unsent and channel.send_ready():
+                        unsent = unsent[channel.send(bytes(unsent[:_CHUNK])) :]
+                        if not unsent:
+                            channel.shutdown_write()
+                    elif channel.eof_received:
+                        channel.status_event.wait(0.2)
+                    else:
+                        # With input left the window may open at any time, and no descriptor tells.
+                        select.select([channel], [], [], 0.005 if unsent else 0.2)
+                    _drain(channel, out, said)
+                _drain(channel, out, said)
+                status = channel.exit_status
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._cut_off(what, said_of(error)) from None
+        finally:
+            self._sessions.release()
+        if status < 0 and not self._transport.is_active():
+            raise self._cut_off(what, "the connection broke")
+        return status, bytes(out), bytes(said)
+
+    def _cut_off(self, what: str, why: str) -> MachineError:
+        return MachineError(f"{self._name}: {what} was cut off: SSH to {self._host.address}: {why}")
+
+
+def _drain(channel: paramiko.Channel, out: bytearray, said: bytearray) -> None:
+    while channel.recv_ready():
+        out += channel.recv(_CHUNK)
+    while channel.recv_stderr_ready():
+        said += channel.recv_stderr(_CHUNK)
+
+
+def _no_sftp() -> paramiko.SFTPClient:
+    raise paramiko.SSHException("the connection is closed")

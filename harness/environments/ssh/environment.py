@@ -1,0 +1,133 @@
+"""Hosts as machines: `--environment ssh`.
+
+Each node has a host of its own, named in the spec's `hosts`. A host has to have what `images/base/packages.txt` names,
+sshd with our key, and a firewall that lets nodes and clients reach the nodes' ports; everything else is put there when
+the run begins and taken away when it ends, whatever ended it (`ssh_install`). After a SIGKILL of the harness
+`faultline clean SPEC.yaml` does it. Faults act on the node's process, its disk, and packets that come from other nodes:
+never on SSH, and never on the host itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from harness.cluster.hosts import Host
+from harness.environments.base import Deployment, EnvironmentUnavailable, Layout, Listener, named_layout
+from harness.environments.machines.deployment import MachineDeployment
+from harness.environments.machines.machine import Machine, MachineError
+from harness.environments.machines.signals_blocked import undisturbed
+from harness.environments.ssh.install import Claim, claim_on, install, uninstall
+from harness.environments.ssh.machine import SshMachine
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """The environment called `ssh`, on these hosts."""
+
+    hosts: Mapping[str, Host]
+    """By node."""
+
+    @property
+    def name(self) -> str:
+        """`ssh`."""
+        return "ssh"
+
+    def layout(self, brokers: int, controllers: int = 1) -> Layout:
+        """Every node is called by the IPv4 address of its host. Raises EnvironmentUnavailable when a name has none."""
+        layout = named_layout(brokers, controllers)
+        return Layout(tuple(replace(node, host=_address(node.name, self.hosts[node.name])) for node in layout.nodes))
+
+    def execute(
+        self,
+        layout: Layout,
+        scenario: Callable[[Deployment], Awaitable[T]],
+        *,
+        seed: int,
+        listener: Listener,
+    ) -> T:
+        """Run `scenario` on an event loop of this thread. Nothing of it is left on the hosts afterwards."""
+        hosts = {node.name: self.hosts[node.name] for node in layout.nodes}
+        rented = _Rented(hosts, Claim.of_this_process(f"faultline-{secrets.token_hex(4)}"))
+        facts = {f"host_{node.name}": node.host for node in layout.nodes}
+
+        async def carried_out() -> T:
+            return await scenario(MachineDeployment(layout, rented.take, seed=seed, listener=listener, facts=facts))
+
+        try:
+            return asyncio.run(carried_out())
+        finally:
+            with undisturbed():
+                asyncio.run(rented.give_back())
+
+
+class _Rented:
+    """The hosts of one run."""
+
+    def __init__(self, hosts: Mapping[str, Host], claim: Claim) -> None:
+        self._hosts = hosts
+        self._claim = claim
+        self._machines: dict[str, SshMachine] = {}
+
+    async def take(self) -> Mapping[str, Machine]:
+        """Log in everywhere, then install everywhere. Raises MachineError; `give_back` is for that case, too."""
+
+        async def log_in(name: str, host: Host) -> None:
+            self._machines[name] = await SshMachine.connect(name, host)
+
+        await _all(log_in(name, host) for name, host in self._hosts.items())
+        await _all(install(machine, self._claim) for machine in self._machines.values())
+        return self._machines
+
+    async def give_back(self) -> None:
+        """Uninstall wherever the claim is ours. Raises MachineError naming the hosts where that failed.
+
+        Over new connections: the first ones may be broken, or be busy with what was interrupted.
+        """
+        left: list[str] = []
+
+        async def given_back(name: str, machine: SshMachine) -> None:
+            await machine.close()
+            try:
+                async with connected(name, self._hosts[name]) as again:
+                    if await claim_on(again) == self._claim:
+                        await uninstall(again)
+            except MachineError as error:
+                left.append(str(error))
+
+        await _all(given_back(name, machine) for name, machine in self._machines.items())
+        if left:
+            raise MachineError(f"left behind: {'; '.join(left)}; remove it: faultline clean SPEC.yaml")
+
+
+@asynccontextmanager
+async def connected(name: str, host: Host) -> AsyncIterator[SshMachine]:
+    """The host as a machine, for as long as the block lasts. Raises MachineError."""
+    machine = await SshMachine.connect(name, host)
+    try:
+        yield machine
+    finally:
+        await machine.close()
+
+
+async def _all(deeds: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for all of them, then raise the first failure."""
+    results = await asyncio.gather(*deeds, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+def _address(name: str, host: Host) -> str:
+    try:
+        return socket.gethostbyname(host.address)
+    except OSError as error:
+        raise EnvironmentUnavailable(f"{name}: {host.address} has no IPv4 address: {error.strerror or error}") from None

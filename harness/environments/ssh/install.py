@@ -1,0 +1,197 @@
+"""Putting a node's programs on a host, and taking them away again.
+
+Everything lies below one directory, `/opt/faultline-ssh`, made from this machine's own copies: the packages
+`images.base` (node agent, lossy file system) and `images.broker`, with the wheels they need for the host's Python.
+Nothing is asked of the host but Python, tar, and the programs that faults use; it needs no pip and no network. The
+directory is also the claim on the host: one run at a time may have it, and a note in it says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import io
+import json
+import platform
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from harness.environments.machines.machine import CommandFailed, Machine, MachineError
+from harness.environments.process_identity import still_runs, this_process
+from harness.node_images.wheels import Target, WheelsError, wheels
+
+ROOT = "/opt/faultline-ssh"
+PROGRAMS = f"{ROOT}/bin"
+"""To come first in the PATH of every command."""
+LEFT = ("/run/faultline", "/var/lib/faultline")
+"""What the agent keeps, and data, logs and traces."""
+FOLDERS = ("base", "broker")
+"""Of `images`: what goes there."""
+PYTHON_LEAST = (3, 11)
+
+_NOTE = f"{ROOT}/run.json"
+_TELL = """
+import json, os, platform, sys
+libc, version = platform.libc_ver()
+print(json.dumps({"python": sys.version_info[:2], "machine": platform.machine(), "libc": libc, "version": version}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who has a host."""
+
+    run: str
+    owner: str
+    """The process, as harness.environments.process_identity writes it."""
+    by: str
+    """user@machine, for people."""
+    since: str
+
+    @classmethod
+    def of_this_process(cls, run: str) -> Claim:
+        """Of a run that begins now."""
+        return cls(run, this_process(), f"{getpass.getuser()}@{platform.node()}", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+
+    def __str__(self) -> str:
+        return f"run {self.run} of {self.by}, {self.since}"
+
+
+async def install(machine: Machine, claim: Claim) -> None:
+    """Claim the host and put everything there. Raises MachineError, having left nothing.
+
+    When it is cancelled the claim may stay: see `claim_on`.
+    """
+    target = await _target(machine)
+    await _take(machine, claim)
+    try:
+        try:
+            bundle = await asyncio.to_thread(_bundle, target)
+        except WheelsError as error:
+            raise MachineError(f"{machine.name}: {error}") from None
+        await machine.put(bundle, f"{ROOT}/bundle.tar.gz")
+        await machine.run(["tar", "-xzf", f"{ROOT}/bundle.tar.gz", "-C", ROOT, "--no-same-owner"], timeout_s=60)
+        await machine.run(["rm", f"{ROOT}/bundle.tar.gz"])
+    except Exception:
+        await machine.run(["rm", "-rf", ROOT])
+        raise
+
+
+async def uninstall(machine: Machine) -> None:
+    """End what the agent started, then remove everything, data and all. Raises MachineError."""
+    await machine.run(["sh", "-c", f"[ ! -x {PROGRAMS}/faultline-node ] || {PROGRAMS}/faultline-node remove"])
+    await machine.run(["rm", "-rf", *LEFT, ROOT])
+
+
+async def claim_on(machine: Machine) -> Claim | None:
+    """Who has the host; None when nobody does. A claim that cannot be read is nobody's in particular."""
+    script = f"[ ! -d {ROOT} ] || cat {_NOTE} || echo '{{}}'"
+    text = (await machine.run(["sh", "-c", f"exec 2>/dev/null; {script}"])).decode(errors="replace")
+    if not text.strip():
+        return None
+    try:
+        return Claim(**json.loads(text))
+    except (ValueError, TypeError):
+        return Claim("?", "", "?", "?")
+
+
+async def _take(machine: Machine, claim: Claim) -> None:
+    note = json.dumps(asdict(claim)).encode()
+    try:
+        await machine.run(["sh", "-c", 'mkdir -m 755 "$1" && cat >"$2"', "sh", ROOT, _NOTE], stdin=note)
+    except CommandFailed:
+        other = await claim_on(machine)
+        if other is None:
+            raise
+        if still_runs(other.owner):
+            raise MachineError(f"{machine.name}: {machine.address} is in use by {other}") from None
+        raise MachineError(
+            f"{machine.name}: {machine.address} is in use by {other}, or was left behind by it; "
+            "in that case remove it: faultline clean SPEC.yaml"
+        ) from None
+
+
+async def _target(machine: Machine) -> Target:
+    try:
+        told: dict[str, Any] = json.loads(await machine.run(["python3", "-c", _TELL]))
+    except CommandFailed as error:
+        raise MachineError(f"{machine.name}: no Python there; on Debian: apt-get install python3 ({error})") from None
+    python = (int(told["python"][0]), int(told["python"][1]))
+    if python < PYTHON_LEAST:
+        needed = ".".join(map(str, PYTHON_LEAST))
+        raise MachineError(f"{machine.name}: Python {python[0]}.{python[1]} is too old; nodes need {needed} or later")
+    if told["libc"] != "glibc":
+        raise MachineError(f"{machine.name}: its C library is not glibc, which the packages of a node are built for")
+    return Target(python, told["machine"], int(told["version"].split(".")[1]))
+
+
+# ---- what is put there -----------------------------------------------------------------------------------------------
+
+
+_one_at_a_time = threading.Lock()
+
+
+def _bundle(target: Target) -> bytes:
+    """A gzipped tar: all packages at its top, as the node images have them, and `bin/faultline-node`.
+
+    Hosts are installed side by side, most often alike: it is made once.
+    """
+    with _one_at_a_time:
+        return _made(target)
+
+
+@cache
+def _made(target: Target) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=5) as tar:
+        for name, contents in _contents(target):
+            item = tarfile.TarInfo(name)
+            item.size = len(contents)
+            item.mode = 0o755 if name.startswith("bin/") else 0o644
+            tar.addfile(item, io.BytesIO(contents))
+    return packed.getvalue()
+
+
+def _contents(target: Target) -> Iterator[tuple[str, bytes]]:
+    ours = Path(str(files("images")))
+    yield "images/trace.py", (ours / "trace.py").read_bytes()
+    for path in sorted(path for folder in (*FOLDERS, "wire") for path in (ours / folder).rglob("*")):
+        if path.suffix == ".py" or path.name == "faultline-node":
+            yield f"images/{path.relative_to(ours).as_posix()}", path.read_bytes()
+    yield "images/__init__.py", b""
+    for wheel in wheels(_requirements(ours), target):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if not name.endswith("/"):
+                    yield _installed_name(name), archive.read(name)
+    # Last: where it is, everything is, and `uninstall` can count on the agent.
+    yield "bin/faultline-node", _LAUNCHER.encode()
+
+
+def _requirements(ours: Path) -> list[str]:
+    """As the images have them, without pip: wheels are unpacked here."""
+    lines = [line for folder in FOLDERS for line in (ours / folder / "requirements.txt").read_text().splitlines()]
+    return [line for line in lines if line and line != "pip" and not line.startswith("#")]
+
+
+def _installed_name(name: str) -> str:
+    """Where an installer puts a file of a wheel: `x.data/purelib/…` and `x.data/platlib/…` go to the top."""
+    first, _, rest = name.partition("/")
+    if first.endswith(".data"):
+        kind, _, inner = rest.partition("/")
+        if kind in ("purelib", "platlib"):
+            return inner
+    return name
+
+
+_LAUNCHER = f"""#!/bin/sh
+FAULTLINE_HOME={ROOT} exec sh {ROOT}/images/base/agent/faultline-node "$@"
+"""

@@ -1,0 +1,1 @@
+"""One run: carried out, brought back, and its outcome."""

@@ -1,0 +1,104 @@
+"""What comes of a run, and what can be seen of it on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from checkers.verdict import Validity, Verdict, worst
+from harness.cli.usage import EXIT_CODES, NOT_CARRIED_OUT
+from harness.spec import Spec
+from nemesis.nemesis import Injection
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands, for whoever watches."""
+
+    stage: str
+    time_s: float
+    """True time since the run began."""
+    operations: Mapping[tuple[str, str], int]
+    """Ended operations by kind and outcome."""
+    open_appends: int
+    faults: tuple[str, ...]
+    """What holds now, in a few words each."""
+
+
+class Watcher(Protocol):
+    """Whoever watches a run. Called often; must return quickly and must not raise."""
+
+    def __call__(self, progress: Progress) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run."""
+
+    spec: Spec
+    verdicts: tuple[Verdict, ...] = ()
+    digest: str | None = None
+    trail: tuple[tuple[int, int, str], ...] = ()
+    injections: tuple[Injection, ...] = ()
+    recovery: Mapping[str, Any] = field(default_factory=dict)
+    operations: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    directory: Path | None = None
+    report: Path | None = None
+    failure: str = ""
+    """Why the run could not be carried out, in one line; empty when it was."""
+    cpu_seconds: float = 0.0
+    """CPU time of the run itself, without checking and reporting."""
+    time_s: float = 0.0
+    """How long the run took in its own time."""
+
+    @property
+    def validity(self) -> Validity:
+        """The worst of the verdicts."""
+        return worst(verdict.validity for verdict in self.verdicts)
+
+    @property
+    def again(self) -> str:
+        """The command that makes this run again: the very same one where it has a digest, else one like it."""
+        return f"faultline replay {self.directory}" if self.digest else f"faultline run {self.directory}/spec.yaml"
+
+    @property
+    def exit_code(self) -> int:
+        """0 valid, 1 invalid, 2 unknown, 3 not carried out."""
+        if self.failure:
+            return NOT_CARRIED_OUT
+        return EXIT_CODES[self.validity]
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as one JSON object, for scripts."""
+        from results.run.encoding import verdicts_to_json
+
+        operations: dict[str, dict[str, int]] = {}
+        for (kind, end), count in self.operations.items():
+            operations.setdefault(kind, {})[end] = count
+        faults: dict[str, dict[str, int]] = {}
+        for injection in self.injections:
+            family = faults.setdefault(injection.family, {"injected": 0, "bit": 0})
+            family["injected"] += 1
+            family["bit"] += injection.bit
+        return {
+            "run": str(self.directory),
+            "seed": self.spec.seed,
+            "failure": self.failure or None,
+            **(verdicts_to_json(self.verdicts) if not self.failure else {}),
+            "operations": operations,
+            "faults": faults,
+            "recovery": dict(self.recovery),
+            "digest": self.digest,
+            "time_seconds": self.time_s,
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "report": str(self.report) if self.report else None,
+            "replay": self.again,
+            "exit_code": self.exit_code,
+        }
+
+    @property
+    def bitten(self) -> tuple[str, ...]:
+        """The fault families of which at least one fault bit."""
+        return tuple(dict.fromkeys(injection.family for injection in self.injections if injection.bit))

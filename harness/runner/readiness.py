@@ -1,0 +1,131 @@
+"""Whether a cluster is whole: asked of every broker itself, over Kafka's protocol.
+
+A cluster is whole when every broker answers, and every broker's Metadata shows all brokers (fenced ones are not shown),
+a leader for each partition, as many replicas as it was given (a reassignment under way shows more, or others), and all
+of them in the ISR. Asking each broker, and not only one, also finds the broker that still lives
+in the past. What is missing is told in words, for the report and for whoever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+
+from images.wire.connection import Connection, ConnectionLost
+
+_PAUSE_S = 0.25
+_TIMEOUT_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a whole cluster shows of one topic; without a topic only its brokers are expected."""
+
+    topic: str = ""
+    partitions: int = 0
+    replication_factor: int = 0
+
+
+class Watch:
+    """Asks all brokers, over one connection each, kept open from one round to the next."""
+
+    def __init__(self, addresses: Mapping[str, tuple[str, int]], expected: Expected = Expected()) -> None:
+        """`addresses`: node name → (host, port) of every broker."""
+        self._addresses = dict(addresses)
+        self._expected = expected
+        self._connections: dict[str, Connection] = {}
+        self.whole_since_s: float | None = None
+        """Since when, by the loop's clock, the cluster has been seen whole at every look; None when it was not."""
+
+    async def missing(self) -> list[str]:
+        """What keeps the cluster from being whole now, a line each; empty when it is whole."""
+        rounds = await asyncio.gather(*(self._missing_at(node) for node in self._addresses))
+        return [line for lines in rounds for line in lines]
+
+    async def until_whole(
+        self, deadline_s: float, steady_s: float = 0.0, in_vain: Callable[[], bool] = lambda: False
+    ) -> list[str]:
+        """Ask until the cluster is whole, the loop's clock reads `deadline_s`, or asking is `in_vain`.
+
+        Gives back what is still missing then. With `steady_s` it must have been whole for so long without a break,
+        since an ISR may be full for a moment only: a leader believes in a follower that does not fetch any more until
+        its lag time has passed. That much is waited for also past the deadline, if the cluster was whole before it.
+        """
+        loop = asyncio.get_running_loop()
+        self.whole_since_s = None
+        while True:
+            missing = await self.missing()
+            now_s = loop.time()
+            if missing:
+                self.whole_since_s = None
+                if now_s >= deadline_s or in_vain():
+                    return missing
+            elif self.whole_since_s is None:
+                self.whole_since_s = now_s
+            if self.whole_since_s is not None and now_s >= self.whole_since_s + steady_s:
+                return []
+            await asyncio.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        """Close every connection. May be called twice."""
+        for connection in self._connections.values():
+            connection.close()
+
+    async def _missing_at(self, node: str) -> list[str]:
+        try:
+            answer = await self._ask(node)
+        except ConnectionLost as lost:
+            return [f"{node} does not answer ({lost})"]
+        found = []
+        absent = len(self._addresses) - len(answer.brokers)
+        if absent:
+            found.append(f"{node} sees {len(answer.brokers)} of {len(self._addresses)} brokers unfenced")
+        return found + [f"{node} sees {line}" for line in missing_of_topic(answer.topics, self._expected)]
+
+    async def _ask(self, node: str) -> Any:
+        connection = self._connections.get(node)
+        if connection is None or connection.closed:
+            host, port = self._addresses[node]
+            connection = self._connections[node] = await Connection.open(host, port, "faultline-watch", _TIMEOUT_S)
+        names = [self._expected.topic] if self._expected.topic else []
+        return await connection.call(_metadata_request(names), _TIMEOUT_S)
+
+
+def _metadata_request(names: Sequence[str]) -> Any:
+    return MetadataRequest(
+        topics=tuple(MetadataRequestTopic(topic_id=None, name=name) for name in names),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def missing_of_topic(topics: Sequence[Any], expected: Expected) -> list[str]:
+    """What keeps the topic, as a Metadata answer shows it, from being whole; a line each."""
+    if not expected.topic:
+        return []
+    for topic in topics:
+        if topic.name != expected.topic or topic.error_code != 0:
+            continue
+        found = []
+        if len(topic.partitions) != expected.partitions:
+            found.append(f"{len(topic.partitions)} of {expected.partitions} partitions of {expected.topic}")
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index):
+            name = f"{expected.topic}-{partition.partition_index}"
+            if partition.leader_id < 0:
+                found.append(f"no leader of {name}")
+            elif len(partition.isr_nodes) < expected.replication_factor:
+                isr = _names(partition.isr_nodes)
+                found.append(f"{name} with ISR {isr} of {expected.replication_factor} replicas")
+            elif len(partition.replica_nodes) != expected.replication_factor:
+                replicas = _names(partition.replica_nodes)
+                found.append(f"{name} with replicas {replicas}, so that its reassignment is not complete")
+        return found
+    return [f"no topic {expected.topic}"]
+
+
+def _names(nodes: Sequence[int]) -> str:
+    return f"{{{', '.join(str(node) for node in sorted(nodes))}}}"

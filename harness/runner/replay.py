@@ -1,0 +1,119 @@
+"""Bringing a run back: run its spec again, and tell whether everything happened as before.
+
+A run in simulation is its spec and its seed, so a second run must end in the same digest. When it does not, the trail
+(a digest at every so many scheduling decisions) tells between which two points the runs parted, and the first line of
+history or trace that differs tells what it looked like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.evidence import RunEvidence
+from harness.runner.outcome import Outcome, Watcher
+from harness.runner.run import run
+from harness.spec import SpecError, loads
+from results.run.directory import RunDirectory
+
+Trail = Sequence[tuple[int, int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a run and its replay compare."""
+
+    identical: bool
+    lines: tuple[str, ...]
+    """What there is to say, in readable lines."""
+    outcome: Outcome
+
+
+def replay(path: Path, watcher: Watcher | None = None) -> Comparison:
+    """Run what is in the run directory `path` again, in a store that is deleted afterwards.
+
+    Raises SpecError when its spec cannot be read and StoreError when it has none.
+    """
+    before = RunDirectory.open(path)
+    spec = loads(before.read_spec_text())
+    if spec.environment != "sim":
+        raise SpecError(f"{path}: only runs in simulation come back identical, and this one was in {spec.environment}")
+    with TemporaryDirectory(prefix="faultline-replay-") as store:
+        after = RunDirectory.create(Path(store), spec.name, spec.seed)
+        outcome = run(spec, after, watcher=watcher, report=False)
+        return compare(before, after, outcome)
+
+
+def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> Comparison:
+    """Digest, trail, history and trace of two runs of one spec."""
+    digest = before.digest()
+    if outcome.failure:
+        return Comparison(False, (f"the replay could not be carried out: {outcome.failure}",), outcome)
+    if digest is not None and digest == outcome.digest:
+        return Comparison(True, (f"identical: digest {digest}",), outcome)
+    lines = [] if digest is not None else ["the run has no digest: it was cut short; compared as far as it goes"]
+    if digest is not None:
+        lines.append(f"different: digest {digest}, replayed {outcome.digest}")
+        lines.append(_first_difference_of_trails(before.trail(), outcome.trail))
+    old, new = before.load(), after.load()
+    found = [line for name in ("history", "trace") if (line := _first_difference(name, old, new, digest is None))]
+    if digest is None and not found:
+        lines.append("identical as far as it goes")
+    return Comparison(digest is None and not found, (*lines, *found), outcome)
+
+
+def _first_difference_of_trails(before: Trail, after: Trail) -> str:
+    last = (0, 0)
+    for one, other in zip(before, after, strict=False):
+        if one != other:
+            return (
+                f"the runs part between step {last[0]} ({last[1] / 1e9:.6f} s) and step {one[0]} ({one[1] / 1e9:.6f} s)"
+            )
+        last = one[:2]
+    return f"the runs part after step {last[0]} ({last[1] / 1e9:.6f} s), where the shorter trail ends"
+
+
+def _first_difference(name: str, old: RunEvidence, new: RunEvidence, cut_short: bool) -> str:
+    """The first row of a table that differs; rows missing from a run that was cut short are not a difference."""
+    before: pa.Table = getattr(old, name)
+    after: pa.Table = getattr(new, name)
+    size = min(before.num_rows, after.num_rows)
+    number = _first_unequal_row(before.slice(0, size), after.slice(0, size), ignore_open=cut_short)
+    if number is None:
+        if before.num_rows == after.num_rows or (cut_short and before.num_rows < after.num_rows):
+            return ""
+        return f"{name} has {before.num_rows} rows, replayed {after.num_rows}; the rows of both agree"
+    one, other = before.slice(number, 1).to_pylist()[0], after.slice(number, 1).to_pylist()[0]
+    columns = [column for column in one if one[column] != other[column]]
+    return (
+        f"{name} first differs in row {number}: "
+        + ", ".join(f"{column} {one[column]!r}, replayed {other[column]!r}" for column in columns)
+        + f" ({_row(one)})"
+    )
+
+
+def _first_unequal_row(before: pa.Table, after: pa.Table, *, ignore_open: bool) -> int | None:
+    if before.equals(after):
+        return None
+    first, end = 0, before.num_rows
+    while end - first > 1:
+        middle = (first + end) // 2
+        if before.slice(first, middle - first).equals(after.slice(first, middle - first)):
+            first = middle
+        else:
+            end = middle
+    if ignore_open:
+        for number, (one, other) in enumerate(zip(before.to_pylist(), after.to_pylist(), strict=True)):
+            if one != other and not ("completed_ns" in one and one["completed_ns"] is None):
+                return number
+        return None
+    return first
+
+
+def _row(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.items() if value not in (None, -1, "", [], "{}"))

@@ -1,0 +1,318 @@
+"""One run, from a spec to a verdict; the same coroutine for every environment.
+
+    deploy → ready → clients and faults together → heal → recover → final reads → collect  (in the environment)
+    seal → check → report                                                                  (afterwards, in this process)
+
+*Ready*: every broker shows all brokers unfenced; then the workload makes its topic and every replica is in sync. A
+cluster that does not get that far without any fault ends the run: it could not be carried out, which is known at once
+when a process has ended by itself. Whatever nodes left is collected all the same. *Recovery* begins when
+the last fault is healed, while clients may still wait for their last answers; what the cluster still lacks after the
+recovery limit is recorded and left to the liveness check, and the final reads are tried all the same.
+
+Everything is recorded as it happens, so a run killed at any moment leaves a directory that can be judged as far as it
+goes. What happens to be watching (a display) is told of progress once a second of the run's time and cannot change it:
+the tick is always there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from harness.cluster.systems import SYSTEMS, configured
+from harness.environments.base import Deployment, EnvironmentUnavailable, Listener
+from harness.environments.registry import environment_named
+from harness.runner.judging import judge_and_keep
+from harness.runner.outcome import Outcome, Progress, Watcher
+from harness.runner.readiness import Expected, Watch
+from harness.spec import ACKS, Spec
+from nemesis.nemesis import Injection, Nemesis
+from results.errors import StoreError
+from results.run.directory import RunDirectory
+from workloads.history import Recorder
+from workloads.registry import WORKLOADS
+from workloads.workload import Settings, SetUpError
+
+TOPIC = "faultline"
+READY_LIMIT_S = 60.0
+"""How long a cluster without faults may take to become ready."""
+
+_TICK_S = 1.0
+
+
+class NotCarriedOut(Exception):
+    """The run could not be carried out; the message is one line for the user."""
+
+
+def run(spec: Spec, directory: RunDirectory, *, watcher: Watcher | None = None, report: bool = True) -> Outcome:
+    """Carry `spec` out, leave everything in `directory`, and judge it.
+
+    Failing to carry it out is an Outcome, too. Raises StoreError when the directory cannot be written, and
+    KeyboardInterrupt, after noting it in the run's status.
+    """
+    try:
+        directory.write_spec(spec.to_yaml())
+        directory.write_settings(spec.check_settings())
+        performance = _Performance(spec, directory, watcher)
+        outcome = performance.carry_out()
+        if outcome.failure:
+            directory.write_status("failed", stage=performance.stage, message=outcome.failure)
+            return outcome
+        return _conclude(outcome, directory, performance, report)
+    except KeyboardInterrupt:
+        directory.write_status("interrupted", stage=directory.status().stage, message="interrupted")
+        raise
+    finally:
+        directory.close()
+
+
+def run_in_simulation(spec: Spec, directory: Path | None = None) -> Outcome:
+    """Carry `spec` out in the simulation, without a report and without watching.
+
+    Everything it leaves is deleted unless `directory`, a store, is given. For tests and torture.
+    """
+    if directory is not None:
+        return run(spec, RunDirectory.create(directory, spec.name, spec.seed), report=False)
+    with TemporaryDirectory(prefix="faultline-") as store:
+        return run(spec, RunDirectory.create(Path(store), spec.name, spec.seed), report=False)
+
+
+def _conclude(outcome: Outcome, directory: RunDirectory, performance: _Performance, report: bool) -> Outcome:
+    performance.enter("checking")
+    evidence = directory.seal()
+    verdicts = judge_and_keep(evidence, directory)
+    directory.write_status("finished", message="", cpu_seconds=round(outcome.cpu_seconds, 3), time_s=outcome.time_s)
+    path = None
+    if report:
+        from results.pages.report import write_report
+
+        performance.enter("reporting")
+        directory.write_status("finished")
+        path = write_report(directory, evidence)
+    return replace(outcome, verdicts=tuple(verdicts), directory=directory.path, report=path)
+
+
+class _Performance:
+    """Carries one spec out once."""
+
+    def __init__(self, spec: Spec, directory: RunDirectory, watcher: Watcher | None) -> None:
+        self.stage = ""
+        self._spec = spec
+        self._directory = directory
+        self._watcher = watcher
+        self._deployment: Deployment | None = None
+        self._recorder: Recorder | None = None
+        self._nemesis: Nemesis | None = None
+        self._recovery: dict[str, Any] = {}
+
+    def carry_out(self) -> Outcome:
+        """Everything that happens inside the environment."""
+        spec = self._spec
+        system = SYSTEMS[spec.system]
+        listener = Listener(on_trace=self._directory.append_trace, on_log=lambda node, line: None)
+        failure = ""
+        began = time.process_time()
+        try:
+            environment = environment_named(spec.environment, spec.hosts)
+            layout = configured(system, environment.layout(spec.brokers, spec.controllers), spec.settings, spec.without)
+            environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
+        except (NotCarriedOut, SetUpError, EnvironmentUnavailable) as error:
+            failure = str(error)
+        except StoreError:
+            raise
+        except Exception as error:
+            # A bug of ours, or of the workload: kept whole, told in one line, never taken for a verdict.
+            failure = f"{type(error).__name__} while {self.stage or 'starting'}: {' '.join(str(error).split())}"
+            (self._directory.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+        cpu_seconds = time.process_time() - began
+        deployment, recorder = self._deployment, self._recorder
+        if deployment is None:
+            return Outcome(spec, directory=self._directory.path, failure=failure, cpu_seconds=cpu_seconds)
+        trail = tuple((point.step, point.time_ns, point.digest) for point in deployment.trail)
+        self._directory.write_digest(deployment.digest(), trail)
+        return Outcome(
+            spec,
+            digest=deployment.digest(),
+            trail=trail,
+            injections=tuple(self._nemesis.injections) if self._nemesis is not None else (),
+            recovery=self._recovery,
+            operations=_counts(recorder) if recorder is not None else {},
+            directory=self._directory.path,
+            failure=failure,
+            cpu_seconds=cpu_seconds,
+            time_s=deployment.now_ns() / 1e9,
+        )
+
+    def enter(self, stage: str) -> None:
+        """Begin a stage: noted on disk, since the run may be killed in it, and told to the watcher."""
+        self.stage = stage
+        self._directory.write_status("running", stage=stage)
+        self._tell()
+
+    # ---- the one coroutine -------------------------------------------------------------------------------------------
+
+    async def _scenario(self, deployment: Deployment) -> None:
+        spec, loop = self._spec, asyncio.get_running_loop()
+        self._deployment = deployment
+        recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns)
+        ticking = loop.create_task(self._tick())
+        workload = WORKLOADS[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
+        watch = Watch(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
+        collected = False
+        try:
+            self.enter("deploying")
+            self._directory.write_status("running", stage=self.stage, **deployment.facts)
+            await deployment.deploy()
+            nemesis = self._nemesis = self._make_nemesis(deployment)
+            self.enter("getting ready")
+            await self._get_ready(deployment, workload.set_up, watch)
+
+            self.enter("running")
+            until_s = loop.time() + spec.time_limit_s
+
+            async def break_and_recover() -> None:
+                await nemesis.run(until_s)
+                self.enter("recovering")
+                missing = await watch.until_whole(until_s + spec.recovery_limit_s, spec.steady_s)
+                whole_s = watch.whole_since_s if watch.whole_since_s is not None else loop.time()
+                self._recovery = self._recovered(missing, whole_s - until_s)
+
+            await asyncio.gather(workload.run(until_s), break_and_recover())
+
+            self.enter("final reads")
+            read = await workload.final_reads(loop.time() + spec.recovery_limit_s)
+            self._recovery["final_reads"] = read
+            self._recovery["crashes"] = [asdict(crash) for crash in deployment.crashes]
+            self._directory.write_recovery(self._recovery)
+
+            self.enter("collecting")
+            await workload.close()
+            ticking.cancel()
+            collected = True
+            with self._directory.collecting() as nodes:
+                await deployment.collect(nodes)
+        finally:
+            ticking.cancel()
+            watch.close()
+            await workload.close()
+            if not collected:
+                await self._save_what_there_is(deployment)
+            await deployment.close()
+
+    async def _save_what_there_is(self, deployment: Deployment) -> None:
+        """After a failure, which must not be hidden by another."""
+        try:
+            await deployment.collect(self._directory.nodes_path)
+        except Exception as error:
+            (self._directory.path / "not-collected.txt").write_text(f"{error}\n", encoding="utf-8")
+
+    async def _get_ready(self, deployment: Deployment, set_up: Any, watch: Watch) -> None:
+        deadline_s = asyncio.get_running_loop().time() + READY_LIMIT_S
+        brokers = Watch(_addresses(deployment))
+
+        def crashed() -> bool:
+            return bool(deployment.crashes)
+
+        try:
+            _none_missing(await brokers.until_whole(deadline_s, in_vain=crashed), deployment)
+        finally:
+            brokers.close()
+        await set_up()
+        _none_missing(await watch.until_whole(deadline_s, in_vain=crashed), deployment)
+
+    def _make_nemesis(self, deployment: Deployment) -> Nemesis:
+        spec = self._spec
+        schedule = spec.schedule(
+            deployment.brokers, deployment.controllers, deployment.stream("schedule"), deployment.lacks
+        )
+        unmet = schedule.unmet(deployment.lacks)
+        if unmet:
+            raise NotCarriedOut(unmet)
+        # The same run as a spec that spells every fault out: what one reads, edits, or makes smaller.
+        text = replace(spec, families=(), script=schedule).to_yaml()
+        (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
+        return Nemesis(
+            deployment, schedule, deployment.stream("nemesis"), self._record_fault, TOPIC, spec.min_insync_replicas
+        )
+
+    def _record_fault(self, injection: Injection) -> None:
+        values = {name: getattr(injection, name) for name in Injection.__slots__}
+        self._directory.append_fault(values.pop("number"), **values)
+        self._tell()
+
+    def _recovered(self, missing: Sequence[str], seconds: float) -> dict[str, Any]:
+        return {
+            "recovered": not missing,
+            "seconds": round(seconds, 3),
+            "limit_seconds": self._spec.recovery_limit_s,
+            "waiting_for": list(missing),
+        }
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._watcher is None:
+            return
+        recorder, deployment = self._recorder, self._deployment
+        self._watcher(
+            Progress(
+                stage=self.stage,
+                time_s=deployment.now_ns() / 1e9 if deployment is not None else 0.0,
+                operations=_counts(recorder) if recorder is not None else {},
+                open_appends=recorder.open_appends if recorder is not None else 0,
+                faults=self._nemesis.active if self._nemesis is not None else (),
+            )
+        )
+
+
+def _addresses(deployment: Deployment) -> dict[str, tuple[str, int]]:
+    return {node.name: (node.host, node.port) for node in deployment.layout.brokers}
+
+
+def _none_missing(missing: Sequence[str], deployment: Deployment) -> None:
+    if missing and deployment.crashes:
+        crash = deployment.crashes[0]
+        last = (crash.error.strip().splitlines() or ["without a word"])[-1]
+        raise NotCarriedOut(f"{crash.node} ended before the cluster was ready: {last}")
+    if missing:
+        raise NotCarriedOut(f"the cluster is not ready after {READY_LIMIT_S:g} s: {'; '.join(missing)}")
+
+
+def _workload_settings(spec: Spec, deployment: Deployment) -> Settings:
+    return Settings(
+        bootstrap=tuple(deployment.bootstrap()),
+        topic=TOPIC,
+        partitions=spec.partitions,
+        replication_factor=spec.replication_factor,
+        producers=spec.producers,
+        consumers=spec.consumers,
+        end_offset_readers=spec.end_offset_readers,
+        rate=spec.rate,
+        acks=ACKS[spec.acks],
+        record_empty_polls=spec.recency == "strict",
+        unix_ahead_ms=0 if spec.environment == "sim" else _unix_ahead_ms(),
+    )
+
+
+def _unix_ahead_ms() -> int:
+    return round((time.time() - asyncio.get_running_loop().time()) * 1000)
+
+
+def _counts(recorder: Recorder) -> dict[tuple[str, str], int]:
+    return {
+        (kind, outcome): recorder.count(kind, outcome)
+        for kind in ("append", "poll", "end_offset")
+        for outcome in ("ok", "fail", "info")
+    }

@@ -1,0 +1,1 @@
+"""The event loop of one simulated process: virtual time, callbacks, timers, refusals."""

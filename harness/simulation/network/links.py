@@ -1,0 +1,148 @@
+"""A link is one direction between two nodes; a channel, one direction of one connection, runs over it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from harness.simulation.digest import SENT
+from harness.simulation.network.transport import RST, SimTransport
+from nemesis.ports import LinkQuality
+
+if TYPE_CHECKING:
+    from harness.simulation.network.network import Network
+    from harness.simulation.node import SimNode
+
+SPLIT_EVERY = 16
+"""One write in this many arrives in two pieces, as any write may on a stream."""
+_SENT = Struct("<BII").pack
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """What happened on a link since it was last cut or degraded."""
+
+    held: int = 0
+    refused: int = 0
+    reset: int = 0
+    delayed: int = 0
+    delay_ns: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class LinkState:
+    """One direction between two nodes."""
+
+    source: SimNode
+    target: SimNode
+    low_ns: int
+    span_ns: int
+    cut: bool = False
+    quality: LinkQuality | None = None
+    counters: LinkCounters = field(default_factory=LinkCounters)
+    holding: dict[Channel, None] = field(default_factory=dict)
+    """Channels with packets that were stopped here, in the order they were first stopped."""
+
+
+class Channel:
+    """One direction of one connection: packets in order over a link."""
+
+    __slots__ = (
+        "_held",
+        "_last_ns",
+        "_network",
+        "_world",
+        "channel_id",
+        "link",
+        "receiver",
+        "stranded",
+        "unread_bytes",
+    )
+
+    def __init__(self, network: Network, link: LinkState, channel_id: int) -> None:
+        self._network = network
+        self._world = network.world
+        self.link = link
+        self.channel_id = channel_id
+        self.receiver: SimTransport
+        self.unread_bytes = 0
+        """Data taken by the sender's kernel that the receiving process has not read."""
+        self.stranded = False
+        """Packets vanished at a machine without power: the sender is owed a reset."""
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._last_ns = 0
+
+    def send(self, kind: int, data: bytes) -> None:
+        """Put a packet on its way."""
+        network = self._network
+        if data:
+            size = len(data)
+            self.unread_bytes += size
+            buffer = network.digest_buffer
+            buffer += _SENT(SENT, self.channel_id, size)
+            buffer += data
+            network.writes += 1
+            if network.writes % SPLIT_EVERY == 0 and size > 1:
+                at = 1 + int(network.random() * (size - 1))
+                self._post(kind, data[:at])
+                self._post(kind, data[at:])
+                return
+        self._post(kind, data)
+
+    def _post(self, kind: int, data: bytes) -> None:
+        link = self.link
+        due_ns = self._world.now_ns + link.low_ns + int(self._network.random() * link.span_ns)
+        if link.quality is not None:
+            due_ns += self._network.extra_ns(link)
+        if due_ns < self._last_ns:
+            due_ns = self._last_ns
+        self._last_ns = due_ns
+        self._world.at(due_ns, self._arrive, (kind, data))
+
+    def _arrive(self, packet: tuple[int, bytes]) -> None:
+        link = self.link
+        if link.cut or self._held:
+            self._held.append(packet)
+            link.holding[self] = None
+            if link.cut:
+                link.counters.held += 1
+            return
+        if not link.target.powered:
+            self.stranded = True
+            return
+        self.receiver.arrive(*packet)
+
+    def release_after(self, delay_ns: int) -> None:
+        """Let what is held through in `delay_ns`, and nothing sent from now on before it."""
+        self._last_ns = max(self._last_ns, self._world.now_ns + delay_ns)
+        self._world.at(self._last_ns, self._release, None)
+
+    def _release(self, _: None) -> None:
+        if self.link.cut:
+            return
+        self.link.holding.pop(self, None)
+        held = self._held
+        while held:
+            if not self.link.target.powered:
+                self.stranded = True
+                held.clear()
+                return
+            self.receiver.arrive(*held.popleft())
+
+    def forget(self) -> None:
+        """Drop what the sender's kernel would have to send again."""
+        self._held.clear()
+        self.link.holding.pop(self, None)
+
+    def reset(self) -> None:
+        """Tell the receiver that the connection is gone."""
+        self._post(RST, b"")
+
+    def ended(self, sender: SimTransport) -> None:
+        """The sending end is gone."""
+        if self.receiver.gone:
+            self._network.connections.pop(sender, None)
+            self._network.connections.pop(self.receiver, None)

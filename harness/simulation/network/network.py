@@ -1,0 +1,327 @@
+"""The simulated network: links between nodes, and TCP over them.
+
+Every ordered pair of nodes is a *link*. A packet takes the link's base latency (uniform, drawn per packet), plus
+what a `LinkQuality` adds; each direction of a connection delivers in order. TCP is modelled by what a process can
+observe of it:
+
+- *Connecting* takes a round trip. A port nobody listens on refuses. Where a packet of the handshake is stopped (a
+  cut link, a machine that is off) it is sent again after 1, 2, 4 … seconds, and the attempt times out after 127 s
+  as in Linux.
+- *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the
+  mend it comes through in order, up to 200 ms late (the retransmission timer). Cutting with `reset` breaks
+  connections instead.
+- *Loss* is delay: a lost packet is sent again after 200 ms, doubling; what was sent after it waits behind it.
+- *A paused process* misses nothing: its kernel accepts connections and keeps data until it resumes.
+- *A killed process*: its kernel delivers what it took, then FIN or RST (see `transport`). New connections are
+  refused.
+- *A machine without power* tells nobody. Its peers' data vanishes; they learn by RST once it is back up, or by
+  their own timeouts.
+
+A node reaches itself over a loopback that is fast and cannot be cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from harness.simulation.network.links import Channel, LinkCounters, LinkState
+from harness.simulation.network.listening import SimServer
+from harness.simulation.network.transport import ACCEPT, SimTransport
+from nemesis.ports import LinkQuality
+
+if TYPE_CHECKING:
+    from harness.simulation.event_loop.loop import NodeLoop
+    from harness.simulation.node import SimNode
+    from harness.simulation.world import World
+
+_Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
+
+RETRANSMISSION_NS = 200_000_000
+RETRANSMISSIONS_MAX = 6
+SYN_RETRY_NS = 1_000_000_000
+SYN_ATTEMPTS_MAX = 7
+FIRST_EPHEMERAL_PORT = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One-way base latency of a packet: uniform between the two."""
+
+    low_ms: float = 0.2
+    high_ms: float = 1.0
+    loopback_low_ms: float = 0.01
+    loopback_high_ms: float = 0.05
+
+
+class _Attempt:
+    """A process connecting."""
+
+    __slots__ = ("established", "loop", "outcome", "port", "source_port", "target", "tries")
+
+    def __init__(self, loop: NodeLoop, target: SimNode, port: int, source_port: int) -> None:
+        self.loop = loop
+        self.target = target
+        self.port = port
+        self.source_port = source_port
+        self.tries = 0
+        self.outcome: asyncio.Future[SimTransport] = loop.create_future()
+        self.established: SimTransport | None = None
+
+
+class Network:
+    """All links, listeners and connections of a world."""
+
+    def __init__(self, world: World, latency: Latency) -> None:
+        self.world = world
+        self.digest_buffer = world.digest.buffer
+        self.random = world.stream("world/network").random
+        self.writes = 0
+        self.listeners: dict[tuple[str, int], SimServer] = {}
+        self.connections: dict[SimTransport, None] = {}
+        """Every end of a connection that some kernel still knows."""
+        self._latency = latency
+        self._links: dict[tuple[str, str], LinkState] = {}
+        self._channels = 0
+        self._transports = 0
+        self._ports: dict[str, int] = {}
+
+    # Links
+
+    def link(self, source: str, target: str) -> LinkState:
+        """The link from one node to another. Raises KeyError naming a node that does not exist."""
+        state = self._links.get((source, target))
+        if state is None:
+            latency = self._latency
+            low_ms, high_ms = latency.low_ms, latency.high_ms
+            if source == target:
+                low_ms, high_ms = latency.loopback_low_ms, latency.loopback_high_ms
+            state = LinkState(
+                self.world.node(source),
+                self.world.node(target),
+                int(low_ms * 1e6),
+                max(1, int((high_ms - low_ms) * 1e6)),
+            )
+            self._links[source, target] = state
+        return state
+
+    def cut(self, source: str, target: str, *, reset: bool = False) -> None:
+        """Stop delivery; with `reset`, break the connections that use this direction at both ends."""
+        link = self.link(source, target)
+        if source == target:
+            return
+        if not link.cut:
+            link.cut = True
+            link.counters.held = link.counters.refused = link.counters.reset = 0
+        if reset:
+            for transport in list(self.connections):
+                if transport.crosses(link):
+                    link.counters.reset += 1
+                    transport.break_off(ConnectionResetError(104, "Connection reset by peer"))
+                    transport.peer.break_off(ConnectionResetError(104, "Connection reset by peer"))
+
+    def mend(self, source: str, target: str) -> LinkCounters:
+        """Deliver again. Returns what was stopped since the cut (nothing when it was not cut)."""
+        link = self.link(source, target)
+        if not link.cut:
+            return LinkCounters()
+        link.cut = False
+        for channel in list(link.holding):
+            channel.release_after(int(self.random() * RETRANSMISSION_NS))
+        return link.counters
+
+    def degrade(self, source: str, target: str, quality: LinkQuality) -> None:
+        """Make a link slow or lossy from now on."""
+        link = self.link(source, target)
+        if link.quality is None:
+            link.counters.delayed = link.counters.delay_ns = link.counters.lost = 0
+        link.quality = quality
+
+    def restore(self, source: str, target: str) -> LinkCounters:
+        """Undo `degrade`. Returns what it did (nothing when the link was not degraded)."""
+        link = self.link(source, target)
+        if link.quality is None:
+            return LinkCounters()
+        link.quality = None
+        return link.counters
+
+    def extra_ns(self, link: LinkState) -> int:
+        """What a degraded link adds to the latency of one packet."""
+        quality = link.quality
+        assert quality is not None
+        extra = quality.delay_ms * 1e6
+        if quality.jitter_ms > 0.0:
+            extra += self.random() * quality.jitter_ms * 1e6
+        if quality.loss > 0.0:
+            again_ns = RETRANSMISSION_NS
+            for _ in range(RETRANSMISSIONS_MAX):
+                if self.random() >= quality.loss:
+                    break
+                link.counters.lost += 1
+                extra += again_ns
+                again_ns *= 2
+        if extra > 0.0:
+            link.counters.delayed += 1
+            link.counters.delay_ns += int(extra)
+        return int(extra)
+
+    def packet_ns(self, link: LinkState) -> int:
+        """How long one packet takes over a link."""
+        base = link.low_ns + int(self.random() * link.span_ns)
+        return base + (self.extra_ns(link) if link.quality is not None else 0)
+
+    # Nodes going down and coming back
+
+    def process_died(self, loop: NodeLoop) -> None:
+        """Close what a dead process had open, as its kernel does."""
+        for server in [server for server in self.listeners.values() if server.loop is loop]:
+            server.stop_listening()
+        for transport in [transport for transport in self.connections if transport.loop is loop]:
+            transport.process_died()
+
+    def machine_went_off(self, node: SimNode) -> None:
+        """Everything a machine had open is gone, and nobody is told."""
+        for server in [server for server in self.listeners.values() if server.loop.node is node]:
+            server.listening = False
+            del self.listeners[node.name, server.port]
+        for transport in [transport for transport in self.connections if transport.loop.node is node]:
+            transport.vanish()
+        for link in self._links.values():
+            if link.source is node:
+                for channel in list(link.holding):
+                    channel.forget()
+
+    def machine_came_up(self, node: SimNode) -> None:
+        """Peers that sent data while the machine was off are told now, when they send it again."""
+        for transport in list(self.connections):
+            channel = transport.outgoing
+            if channel.stranded and channel.link.target is node:
+                channel.stranded = False
+                again_ns = int(self.random() * RETRANSMISSION_NS)
+                self.world.at(self.world.now_ns + again_ns, lambda back: back.reset(), transport.peer.outgoing)
+
+    # Names and ports
+
+    def resolve(self, node: SimNode, host: str) -> SimNode:
+        """The node that `host` names, seen from `node`. Raises socket.gaierror when there is none."""
+        if host in ("localhost", "127.0.0.1", "::1"):
+            return node
+        target = self.world.nodes.get(host)
+        if target is None:
+            raise socket.gaierror(-2, f"Name or service not known: {host!r}")
+        return target
+
+    def listen(
+        self, loop: NodeLoop, factory: Callable[[], asyncio.BaseProtocol], host: object, port: int, serve: bool
+    ) -> SimServer:
+        """Open a listening port."""
+        name = loop.node.name
+        for address in host if isinstance(host, (list, tuple)) else (host,):
+            if address and address not in ("0.0.0.0", "::") and self.resolve(loop.node, str(address)).name != name:
+                raise OSError(99, f"error while attempting to bind on address ({address!r}, {port}): cannot assign")
+        if port == 0:
+            port = self._free_port(name)
+        if (name, port) in self.listeners:
+            raise OSError(98, f"error while attempting to bind on address ({name!r}, {port}): address already in use")
+        server = SimServer(self, loop, factory, port)
+        if loop.alive:
+            self.listeners[name, port] = server
+        if serve:
+            server.start()
+        return server
+
+    def _free_port(self, name: str) -> int:
+        port = self._ports.get(name, FIRST_EPHEMERAL_PORT)
+        while (name, port) in self.listeners:
+            port += 1
+        self._ports[name] = port + 1 if port < 65535 else FIRST_EPHEMERAL_PORT
+        return port
+
+    # Connecting
+
+    async def connect(
+        self, loop: NodeLoop, factory: Callable[[], _Protocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, _Protocol]:
+        """Open a connection from the process on `loop`."""
+        node = loop.node
+        attempt = _Attempt(loop, self.resolve(node, host), port, self._free_port(node.name))
+        self._send_syn(attempt)
+        try:
+            transport = await attempt.outcome
+        except asyncio.CancelledError:
+            if attempt.established is not None:
+                attempt.established.process_died()
+            raise
+        protocol = factory()
+        transport.attach(protocol)  # type: ignore[arg-type]
+        made = loop.create_future()
+        loop.call_soon(_release, made)
+        try:
+            await made
+        except asyncio.CancelledError:
+            transport.close()
+            raise
+        return transport, protocol
+
+    def _send_syn(self, attempt: _Attempt) -> None:
+        if attempt.outcome.done() or not attempt.loop.alive:
+            return
+        if attempt.tries == SYN_ATTEMPTS_MAX:
+            attempt.outcome.set_exception(
+                TimeoutError(110, f"Connect call failed ({attempt.target.name!r}, {attempt.port}): timed out")
+            )
+            return
+        self.world.at(self.world.now_ns + (SYN_RETRY_NS << attempt.tries), self._send_syn, attempt)
+        attempt.tries += 1
+        link = self.link(attempt.loop.node.name, attempt.target.name)
+        self.world.at(self.world.now_ns + self.packet_ns(link), self._syn_arrives, attempt)
+
+    def _syn_arrives(self, attempt: _Attempt) -> None:
+        target = attempt.target
+        link = self.link(attempt.loop.node.name, target.name)
+        back = self.link(target.name, attempt.loop.node.name)
+        if link.cut or back.cut:
+            (link if link.cut else back).counters.refused += 1
+            return
+        if not target.powered:
+            return
+        self.world.at(self.world.now_ns + self.packet_ns(back), self._syn_answered, attempt)
+
+    def _syn_answered(self, attempt: _Attempt) -> None:
+        loop, target = attempt.loop, attempt.target
+        if attempt.outcome.done() or not loop.alive:
+            return
+        server = self.listeners.get((target.name, attempt.port))
+        if server is None:
+            if target.powered:
+                attempt.outcome.set_exception(
+                    ConnectionRefusedError(111, f"Connect call failed ({target.name!r}, {attempt.port})")
+                )
+            return
+        here = (loop.node.name, attempt.source_port)
+        there = (target.name, attempt.port)
+        out = self._channel(loop.node, target)
+        back = self._channel(target, loop.node)
+        client = SimTransport(loop, out, (here, there), self._transports)
+        accepted = SimTransport(server.loop, back, (there, here), self._transports + 1)
+        self._transports += 2
+        out.receiver, back.receiver = accepted, client
+        client.peer, accepted.peer = accepted, client
+        accepted.expect_accept_by(server)
+        self.connections[client] = None
+        self.connections[accepted] = None
+        out.send(ACCEPT, b"")
+        attempt.established = client
+        attempt.outcome.set_result(client)
+
+    def _channel(self, source: SimNode, target: SimNode) -> Channel:
+        self._channels += 1
+        return Channel(self, self.link(source.name, target.name), self._channels)
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,1 @@
+"""Simulated disks: inodes, files as a process sees them, crash points."""

@@ -1,0 +1,240 @@
+"""A simulated disk: what is on it, and what a power loss leaves of that.
+
+Two images are kept. The *page cache* is what every read sees; it survives the death of the process. The *durable*
+image is what was synced. Between them lie, in order, the writes of each file since its last fsync and one journal
+of directory changes (create, rename, delete). A power loss keeps, as `nemesis.ports.Keep` says:
+
+- of each file's unsynced writes and truncations a prefix, each file for itself; with TORN the last write kept may
+  be cut;
+- of the journal a prefix: a file whose creation was lost has vanished with its contents, a rename left either the
+  old or the new, whole, and deleting a directory may have got halfway.
+
+`fsync` makes a file's contents durable but not its name. `sync_directory` makes durable the changes in that
+directory, what they depend on (earlier changes of the directories they touch) and the directory's own creation, as
+journaling file systems do. A lying disk acknowledges both and does neither. Dirty pages are never written back by
+themselves: what was not synced is at risk for ever. Calls take no virtual time: they block in a real process, so
+nothing else could run in it meanwhile anyhow.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from harness.simulation.digest import DISK
+from harness.simulation.storage.inodes import (
+    Change,
+    Directory,
+    Entry,
+    Inode,
+    creates,
+    names_of,
+    settle_entries,
+    walk,
+)
+from images.base.lossyfs.keeping import draw_prefix
+from nemesis.ports import Keep
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLossReport:
+    """What a power loss did to a disk."""
+
+    unsynced_bytes: int
+    """Written and not synced when the power went."""
+    lost_bytes: int
+    """Of these, and of files whose names were lost, the bytes that are gone."""
+    lost_changes: int
+    """Directory changes (create, rename, delete) that are gone."""
+
+
+@dataclass(slots=True)
+class DiskCounters:
+    """What was done to a disk since the run began."""
+
+    bytes_written: int = 0
+    fsyncs: int = 0
+    lies: int = 0
+    """Syncs acknowledged and not kept."""
+
+
+@dataclass(slots=True, eq=False)
+class SimDisk:
+    """The disk of one machine; processes reach it through `harness.simulation.storage.files`."""
+
+    index: int = 0
+    """The machine's index in the world, for the digest."""
+    digest_buffer: bytearray = field(default_factory=bytearray)
+    capacity_bytes: int | None = None
+    lying: bool = False
+    counters: DiskCounters = field(default_factory=DiskCounters)
+    _root: Directory = field(default_factory=lambda: Directory(None, ""))
+    _journal: list[Change] = field(default_factory=list)
+    _used_bytes: int = 0
+    _serial: int = 0
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """(path, contents) of every file as processes see it, in the order of paths."""
+        for path, file in walk(self._root, ""):
+            yield path, bytes(file.data)
+
+    def unsynced_bytes(self) -> int:
+        """Bytes written to existing files that a power loss may take."""
+        return sum(file.unsynced_bytes() for _, file in walk(self._root, ""))
+
+    def lose_power(self, keep: Keep, random: Random) -> PowerLossReport:
+        """Drop what was not synced, as far as `keep` says; draws from `random`."""
+        before = [file for _, file in walk(self._root, "")]
+        unsynced = {file.serial: file.unsynced_bytes() for file in before}
+        kept_changes = draw_prefix(len(self._journal), keep, random)
+        lost_changes = len(self._journal) - kept_changes
+        for change in self._journal[:kept_changes]:
+            change.apply()
+        self._journal.clear()
+        settle_entries(self._root)
+        kept_bytes = 0
+        remaining: dict[int, None] = {}
+        for _, file in walk(self._root, ""):
+            kept = _draw_writes(file.pending, keep, random)
+            kept_bytes += sum(len(change) for change in kept if isinstance(change, bytes))
+            file.settle(kept)
+            remaining[file.serial] = None
+        vanished = sum(
+            max(0, len(file.data) - unsynced[file.serial]) for file in before if file.serial not in remaining
+        )
+        self._used_bytes = sum(len(file.data) for _, file in walk(self._root, ""))
+        total = sum(unsynced.values())
+        return PowerLossReport(total, max(0, total - kept_bytes) + vanished, lost_changes)
+
+    def wipe(self) -> int:
+        """Put an empty disk in the place of this one. Returns the bytes of the files that were on it."""
+        lost = self._used_bytes
+        self._root = Directory(None, "")
+        self._journal.clear()
+        self._used_bytes = 0
+        self._record(0, "wipe", b"")
+        return lost
+
+    # What SimFiles and SimFile do, once they are allowed to.
+
+    def find(self, path: str) -> Entry | None:
+        entry: Entry = self._root
+        for name in names_of(path):
+            if isinstance(entry, Inode):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+            below = entry.entries.get(name)
+            if below is None:
+                return None
+            entry = below
+        return entry
+
+    def directory(self, names: list[str], path: str, *, create: bool) -> Directory:
+        directory = self._root
+        for name in names:
+            entry = directory.entries.get(name)
+            if entry is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+                entry = Directory(directory, name)
+                self.change("mkdir", path, (directory, name, entry))
+            if not isinstance(entry, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+            directory = entry
+        return directory
+
+    def new_file(self) -> Inode:
+        self._serial += 1
+        return Inode(self._serial)
+
+    def change(self, kind: str, path: str, *steps: tuple[Directory, str, Entry | None]) -> None:
+        for directory, name, entry in steps:
+            if entry is None:
+                directory.entries.pop(name, None)
+            else:
+                directory.entries[name] = entry
+        self._journal.append(Change(steps))
+        self._record(0, kind, path.encode())
+
+    def delete(self, path: str, directory: Directory, name: str) -> None:
+        entry = directory.entries[name]
+        if isinstance(entry, Directory):
+            for child in sorted(entry.entries):
+                self.delete(f"{path}/{child}", entry, child)
+        else:
+            self._used_bytes -= len(entry.data)
+        self.change("delete", path, (directory, name, None))
+
+    def append(self, file: Inode, data: bytes) -> None:
+        error = None
+        if self.capacity_bytes is not None and self._used_bytes + len(data) > self.capacity_bytes:
+            data = data[: max(0, self.capacity_bytes - self._used_bytes)]
+            error = OSError(errno.ENOSPC, "No space left on device")
+        if data:
+            file.data += data
+            file.pending.append(data)
+            self._used_bytes += len(data)
+            self.counters.bytes_written += len(data)
+            self._record(file.serial, "append", data)
+        if error is not None:
+            raise error
+
+    def truncate(self, file: Inode, size: int) -> None:
+        if size < len(file.data):
+            self._used_bytes -= len(file.data) - size
+            del file.data[size:]
+            file.pending.append(size)
+            self._record(file.serial, "truncate", size.to_bytes(8, "little"))
+
+    def fsync(self, file: Inode) -> None:
+        self.counters.fsyncs += 1
+        self._record(file.serial, "fsync", b"")
+        if self.lying:
+            self.counters.lies += 1
+        else:
+            file.sync()
+
+    def sync_directory(self, directory: Directory, path: str) -> None:
+        self.counters.fsyncs += 1
+        self._record(0, "sync", path.encode())
+        if self.lying:
+            self.counters.lies += 1
+            return
+        needed = [directory]
+        while needed[-1].parent is not None:
+            needed.append(needed[-1].parent)
+        own_creation = needed[1:]
+        touched = [directory]
+        kept: list[Change] = []
+        synced: list[Change] = []
+        for change in reversed(self._journal):
+            if change.touches(touched) or creates(change, needed, own_creation):
+                synced.append(change)
+                touched += [place for place, _, _ in change.steps if place not in touched]
+            else:
+                kept.append(change)
+        for change in reversed(synced):
+            change.apply()
+        self._journal = kept[::-1]
+
+    def release(self, file: Inode) -> None:
+        self._used_bytes -= len(file.data)
+
+    def _record(self, serial: int, kind: str, data: bytes) -> None:
+        buffer = self.digest_buffer
+        buffer.append(DISK)
+        buffer.append(self.index)
+        buffer += serial.to_bytes(4, "little")
+        buffer += kind.encode()
+        buffer += len(data).to_bytes(4, "little")
+        buffer += data
+
+
+def _draw_writes(pending: list[bytes | int], keep: Keep, random: Random) -> list[bytes | int]:
+    kept = pending[: draw_prefix(len(pending), keep, random)]
+    if keep is Keep.TORN and kept:
+        last = kept[-1]
+        if isinstance(last, bytes) and len(last) > 1:
+            kept[-1] = last[: random.randint(1, len(last) - 1)]
+    return kept

@@ -1,0 +1,134 @@
+"""`faultline compare`: a matrix of settings under paired schedules, in the simulation.
+
+    reference: acks=all, min.isr 2      # the cell whose settings the faults are drawn for
+    seeds: 40                           # 0, 1, 2 … so many runs a cell
+    base: {rate: 30, faults: [kill]}    # a spec; see harness/spec.py
+    cells:                              # name → what it has on top of the base
+      acks=all, min.isr 2: {settings: {min.insync.replicas: 2}}
+      acks=1: {acks: '1'}
+
+It is a suite (`harness.suites.job`): made on Spark, stored, and resumed like any other. For each seed the schedule
+of faults is drawn once, from the reference's spec, and told to every cell word for word, so that two cells differ in
+their settings and in nothing else: what comes of it is compared run by run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from harness.spec import SpecError
+from harness.suites.job import Ended
+from harness.suites.plan import Suite
+from harness.suites.reading import how_many, known, layered, mapping, one_of, read, told_apart
+from harness.suites.record import Begun
+from results.comparison import Comparison, Run, compare
+from results.pages.comparison import bare, render
+from results.statistics import Interval
+from results.store import tables
+from results.store.layout import MEASURED
+
+SHIPPED = Path(str(files("harness"))) / "comparisons"
+_FIELDS = ("reference", "seeds", "base", "cells")
+
+
+def load(named: str, seeds: int | None = None) -> Suite:
+    """The comparison in the file `named`, or the one shipped by that name. Raises SpecError."""
+    name, values = read(named, SHIPPED)
+    try:
+        return _suite(name, values, seeds)
+    except SpecError as error:
+        raise SpecError(f"{named}: {error}") from None
+
+
+def _suite(name: str, values: object, seeds: int | None) -> Suite:
+    fields = known("a comparison is a mapping with reference, seeds, base and cells", values, _FIELDS)
+    base = mapping("base", fields.get("base"))
+    specs = {
+        str(cell): layered(f"cells.{cell}", base, mapping(f"cells.{cell}", changes))
+        for cell, changes in mapping("cells", fields.get("cells")).items()
+    }
+    if not specs:
+        raise SpecError("cells: there is none")
+    told_apart("cells", specs)
+    reference = one_of(specs, fields.get("reference", next(iter(specs))))
+    wanted = how_many(fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
+    return Suite(name, wanted, 0, specs, reference)
+
+
+def compared(suite: Begun, runs: Sequence[Ended]) -> Comparison:
+    """What the runs of a suite that has ended come to. Raises RuntimeError when one could not be carried out."""
+    for run in runs:
+        if run.validity == "failed":
+            raise RuntimeError(f"{run.cell}, seed {run.seed}: {'; '.join(run.causes)}")
+    figures: dict[str, dict[str, float]] = {}
+    metrics = tables.read(suite.store, "metrics", suite.name).table
+    for row in metrics.filter(pc.field("checker") == MEASURED).to_pylist():
+        figures.setdefault(row["run"], {})[row["figure"]] = row["value"]
+    specs = suite.plan.cells
+    return compare(
+        suite.plan.name,
+        suite.plan.reference,
+        [
+            Run(
+                run.cell,
+                run.seed,
+                run.validity,
+                {**figures.get(run.run, {}), "planned": specs[run.cell].rate * specs[run.cell].time_limit_s},
+                str(suite.path / "runs" / run.run) if run.validity != "valid" else "",
+                f"{suite.name}/{run.run}",
+            )
+            for run in runs
+        ],
+    )
+
+
+def save(comparison: Comparison, directory: Path) -> Iterator[Path]:
+    """Write comparison.json and comparison.html; tells where. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in (
+        (f"{comparison.name}.json", json.dumps(comparison.to_json(), indent=2) + "\n"),
+        (f"{comparison.name}.html", render(comparison)),
+    ):
+        path = directory / name
+        path.write_text(text, encoding="utf-8")
+        yield path
+
+
+def shown(comparison: Comparison) -> Any:
+    """The table for the terminal: each number, below it its interval, below that the difference to the reference."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("setting", "available", "unavailable", "lost", "duplicated", "median", "p99"):
+        table.add_column(heading, justify="left" if heading == "setting" else "right", min_width=12)
+    for cell in comparison.cells:
+        shares = (cell.available, cell.unavailable, cell.loss, cell.duplication)
+        values, ranges = _told((*shares, cell.latency_ms, cell.latency_p99_ms), (*["%"] * 4, "ms", "ms"))
+        table.add_row(cell.name, *values)
+        table.add_row("", *ranges, style="dim")
+        if cell.name == comparison.reference:
+            continue
+        more = (cell.more_available, cell.more_unavailable, cell.more_lost, cell.more_duplicated)
+        units = ("points", "points", "a run", "a run", "ms", "ms")
+        values, ranges = _told((*more, cell.more_latency_ms, cell.more_latency_p99_ms), units, "+")
+        table.add_row("  Δ to the reference", *values)
+        table.add_row("", *ranges, style="dim")
+    return table
+
+
+def _told(numbers: Sequence[Interval | None], units: Sequence[str], sign: str = "") -> tuple[list[str], list[str]]:
+    """`96.8 %` of each, and `95.9 to 97.5`."""
+    values, ranges = [], []
+    for number, unit in zip(numbers, units, strict=True):
+        found = number or Interval(0, 0, 0)
+        factor = 100 if unit in ("%", "points") else 1
+        value, low, high = (bare(factor * it, sign) for it in (found.value, found.low, found.high))
+        values.append(f"{value} {unit}" if number else "–")
+        ranges.append(f"{low} to {high}" if number else "")
+    return values, ranges

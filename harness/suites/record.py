@@ -1,0 +1,117 @@
+"""A suite that lies in a store: begun, resumed, and held by one process at a time.
+
+What it is begun with, its plan and the sources, stands in `suite.json` of its directory. It is resumed only with the
+same sources: half of the runs would be another program's otherwise. It is an ended one once `summary.json` is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.spec import SpecError
+from harness.suites.plan import Suite
+from results.atomic_files import put_text
+from results.run.location import new_directory
+from results.store import ended
+from results.version import version
+
+
+class CannotResume(Exception):
+    """There is nothing to resume, or it cannot be; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A suite that lies in a store."""
+
+    name: str
+    """Of this one night: `nightly-20261121T001500`."""
+    store: Path
+    plan: Suite
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """`started`, `version`, `commit`, `sources`."""
+
+    @property
+    def path(self) -> Path:
+        """Where what is not in the tables lies."""
+        return ended.suite_path(self.store, self.name)
+
+
+def begin(store: Path, plan: Suite) -> Begun:
+    """A new suite in the store. StoreError when it cannot be written."""
+    from results.store.spark import fingerprint
+
+    now = datetime.now(UTC)
+    facts = {
+        "started": now.isoformat(timespec="seconds"),
+        "version": version(),
+        "commit": _commit(),
+        "sources": fingerprint(),
+    }
+    path = new_directory(store / "suites", f"{plan.name}-{now:%Y%m%dT%H%M%S}")
+    put_text(path / "suite.json", json.dumps({**facts, **plan.to_json()}, indent=2) + "\n")
+    return Begun(path.name, store, plan, facts)
+
+
+def resume(store: Path, named: str) -> Begun:
+    """The suite of this name, or the newest begun and not ended of the suites called so. Raises CannotResume."""
+    from results.store.spark import fingerprint
+
+    candidates = sorted(
+        path.parent
+        for path in (store / "suites").glob("*/suite.json")
+        if path.parent.name == named or re.fullmatch(re.escape(named) + r"-\d{8}T\d{6}(-\d+)?", path.parent.name)
+    )
+    unfinished = [path for path in candidates if path.name == named or not (path / "summary.json").exists()]
+    if not unfinished:
+        raise CannotResume(f"{named}: no suite of this name in {store} was cut short")
+    path = unfinished[-1]
+    try:
+        values = json.loads((path / "suite.json").read_text(encoding="utf-8"))
+        plan = Suite.from_json(values)
+        facts = {name: values[name] for name in ("started", "version", "commit", "sources")}
+    except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
+        raise CannotResume(f"{path / 'suite.json'}: cannot be read: {error}") from None
+    if facts["sources"] != fingerprint():
+        raise CannotResume(
+            f"{path.name} was begun with other sources of Faultline (commit {facts['commit'] or 'unknown'}); "
+            "begin a new one"
+        )
+    return Begun(path.name, store, plan, facts)
+
+
+@contextmanager
+def locked(suite: Begun) -> Iterator[None]:
+    """Holds the suite for this process. Raises CannotResume when another has it."""
+    with (suite.path / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CannotResume(f"{suite.name} is being run by another process") from None
+        yield
+
+
+def _commit() -> str:
+    """Of the sources, with `-dirty` when they are not as committed; empty when git does not know."""
+    here = Path(__file__).resolve().parent
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return told.stdout.strip() if told.returncode == 0 else ""

@@ -1,0 +1,1 @@
+"""Handlers of a broker, one module for each group of APIs."""

@@ -1,0 +1,97 @@
+"""FindCoordinator: which broker coordinates a group.
+
+It is the leader of the partition of `__consumer_offsets` that the group's name falls to. The topic is created when
+somebody first looks for a coordinator, who is told to come again (COORDINATOR_NOT_AVAILABLE).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinatorResponse
+
+from images.broker.config import NodeConfig
+from images.broker.controller.channel import ControllerChannel
+from images.broker.groups.records import TOPIC, partition_for
+from images.broker.metadata.image import ClusterImage
+from images.broker.replication.fetcher import Spawn
+from images.broker.runtime.server import Request
+from images.wire.connection import ConnectionLost
+
+_OF_GROUPS = 0
+"""The key type of groups; coordinators of transactions and share groups there are none."""
+
+
+class CoordinatorFinding:
+    """The handler of FindCoordinator on one broker."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        image: Callable[[], ClusterImage],
+        channel: ControllerChannel,
+        spawn: Spawn,
+        log: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._image = image
+        self._channel = channel
+        self._spawn = spawn
+        self._log = log
+        self._creating = False
+
+    async def find_coordinator(self, request: Request) -> FindCoordinatorResponse:
+        """Who leads the partition that each group falls to; creates the topic if there is none yet."""
+        image = self._image()
+        topic = image.topics.get(TOPIC)
+        if topic is None and not self._creating and request.body.key_type == _OF_GROUPS:
+            self._creating = True
+            self._spawn(self._create_topic())
+        coordinators = []
+        for key in request.body.coordinator_keys:
+            error, broker = ErrorCode.coordinator_not_available, None
+            if request.body.key_type != _OF_GROUPS:
+                error = ErrorCode.invalid_request
+            elif topic is not None and topic.partitions:
+                leader = topic.partitions[partition_for(key, len(topic.partitions))].leader
+                broker = image.brokers.get(leader)
+            if broker is not None:
+                error = ErrorCode.none
+            coordinators.append(
+                Coordinator(
+                    key=key,
+                    node_id=broker.id if broker is not None else -1,
+                    host=broker.host if broker is not None else "",
+                    port=broker.port if broker is not None else -1,
+                    error_code=error,
+                    error_message=None,
+                )
+            )
+        return FindCoordinatorResponse(throttle_time=timedelta(0), coordinators=tuple(coordinators))
+
+    async def _create_topic(self) -> None:
+        request = CreateTopicsRequest(
+            topics=(
+                CreatableTopic(
+                    name=TOPIC,
+                    num_partitions=self._config.number("offsets.topic.num.partitions"),
+                    replication_factor=self._config.number("offsets.topic.replication.factor"),
+                    assignments=(),
+                    configs=(),
+                ),
+            ),
+            timeout=timedelta(seconds=self._config.seconds("replica.socket.timeout.ms")),
+        )
+        try:
+            answer = await self._channel.forward(request)
+            found = answer.topics[0]
+            if found.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+                self._log(f"{TOPIC} is not created: {found.error_code.name} {found.error_message or ''}".rstrip())
+        except ConnectionLost as lost:
+            self._log(f"{TOPIC} may not be created: {lost}")
+        await asyncio.sleep(self._config.seconds("replica.fetch.backoff.ms"))
+        self._creating = False

@@ -1,0 +1,319 @@
+"""What a broker does for consumer groups: the requests, and which of them it may answer.
+
+The coordinator of a group is the leader of the partition of `__consumer_offsets` that its name falls to. A broker that
+does not lead it says NOT_COORDINATOR; one that leads it and has not loaded it yet, COORDINATOR_LOAD_IN_PROGRESS.
+
+Offsets are kept until their group is deleted; the topic is not compacted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
+from kio.schema.describe_groups.v6.response import DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.heartbeat.v4.response import HeartbeatResponse
+from kio.schema.join_group.v9.response import JoinGroupResponse
+from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
+from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
+from kio.schema.offset_commit.v9.response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
+from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+from images.broker.config import NodeConfig
+from images.broker.groups.answers import NOW, described, fetched, joined, synced
+from images.broker.groups.group import Caller, Group, GroupLimits, Join, JoinAnswer, SyncAnswer
+from images.broker.groups.membership import check_commit, heartbeat, leave
+from images.broker.groups.rebalance import join, sync
+from images.broker.groups.records import TOPIC, Offset, partition_for
+from images.broker.groups.shard import Shard, TopicPartition
+from images.broker.metadata.image import ClusterImage
+from images.broker.ports import Doors
+from images.broker.replication.fetcher import Spawn
+from images.broker.replication.partition import Role
+from images.broker.replication.replica_manager import Replicas
+from images.broker.runtime.condition import Changes, next_change
+from images.broker.runtime.server import Handler, Request
+from images.wire.connection import Api
+
+_ID_REQUIRED_SINCE = 4
+_NOT_FOUND_SINCE = 6
+_CLASSIC = "classic"
+_IDLE_MS = 3_600_000
+
+
+class GroupCoordinator:
+    """The handlers of one broker that are about groups. `image` gives the metadata this broker has applied."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        doors: Doors,
+        replicas: Replicas,
+        image: Callable[[], ClusterImage],
+        clock: Callable[[], float],
+        spawn: Spawn,
+    ) -> None:
+        self._config = config
+        self._random: Random = doors.random
+        self._log = doors.log
+        self._replicas = replicas
+        self._image = image
+        self._clock = clock
+        self._spawn = spawn
+        self._limits = GroupLimits(
+            config.number("group.min.session.timeout.ms"),
+            config.number("group.max.session.timeout.ms"),
+            config.number("group.initial.rebalance.delay.ms"),
+            config.rules,
+        )
+        self._commit_timeout_s = config.seconds("offsets.commit.timeout.ms")
+        self._fetch_timeout_s = config.seconds("replica.fetch.wait.max.ms")
+        self._metadata_max = config.number("offset.metadata.max.bytes")
+        self._shards: dict[int, Shard] = {}
+        self._changed = Changes()
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of each API."""
+        return {
+            Api.JOIN_GROUP: self.join_group,
+            Api.SYNC_GROUP: self.sync_group,
+            Api.HEARTBEAT: self.heartbeat,
+            Api.LEAVE_GROUP: self.leave_group,
+            Api.OFFSET_COMMIT: self.offset_commit,
+            Api.OFFSET_FETCH: self.offset_fetch,
+            Api.LIST_GROUPS: self.list_groups,
+            Api.DESCRIBE_GROUPS: self.describe_groups,
+            Api.DELETE_GROUPS: self.delete_groups,
+        }
+
+    # --- leadership and time ------------------------------------------------------------------------------------------
+
+    def apply(self) -> None:
+        """The replicas have taken over new metadata: begin to coordinate what this broker leads now, and end what it
+        does not lead any more."""
+        led = {
+            replica.index: replica
+            for replica in self._replicas
+            if replica.topic == TOPIC and replica.state.role is Role.LEADER
+        }
+        for index, shard in list(self._shards.items()):
+            if index not in led or led[index].state.leader_epoch != shard.leader_epoch:
+                self._shards.pop(index).close()
+        for index, replica in led.items():
+            if index not in self._shards:
+                shard = self._shards[index] = Shard(
+                    replica,
+                    self._config.rules,
+                    self._commit_timeout_s,
+                    self._clock,
+                    self._spawn,
+                    self._changed,
+                    self._log,
+                )
+                self._spawn(shard.load())
+
+    async def run(self) -> None:
+        """Let time pass in all groups, for ever."""
+        while True:
+            next_ms = int(self._clock() * 1000) + _IDLE_MS
+            for shard in list(self._shards.values()):
+                next_ms = min(next_ms, shard.on_time())
+            # A millisecond later than asked for, so that it has passed in whole milliseconds too.
+            await next_change((self._changed,), max((next_ms + 1) / 1000, self._clock() + 0.001))
+
+    # --- who answers --------------------------------------------------------------------------------------------------
+
+    def _find(self, group: str) -> tuple[Shard | None, ErrorCode]:
+        if not group:
+            return None, ErrorCode.invalid_group_id
+        topic = self._image().topics.get(TOPIC)
+        if topic is None or not topic.partitions:
+            return None, ErrorCode.not_coordinator
+        shard = self._shards.get(partition_for(group, len(topic.partitions)))
+        if shard is None or not shard.leads:
+            return None, ErrorCode.not_coordinator
+        if not shard.loaded:
+            return None, ErrorCode.coordinator_load_in_progress
+        return shard, ErrorCode.none
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    async def join_group(self, request: Request) -> JoinGroupResponse:
+        """Join, and wait until the group's next generation has all its members."""
+        body = request.body
+        shard, error = self._find(body.group_id)
+        if shard is None:
+            return joined(JoinAnswer(body.member_id, error))
+        prefix = body.group_instance_id if body.group_instance_id is not None else request.client_id or "consumer"
+        ask = Join(
+            member_id=body.member_id,
+            new_id=f"{prefix}-{self._random.getrandbits(128):032x}",
+            protocol_type=body.protocol_type,
+            protocols=tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
+            session_timeout_ms=_ms(body.session_timeout),
+            rebalance_timeout_ms=_ms(body.rebalance_timeout),
+            instance_id=body.group_instance_id,
+            client_id=request.client_id or "",
+            client_host=request.client_host,
+            id_required=request.version >= _ID_REQUIRED_SINCE,
+        )
+        group = shard.groups.get(body.group_id)
+        if group is None and ask.member_id:
+            return joined(JoinAnswer(ask.member_id, ErrorCode.unknown_member_id))
+        step = join(group or Group(body.group_id), ask, shard.now_ms(), self._limits)
+        return joined(await shard.join_answer(body.group_id, step))
+
+    async def sync_group(self, request: Request) -> SyncGroupResponse:
+        """Tell a member its assignment, once the generation's assignment is committed."""
+        body = request.body
+        shard, error = self._find(body.group_id)
+        group = shard.groups.get(body.group_id) if shard is not None else None
+        if shard is None or group is None:
+            return synced(SyncAnswer(body.member_id, error if shard is None else ErrorCode.unknown_member_id))
+        caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
+        assignments = {item.member_id: item.assignment for item in body.assignments}
+        step = sync(group, caller, (body.protocol_type, body.protocol_name), assignments, shard.now_ms())
+        return synced(await shard.sync_answer(body.group_id, step))
+
+    async def heartbeat(self, request: Request) -> HeartbeatResponse:
+        """A member lives. While its group is being loaded it is believed: clients take an error here for fatal."""
+        body = request.body
+        shard, error = self._find(body.group_id)
+        if error is ErrorCode.coordinator_load_in_progress:
+            error = ErrorCode.none
+        if shard is not None:
+            group = shard.groups.get(body.group_id)
+            if group is None:
+                error = ErrorCode.unknown_member_id
+            else:
+                caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
+                shard.groups[body.group_id], error = heartbeat(group, caller, shard.now_ms())
+        return HeartbeatResponse(throttle_time=NOW, error_code=error)
+
+    async def leave_group(self, request: Request) -> LeaveGroupResponse:
+        """Members leave."""
+        body = request.body
+        shard, error = self._find(body.group_id)
+        answers = []
+        for member in body.members if shard is not None else ():
+            group = shard.groups.get(body.group_id) if shard is not None else None
+            told = ErrorCode.unknown_member_id
+            if shard is not None and group is not None:
+                step, told = leave(group, member.member_id, member.group_instance_id, shard.now_ms())
+                shard.take(body.group_id, step)
+            answers.append(
+                MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=told)
+            )
+        return LeaveGroupResponse(throttle_time=NOW, error_code=error, members=tuple(answers))
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    async def offset_commit(self, request: Request) -> OffsetCommitResponse:
+        """Commit positions; answered when they are below the high watermark."""
+        body = request.body
+        shard, error = self._find(body.group_id)
+        refused: dict[TopicPartition, ErrorCode] = {}
+        if shard is not None:
+            caller = Caller(body.member_id, body.generation_id_or_member_epoch, body.group_instance_id)
+            group, error = check_commit(shard.groups.get(body.group_id), caller, shard.now_ms(), self._limits)
+            if group is not None:
+                shard.groups[body.group_id] = group
+        if shard is not None and error is ErrorCode.none:
+            offsets = []
+            for key, part in _partitions(body.topics):
+                if self._image().partition(key.topic, key.partition) is None:
+                    refused[key] = ErrorCode.unknown_topic_or_partition
+                elif len((part.committed_metadata or "").encode()) > self._metadata_max:
+                    refused[key] = ErrorCode.offset_metadata_too_large
+                else:
+                    metadata = part.committed_metadata or ""
+                    value = Offset(part.committed_offset, part.committed_leader_epoch, metadata, shard.now_ms())
+                    offsets.append((key, value))
+            if offsets:
+                error = await shard.commit(body.group_id, offsets)
+        return OffsetCommitResponse(
+            throttle_time=NOW,
+            topics=tuple(
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        OffsetCommitResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=refused.get(TopicPartition(topic.name, part.partition_index), error),
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            ),
+        )
+
+    async def offset_fetch(self, request: Request) -> OffsetFetchResponse:
+        """Tell committed positions: of the partitions asked for, or all."""
+        until = self._clock() + self._fetch_timeout_s
+        groups = []
+        for asked in request.body.groups:
+            shard, error = self._find(asked.group_id)
+            found: dict[TopicPartition, Offset] = {}
+            if shard is not None:
+                error, found = await shard.committed_offsets(asked.group_id, until)
+            groups.append(fetched(asked, error, found))
+        return OffsetFetchResponse(throttle_time=NOW, groups=tuple(groups))
+
+    # --- looking at groups, and deleting them -------------------------------------------------------------------------
+
+    async def list_groups(self, request: Request) -> ListGroupsResponse:
+        """The groups this broker coordinates."""
+        states = tuple(state.lower() for state in request.body.states_filter)
+        types = tuple(kind.lower() for kind in request.body.types_filter)
+        loading = any(not shard.loaded for shard in self._shards.values())
+        groups = tuple(
+            ListedGroup(
+                group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=_CLASSIC
+            )
+            for shard in self._shards.values()
+            if shard.loaded
+            for group in shard.groups.values()
+            if (not states or group.state.lower() in states) and (not types or _CLASSIC in types)
+        )
+        error = ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none
+        return ListGroupsResponse(throttle_time=NOW, error_code=error, groups=groups)
+
+    async def describe_groups(self, request: Request) -> DescribeGroupsResponse:
+        """Members, state and protocol of groups."""
+        found = []
+        for name in request.body.groups:
+            shard, error = self._find(name)
+            group = shard.groups.get(name) if shard is not None else None
+            message = None
+            if shard is not None and group is None and request.version >= _NOT_FOUND_SINCE:
+                error, message = ErrorCode.group_id_not_found, f"group {name} not found"
+            found.append(described(name, group, error, message))
+        return DescribeGroupsResponse(throttle_time=NOW, groups=tuple(found))
+
+    async def delete_groups(self, request: Request) -> DeleteGroupsResponse:
+        """Delete groups that have no members, with their offsets."""
+        results = []
+        for name in request.body.groups_names:
+            shard, error = self._find(name)
+            if shard is not None:
+                error = await shard.delete(name)
+            results.append(DeletableGroupResult(group_id=name, error_code=error))
+        return DeleteGroupsResponse(throttle_time=NOW, results=tuple(results))
+
+
+def _ms(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)
+
+
+def _partitions(topics: Iterable[Any]) -> Iterable[tuple[TopicPartition, Any]]:
+    return ((TopicPartition(topic.name, part.partition_index), part) for topic in topics for part in topic.partitions)

@@ -1,0 +1,130 @@
+"""What an administrator asks of the controller as Kafka's messages, and back. Translation only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.alter_partition_reassignments.v0 import response as reassigning
+from kio.schema.elect_leaders.v2 import response as electing
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1 import response as configuring
+from kio.schema.list_partition_reassignments.v0 import response as listing
+
+from images.broker.controller.requests import PartitionResult, TopicResult
+from images.broker.controller.topic_config import ConfigChange
+from images.broker.metadata.image import ClusterImage
+
+TOPIC = 2
+"""Kafka's resource type of a topic."""
+PREFERRED, UNCLEAN = 0, 1
+"""Kafka's election types."""
+_AT_ONCE = timedelta(0)
+
+
+def config_changes(resource: Any) -> tuple[ConfigChange, ...]:
+    return tuple(ConfigChange(entry.name, entry.config_operation, entry.value) for entry in resource.configs)
+
+
+def configs_altered(body: Any, results: Sequence[TopicResult]) -> configuring.IncrementalAlterConfigsResponse:
+    """The answer to request `body`: a result for each resource, in the same order."""
+    return configuring.IncrementalAlterConfigsResponse(
+        throttle_time=_AT_ONCE,
+        responses=tuple(
+            configuring.AlterConfigsResourceResponse(
+                error_code=result.error,
+                error_message=result.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, result in zip(body.resources, results, strict=True)
+        ),
+    )
+
+
+def reassignments(body: Any) -> list[tuple[str, int, tuple[int, ...] | None]]:
+    """(topic, partition, replicas) of each partition to move; without replicas, its reassignment is cancelled."""
+    return [
+        (topic.name, asked.partition_index, None if asked.replicas is None else tuple(asked.replicas))
+        for topic in body.topics
+        for asked in topic.partitions
+    ]
+
+
+def reassigned(body: Any, results: Sequence[PartitionResult]) -> reassigning.AlterPartitionReassignmentsResponse:
+    """The answer to request `body`: a result for each partition, in the same order."""
+    each = iter(results)
+    return reassigning.AlterPartitionReassignmentsResponse(
+        throttle_time=_AT_ONCE,
+        error_code=ErrorCode.none,
+        error_message=None,
+        responses=tuple(
+            reassigning.ReassignableTopicResponse(
+                name=topic.name, partitions=tuple(_reassigned(next(each)) for _ in topic.partitions)
+            )
+            for topic in body.topics
+        ),
+    )
+
+
+def _reassigned(result: PartitionResult) -> reassigning.ReassignablePartitionResponse:
+    return reassigning.ReassignablePartitionResponse(
+        partition_index=result.index, error_code=result.error, error_message=result.message
+    )
+
+
+def reassignments_under_way(body: Any, image: ClusterImage) -> listing.ListPartitionReassignmentsResponse:
+    """Those in `image`, of the partitions that `body` asks for or (None) of all."""
+    asked = body.topics
+    wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
+    topics = []
+    for topic in image.topics.values():
+        moving = tuple(
+            listing.OngoingPartitionReassignment(
+                partition_index=partition.index,
+                replicas=partition.replicas,
+                adding_replicas=partition.adding,
+                removing_replicas=partition.removing,
+            )
+            for partition in topic.partitions
+            if partition.reassigning and (wanted is None or (topic.name, partition.index) in wanted)
+        )
+        if moving:
+            topics.append(listing.OngoingTopicReassignment(name=topic.name, partitions=moving))
+    return listing.ListPartitionReassignmentsResponse(
+        throttle_time=_AT_ONCE, error_code=ErrorCode.none, error_message=None, topics=tuple(topics)
+    )
+
+
+def reassignments_unknown(error: ErrorCode, message: str) -> listing.ListPartitionReassignmentsResponse:
+    return listing.ListPartitionReassignmentsResponse(
+        throttle_time=_AT_ONCE, error_code=error, error_message=message, topics=()
+    )
+
+
+def elections(body: Any) -> list[tuple[str, int]] | None:
+    """The partitions that need a leader; None for all of them."""
+    if body.topic_partitions is None:
+        return None
+    return [(asked.topic, index) for asked in body.topic_partitions for index in asked.partitions]
+
+
+def elected(results: Sequence[PartitionResult]) -> electing.ElectLeadersResponse:
+    return electing.ElectLeadersResponse(
+        throttle_time=_AT_ONCE, error_code=ErrorCode.none, replica_election_results=tuple(_by_topic(results))
+    )
+
+
+def _by_topic(results: Sequence[PartitionResult]) -> Iterator[electing.ReplicaElectionResult]:
+    for topic in dict.fromkeys(result.topic for result in results):
+        yield electing.ReplicaElectionResult(
+            topic=topic,
+            partition_result=tuple(
+                electing.PartitionResult(
+                    partition_id=result.index, error_code=result.error, error_message=result.message
+                )
+                for result in results
+                if result.topic == topic
+            ),
+        )

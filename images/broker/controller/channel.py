@@ -1,0 +1,112 @@
+"""A broker's way to the active controller.
+
+Which of the controllers that is, a broker learns from the answers to its fetches of the metadata log, which name the
+leader of the quorum and its epoch, or by asking one after the other: whoever does not answer, or answers that it is not
+the active one, is left for the next. All channels of a broker share what any of them has learned (`ActiveController`).
+
+A channel is one connection, opened when it is needed and dropped when anything goes wrong with it. `call` asks once and
+says honestly what became of it; whoever calls knows best whether and when to ask again. Requests of one connection are
+answered one after another, so whatever waits long (the metadata fetch) has a channel of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from images.broker.config import Voter
+from images.broker.controller.not_controller import says_not_controller
+from images.wire.connection import Connection, ConnectionLost
+
+_NOT_YET = -1
+
+
+class ActiveController:
+    """Who the active controller is, as far as one broker knows."""
+
+    def __init__(self, voters: Sequence[Voter]) -> None:
+        self.voters = tuple(voters)
+        self.turn = 0
+        """Index of the voter to ask."""
+        self._epoch = _NOT_YET
+
+    def told(self, leader: int, epoch: int) -> None:
+        """Somebody says that `leader` (-1: nobody known) leads controller epoch `epoch`."""
+        for index, voter in enumerate(self.voters):
+            if voter.id == leader and epoch > self._epoch:
+                self.turn, self._epoch = index, epoch
+
+    def not_here(self, turn: int) -> None:
+        """The voter at `turn` gave no answer of use: ask the next one."""
+        if turn == self.turn:
+            self.turn = (turn + 1) % len(self.voters)
+
+
+class ControllerChannel:
+    """Requests from this broker to the controller."""
+
+    def __init__(self, active: ActiveController, client_id: str, timeout_s: float, retry_s: float) -> None:
+        self._active = active
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._turn = 0
+        """Whom the connection leads to."""
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+
+    async def call(self, request: Any, extra_timeout_s: float = 0.0) -> Any:
+        """Send `request` and give the answer. Raises ConnectionLost; its `sent` tells whether the controller may have
+        received the request. After either, an answer of NOT_CONTROLLER among them, the next call goes where the active
+        controller is more likely to be."""
+        turn = self._active.turn
+        try:
+            connection = await self._connected()
+            turn = self._turn
+            answer = await connection.call(request, self._timeout_s + extra_timeout_s)
+        except ConnectionLost:
+            self._active.not_here(turn)
+            raise
+        if says_not_controller(answer):
+            self._active.not_here(turn)
+        return answer
+
+    async def forward(self, request: Any) -> Any:
+        """As `call`, asking one controller after the other until one is active or the time is up. Raises ConnectionLost
+        also when none is."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout_s
+        while True:
+            try:
+                answer = await self.call(request)
+                if not says_not_controller(answer):
+                    return answer
+                reason = "no controller is active"
+            except ConnectionLost as lost:
+                if lost.sent:
+                    raise
+                reason = str(lost)
+            if loop.time() + self._retry_s >= until:
+                raise ConnectionLost(reason, sent=False)
+            await asyncio.sleep(self._retry_s)
+
+    async def _connected(self) -> Connection:
+        async with self._opening:
+            if self._connection is not None and self._turn != self._active.turn:
+                self.close()
+            if self._connection is None or self._connection.closed:
+                turn = self._active.turn
+                voter = self._active.voters[turn].endpoint
+                try:
+                    self._connection = await Connection.open(voter.host, voter.port, self._client_id, self._timeout_s)
+                except ConnectionLost as lost:
+                    raise ConnectionLost(str(lost), sent=False) from None
+                self._turn = turn
+            return self._connection
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,299 @@
+"""A change of the metadata in the making: whatever a controller decides, as the records that carry it out.
+
+One change is one batch. Each step of it sees the image that the records before it leave, and tells the trace what it
+does. Whether it may be done at all is the controller's to say, but for what only shows while it is done: a proposal is
+judged, a reassignment or an election refused, each by itself.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller import reassignment, unclean_recovery
+from images.broker.controller.alter_partition import AlterPartition, IsrProposal, IsrResult, judge
+from images.broker.controller.election import change
+from images.broker.controller.placement import NewTopic
+from images.broker.controller.requests import PartitionResult, Registration, TopicResult
+from images.broker.controller.unclean_recovery import LogEnd
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import (
+    NO_LEADER,
+    BrokerImage,
+    ChangeBroker,
+    ClusterImage,
+    PartitionImage,
+    Record,
+    RegisterBroker,
+    RemoveTopic,
+    TopicConfigRecord,
+    TopicImage,
+)
+from images.broker.rules import Rules
+from images.trace import TraceEvent
+
+
+class Draft:
+    """`records` so far, what there is to `trace` of them, and `image` and `contacts` as they will leave them."""
+
+    def __init__(self, image: ClusterImage, contacts: FrozenMap[int, int], rules: Rules) -> None:
+        self.image = image
+        self.contacts = contacts
+        self.records: list[Record] = []
+        self.trace: list[TraceEvent] = []
+        self._rules = rules
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+        self.image = self.image.apply(record, self.image.offset)
+
+    def hear_from(self, broker_id: int, now_ms: int) -> None:
+        self.contacts = self.contacts.set(broker_id, now_ms)
+
+    def forget(self, broker_id: int) -> None:
+        self.contacts = self.contacts.remove(broker_id)
+
+    def register(self, request: Registration, known: BrokerImage | None, clean: bool) -> None:
+        if known is not None and not known.fenced:
+            self._tell_broker("broker_fenced", known, reason="registered")
+        leaves_isr = self._rules.unclean_leaves_isr
+        unclean = () if clean or not self._rules.unclean_leaves_elr else (request.id,)
+        self._change_partitions(
+            lambda partition: request.id in partition.replicas,
+            "registered",
+            without=request.id if leaves_isr else None,
+            unclean=unclean,
+        )
+        self.write(RegisterBroker(request.id, request.incarnation, request.host, request.port))
+        registered = self.image.brokers[request.id]
+        self._tell_broker("broker_registered", registered, clean=clean, incarnation=request.incarnation)
+
+    def fence(self, broker: BrokerImage, reason: str) -> None:
+        if broker.fenced:
+            return
+        leaving = reason == "controlled_shutdown"
+        self._leave(broker, reason if leaving else "fenced")
+        self.write(ChangeBroker(broker.id, broker.epoch, fenced=True, shutting_down=broker.shutting_down or leaving))
+        self._tell_broker("broker_fenced", broker, reason=reason)
+        self.forget(broker.id)
+
+    def unfence(self, broker: BrokerImage) -> None:
+        self.write(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=False))
+        self._tell_broker("broker_unfenced", broker)
+        self._change_partitions(lambda partition: not self.image.is_active(partition.leader), "elected")
+
+    def shut_down(self, broker: BrokerImage) -> None:
+        self.write(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=True))
+        self._leave(broker, "controlled_shutdown")
+
+    def _leave(self, broker: BrokerImage, reason: str) -> None:
+        self._change_partitions(
+            lambda partition: broker.id in partition.isr or partition.leader == broker.id, reason, without=broker.id
+        )
+
+    def _change_partitions(
+        self,
+        concerned: Callable[[PartitionImage], bool],
+        reason: str,
+        *,
+        without: int | None = None,
+        unclean: Container[int] = (),
+    ) -> None:
+        for topic, partition in tuple(self.image.partitions()):
+            if concerned(partition):
+                isr = tuple(member for member in partition.isr if member != without)
+                self._change(topic, partition, isr, reason, without=without, unclean=unclean)
+
+    def _change(
+        self,
+        topic: TopicImage,
+        partition: PartitionImage,
+        isr: Iterable[int],
+        reason: str,
+        *,
+        without: int | None = None,
+        unclean: Container[int] = (),
+        always: bool = False,
+        onto: PartitionImage | None = None,
+        preferred: int = NO_LEADER,
+        recovered: int = NO_LEADER,
+        allow_unclean: bool | None = None,
+        told: Mapping[int, LogEnd] | None = None,
+    ) -> None:
+        changed = change(
+            topic,
+            partition,
+            isr=isr,
+            eligible=lambda replica: replica != without and self.image.is_active(replica),
+            rules=self._rules,
+            unclean=unclean,
+            always=always,
+            onto=onto,
+            preferred=preferred,
+            recovered=recovered,
+            allow_unclean=allow_unclean,
+        )
+        if changed is not None:
+            self.write(changed.partition)
+            self._tell_partition(topic, changed.partition, reason, changed.unclean, told)
+
+    def alter(self, request: AlterPartition, proposal: IsrProposal) -> IsrResult:
+        error = judge(self.image, request, proposal, self._rules)
+        topic = self.image.topic_by_id(proposal.topic_id)
+        if error is not ErrorCode.none or topic is None:
+            return self.refuse(request, proposal, error)
+        partition = topic.partitions[proposal.index]
+        self._change(topic, partition, proposal.isr, "alter_partition", always=True)
+        return IsrResult(proposal, error, self.image.partition(topic.name, proposal.index))
+
+    def refuse(self, request: AlterPartition, proposal: IsrProposal, error: ErrorCode) -> IsrResult:
+        topic = self.image.topic_by_id(proposal.topic_id)
+        self.trace.append(
+            TraceEvent(
+                "alter_partition_refused",
+                topic=topic.name if topic is not None else "",
+                partition=proposal.index,
+                leader_epoch=proposal.leader_epoch,
+                partition_epoch=proposal.partition_epoch,
+                broker=request.id,
+                broker_epoch=request.epoch,
+                members=proposal.isr,
+                detail={"error": error.name},
+            )
+        )
+        return IsrResult(proposal, error)
+
+    def create(self, topic: NewTopic, records: Sequence[Record]) -> None:
+        for record in records:
+            self.write(record)
+        created = self.image.topics[topic.name]
+        for partition in created.partitions:
+            self._tell_partition(created, partition, "created")
+
+    def delete(self, name: str | None, topic_id: uuid.UUID | None) -> TopicResult:
+        if (name is None) == (topic_id is None):
+            return TopicResult(
+                name, ErrorCode.invalid_request, "Give either the topic name or the topic id.", topic_id=topic_id
+            )
+        topic = self.image.topics.get(name) if name is not None else self.image.topic_by_id(topic_id)
+        if topic is None:
+            unknown = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
+            return TopicResult(name, unknown, "This topic does not exist.", topic_id=topic_id)
+        self.write(RemoveTopic(topic.name, topic.id))
+        return TopicResult(topic.name, ErrorCode.none, None, topic, topic.id)
+
+    def configure(self, topic: TopicImage, config: FrozenMap[str, str]) -> None:
+        self.write(TopicConfigRecord(topic.name, config))
+        configured = self.image.topics[topic.name]
+        minimum = "min.insync.replicas"
+        moves = topic.config[minimum] != config[minimum] and self._rules.min_isr_change_moves_partition_epoch
+        for partition in configured.partitions:
+            self._change(configured, partition, partition.isr, "configured", always=moves)
+
+    def reassign(self, name: str, index: int, target: tuple[int, ...] | None) -> PartitionResult:
+        topic, partition = self.image.topics.get(name), self.image.partition(name, index)
+        if topic is None or partition is None:
+            return _refused(name, index, ErrorCode.unknown_topic_or_partition, "This partition does not exist.")
+        if target is None and not partition.reassigning:
+            return _refused(name, index, ErrorCode.no_reassignment_in_progress, "No reassignment is under way.")
+        if target is not None:
+            unknown = [replica for replica in target if replica not in self.image.brokers]
+            wrong = (
+                "no replicas are named"
+                if not target
+                else "a broker is named twice"
+                if len(set(target)) < len(target)
+                else f"broker {unknown[0]} is not registered"
+                if unknown
+                else None
+            )
+            if wrong is not None:
+                return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {wrong}.")
+        onto = partition
+        if partition.reassigning:
+            if not reassignment.may_cancel(topic, partition, self._rules):
+                return _refused(
+                    name,
+                    index,
+                    ErrorCode.invalid_replica_assignment,
+                    f"Partition {index}: too few of the original replicas are in sync for its reassignment to be "
+                    "cancelled without an unclean election.",
+                )
+            onto = reassignment.cancelled(partition)
+        if target is not None:
+            onto = reassignment.begun(onto, target)
+        reason = "reassignment_cancelled" if target is None else "reassignment"
+        self._change(topic, partition, onto.isr, reason, onto=onto)
+        return PartitionResult(name, index)
+
+    def elect(self, name: str, index: int, unclean: bool) -> PartitionResult:
+        topic, partition = self.image.topics.get(name), self.image.partition(name, index)
+        if topic is None or partition is None:
+            return _refused(name, index, ErrorCode.unknown_topic_or_partition, "This partition does not exist.")
+        preferred = partition.replicas[0]
+        if partition.leader != NO_LEADER if unclean else partition.leader == preferred:
+            return _refused(name, index, ErrorCode.election_not_needed, "The leader is there already.")
+        if unclean:
+            self._change(topic, partition, partition.isr, "unclean_election", allow_unclean=True)
+            elected = self.image.topics[name].partitions[index].leader != NO_LEADER
+            error = ErrorCode.eligible_leaders_not_available
+        else:
+            self._change(topic, partition, partition.isr, "preferred_election", preferred=preferred)
+            elected = self.image.topics[name].partitions[index].leader == preferred
+            error = ErrorCode.preferred_leader_not_available
+        return PartitionResult(name, index) if elected else _refused(name, index, error, "No such replica may lead.")
+
+    def recover(self, name: str, index: int, told: Mapping[int, LogEnd], *, overdue: bool) -> bool:
+        topic, partition = self.image.topics.get(name), self.image.partition(name, index)
+        if topic is None or partition is None:
+            return False
+
+        def broker_epoch(replica: int) -> int | None:
+            return self.image.brokers[replica].epoch if self.image.is_active(replica) else None
+
+        leader = unclean_recovery.elected(topic, partition, told, broker_epoch, self._rules, overdue=overdue)
+        if leader != NO_LEADER:
+            self._change(topic, partition, (leader,), "unclean_recovery", recovered=leader, told=told)
+        return leader != NO_LEADER
+
+    def _tell_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:
+        self.trace.append(TraceEvent(kind, broker=broker.id, broker_epoch=broker.epoch, detail=detail))
+
+    def _tell_partition(
+        self,
+        topic: TopicImage,
+        partition: PartitionImage,
+        reason: str,
+        unclean: bool = False,
+        told: Mapping[int, LogEnd] | None = None,
+    ) -> None:
+        detail: dict[str, object] = {
+            "elr": list(partition.elr),
+            "last_known_elr": list(partition.last_known_elr),
+            "replicas": list(partition.replicas),
+            "adding": list(partition.adding),
+            "removing": list(partition.removing),
+            "min_isr": topic.min_isr(partition),
+            "reason": reason,
+            "unclean": unclean,
+        }
+        if told is not None:
+            detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in sorted(told.items())}
+        self.trace.append(
+            TraceEvent(
+                "partition_changed",
+                topic=partition.topic,
+                partition=partition.index,
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+                members=partition.isr,
+                detail=detail,
+            )
+        )
+
+
+def _refused(topic: str, index: int, error: ErrorCode, message: str) -> PartitionResult:
+    return PartitionResult(topic, index, error, message)

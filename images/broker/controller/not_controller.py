@@ -1,0 +1,60 @@
+"""NOT_CONTROLLER (41), in the words of each request that only the active controller can answer, and read from them.
+
+It says that nothing was done: whoever is told so asks another controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.alter_partition_reassignments.v0.response import AlterPartitionReassignmentsResponse
+from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller import admin_messages, messages
+from images.broker.controller.alter_partition import AlterPartitionAnswer
+from images.broker.controller.requests import HeartbeatAnswer, ProducerIdsAnswer, RegistrationAnswer, TopicResult
+from images.wire.connection import Api
+
+_ERROR = ErrorCode.not_controller
+_MESSAGE = "This is not the active controller."
+
+
+def not_controller(api: Api, body: Any) -> Any:
+    """The answer to a request `body` of `api`."""
+    if api is Api.BROKER_REGISTRATION:
+        return messages.registered(RegistrationAnswer(_ERROR))
+    if api is Api.BROKER_HEARTBEAT:
+        return messages.heard(HeartbeatAnswer(_ERROR))
+    if api is Api.ALTER_PARTITION:
+        return messages.isrs_altered(body, AlterPartitionAnswer(_ERROR))
+    if api is Api.ALLOCATE_PRODUCER_IDS:
+        return messages.producer_ids(ProducerIdsAnswer(_ERROR))
+    if api is Api.CREATE_TOPICS:
+        refused = tuple(TopicResult(topic.name, _ERROR, _MESSAGE) for topic in body.topics)
+        return messages.topics_created(refused, validate_only=body.validate_only)
+    if api is Api.DELETE_TOPICS:
+        return messages.topics_deleted(
+            tuple(TopicResult(topic.name, _ERROR, _MESSAGE, topic_id=topic.topic_id) for topic in body.topics)
+        )
+    if api is Api.INCREMENTAL_ALTER_CONFIGS:
+        refused = tuple(TopicResult(resource.resource_name, _ERROR, _MESSAGE) for resource in body.resources)
+        return admin_messages.configs_altered(body, refused)
+    if api is Api.LIST_PARTITION_REASSIGNMENTS:
+        return admin_messages.reassignments_unknown(_ERROR, _MESSAGE)
+    none = messages.registered(RegistrationAnswer(_ERROR)).throttle_time
+    if api is Api.ALTER_PARTITION_REASSIGNMENTS:
+        return AlterPartitionReassignmentsResponse(
+            throttle_time=none, error_code=_ERROR, error_message=_MESSAGE, responses=()
+        )
+    return ElectLeadersResponse(throttle_time=none, error_code=_ERROR, replica_election_results=())
+
+
+def says_not_controller(answer: Any) -> bool:
+    """Whether `answer` is one of `not_controller`, or DescribeQuorum's equivalent."""
+    if getattr(answer, "error_code", None) in (_ERROR, ErrorCode.not_leader_or_follower):
+        return True
+    parts: Any = getattr(answer, "topics", None) or getattr(answer, "responses", None) or ()
+    if parts and hasattr(parts[0], "partitions") and not hasattr(parts[0], "error_code"):
+        parts = parts[0].partitions
+    return bool(parts) and getattr(parts[0], "error_code", None) in (_ERROR, ErrorCode.not_leader_or_follower)

@@ -1,0 +1,162 @@
+"""Whether a new topic may be created, and where its replicas go.
+
+Replicas are placed round robin over the active brokers: partition p takes the brokers from position `start + p` on, so
+that leaders spread evenly. The first replica is the preferred leader. An explicit assignment is taken as it is; its
+replicas must be registered, and those active form the first ISR.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.config import TOPIC_KEYS, ConfigError, parse_topic_config
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import (
+    TOPIC_NAME,
+    ClusterImage,
+    PartitionImage,
+    Record,
+    TopicConfigRecord,
+    TopicRecord,
+)
+
+PARTITIONS_PER_TOPIC_MAX = 10_000
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+RECORDED_KEYS = ("min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy")
+"""Topic keys that are always in the metadata, so that all nodes go by the same values."""
+
+
+class TopicRefused(Exception):
+    """A topic that cannot be created: Kafka's error, and one line for the user."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a topic gets that does not say otherwise."""
+
+    partitions: int = 1
+    replication_factor: int = 1
+    config: FrozenMap[str, str] = field(default_factory=FrozenMap)
+    """Cluster-wide values of topic keys, by topic name; Kafka's own default where a key is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; `topic_id` and `start` were drawn by the caller, who has the randomness. -1 is the default."""
+
+    name: str
+    topic_id: uuid.UUID
+    start: int = 0
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(partition, replicas) for each partition, or nothing at all."""
+    config: FrozenMap[str, str] = field(default_factory=FrozenMap)
+
+
+def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple[Record, ...]:
+    """The records that create `topic`. Raises TopicRefused."""
+    if topic.name in (".", "..", TOPIC_NAME) or not _LEGAL_NAME.fullmatch(topic.name):
+        raise TopicRefused(
+            ErrorCode.invalid_topic_exception,
+            f"Topic name {topic.name!r} is not 1 to 249 characters of a-z A-Z 0-9 . _ - or is reserved.",
+        )
+    if topic.name in image.topics:
+        raise TopicRefused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
+    config = _config(topic, defaults)
+    replicas = _assigned(image, topic) if topic.assignments else _placed(image, topic, defaults)
+    return (
+        TopicRecord(topic.name, topic.topic_id),
+        TopicConfigRecord(topic.name, config),
+        *(_new_partition(image, topic, index, members) for index, members in enumerate(replicas)),
+    )
+
+
+def _config(topic: NewTopic, defaults: TopicDefaults) -> FrozenMap[str, str]:
+    try:
+        parse_topic_config(topic.config)
+    except ConfigError as error:
+        raise TopicRefused(ErrorCode.invalid_config, str(error)) from None
+    recorded = {name: config_text(defaults.config.get(name, TOPIC_KEYS[name].default)) for name in RECORDED_KEYS}
+    return FrozenMap(recorded | {name: config_text(value) for name, value in topic.config.items()})
+
+
+def config_text(value: object) -> str:
+    """A value as the metadata holds it."""
+    text = str(value).strip()
+    return text.lower() if text.lower() in ("true", "false") else text
+
+
+def _placed(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> Sequence[tuple[int, ...]]:
+    count = defaults.partitions if topic.partitions == -1 else topic.partitions
+    factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    if count < 1:
+        raise TopicRefused(ErrorCode.invalid_partitions, f"Number of partitions is {count}, at least 1 is needed.")
+    if count > PARTITIONS_PER_TOPIC_MAX:
+        raise TopicRefused(
+            ErrorCode.policy_violation,
+            f"Number of partitions is {count}, at most {PARTITIONS_PER_TOPIC_MAX} are allowed.",
+        )
+    active = [broker.id for broker in image.brokers.values() if broker.active]
+    if not 1 <= factor <= len(active):
+        raise TopicRefused(
+            ErrorCode.invalid_replication_factor,
+            f"Replication factor is {factor}, with {len(active)} brokers unfenced.",
+        )
+    return [
+        tuple(active[(topic.start + index + position) % len(active)] for position in range(factor))
+        for index in range(count)
+    ]
+
+
+def _assigned(image: ClusterImage, topic: NewTopic) -> Sequence[tuple[int, ...]]:
+    if topic.partitions != -1 or topic.replication_factor != -1:
+        raise TopicRefused(
+            ErrorCode.invalid_request, "With an assignment, partitions and replication factor must be -1."
+        )
+    placed = sorted(topic.assignments)
+    if [index for index, _ in placed] != list(range(len(placed))):
+        raise TopicRefused(ErrorCode.invalid_replica_assignment, "Partitions must be numbered 0, 1, 2 … once each.")
+    for index, replicas in placed:
+        unknown = [replica for replica in replicas if replica not in image.brokers]
+        wrong = (
+            "it has no replicas"
+            if not replicas
+            else "a broker stands twice in it"
+            if len(set(replicas)) < len(replicas)
+            else f"broker {unknown[0]} is not registered"
+            if unknown
+            else "all its brokers are fenced"
+            if not any(image.is_active(replica) for replica in replicas)
+            else "it has more or fewer replicas than the first"
+            if len(replicas) != len(placed[0][1])
+            else None
+        )
+        if wrong is not None:
+            raise TopicRefused(ErrorCode.invalid_replica_assignment, f"Partition {index}: {wrong}.")
+    return [replicas for _, replicas in placed]
+
+
+def _new_partition(image: ClusterImage, topic: NewTopic, index: int, replicas: tuple[int, ...]) -> PartitionImage:
+    isr = tuple(replica for replica in replicas if image.is_active(replica))
+    return PartitionImage(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        index=index,
+        replicas=replicas,
+        isr=isr,
+        elr=(),
+        last_known_elr=(),
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+    )

@@ -1,0 +1,64 @@
+"""What a new active controller finds committed that its predecessor may not have told anybody: the trace of it.
+
+A change is traced by the controller that commits it. One that its predecessor appended and could not see committed any
+more is committed by the successor, which knows the records and not the reasons. What it tells of them says
+`taken_over`, and may tell again what the predecessor has told: the receiver, who sees both, keeps those with a new
+`offset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from images.broker.metadata.image import ChangeBroker, ClusterImage, PartitionImage, Record, RegisterBroker
+from images.broker.raft.log import changes
+from images.trace import TraceEvent
+from images.wire import batch as batches
+
+
+def found(image: ClusterImage, data: bytes) -> Iterator[tuple[ClusterImage, list[TraceEvent]]]:
+    """For each batch in `data`, which goes on where `image` ends: the image after it, and what there is to tell."""
+    for header, batch in batches.iterate(data):
+        before, records = image, changes(batch)
+        image = image.apply_all(records, header.base_offset)
+        told = [event for record in records if (event := _event(before, image, record)) is not None]
+        yield image, [event._replace(offset=image.offset) for event in told]
+
+
+def _event(before: ClusterImage, after: ClusterImage, record: Record) -> TraceEvent | None:
+    if isinstance(record, RegisterBroker):
+        broker = after.brokers[record.id]
+        return TraceEvent("broker_registered", broker=broker.id, broker_epoch=broker.epoch, detail={"taken_over": True})
+    if isinstance(record, ChangeBroker):
+        kind = "broker_fenced" if record.fenced else "broker_unfenced"
+        reason = {"taken_over": True, "reason": "taken_over"}
+        return TraceEvent(kind, broker=record.id, broker_epoch=record.epoch, detail=reason)
+    if isinstance(record, PartitionImage):
+        return _partition(before, after, record)
+    return None
+
+
+def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionImage) -> TraceEvent:
+    was = before.partition(partition.topic, partition.index)
+    # Within a leader epoch an ISR grows at its leader's request only.
+    grown = was is not None and was.leader_epoch == partition.leader_epoch and set(partition.isr) - set(was.isr)
+    return TraceEvent(
+        "partition_changed",
+        topic=partition.topic,
+        partition=partition.index,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        members=partition.isr,
+        detail={
+            "elr": list(partition.elr),
+            "last_known_elr": list(partition.last_known_elr),
+            "replicas": list(partition.replicas),
+            "adding": list(partition.adding),
+            "removing": list(partition.removing),
+            "min_isr": after.topics[partition.topic].min_isr(partition) if partition.topic in after.topics else 1,
+            "reason": "alter_partition" if grown else "taken_over",
+            "unclean": False,
+            "taken_over": True,
+        },
+    )

@@ -1,0 +1,109 @@
+"""The groups' answers as Kafka's messages."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember
+from kio.schema.errors import ErrorCode
+from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
+from kio.schema.offset_fetch.v9.response import (
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+from images.broker.groups.group import Group, GroupState, JoinAnswer, SyncAnswer
+from images.broker.groups.records import Offset
+from images.broker.groups.shard import TopicPartition
+
+NOW = timedelta(0)
+
+
+def joined(answer: JoinAnswer) -> JoinGroupResponse:
+    """The answer to a JoinGroup."""
+    return JoinGroupResponse(
+        throttle_time=NOW,
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(
+            JoinGroupResponseMember(member_id=identity, group_instance_id=instance, metadata=metadata)
+            for identity, instance, metadata in answer.members
+        ),
+    )
+
+
+def synced(answer: SyncAnswer) -> SyncGroupResponse:
+    """The answer to a SyncGroup."""
+    return SyncGroupResponse(
+        throttle_time=NOW,
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        assignment=answer.assignment,
+    )
+
+
+def fetched(asked: Any, error: ErrorCode, found: dict[TopicPartition, Offset]) -> OffsetFetchResponseGroup:
+    """The positions of one group, those asked for or all.
+
+    An error of the group is told for each partition too: v1 has no other place for it.
+    """
+    wanted: dict[str, list[int]] = {}
+    if asked.topics is None:
+        for key in found:
+            wanted.setdefault(key.topic, []).append(key.partition)
+    else:
+        for topic in asked.topics:
+            wanted[topic.name] = list(topic.partition_indexes)
+    nothing = Offset(-1)
+    topics = []
+    for name, indexes in wanted.items():
+        offsets = [(index, found.get(TopicPartition(name, index), nothing)) for index in indexes]
+        topics.append(
+            OffsetFetchResponseTopics(
+                name=name,
+                partitions=tuple(
+                    OffsetFetchResponsePartitions(
+                        partition_index=index,
+                        committed_offset=offset.offset,
+                        committed_leader_epoch=offset.leader_epoch,
+                        metadata=offset.metadata,
+                        error_code=error,
+                    )
+                    for index, offset in offsets
+                ),
+            )
+        )
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics), error_code=error)
+
+
+def described(name: str, group: Group | None, error: ErrorCode, message: str | None) -> DescribedGroup:
+    """One group of DescribeGroups; one that is not there is Dead."""
+    members = group.members if group is not None else ()
+    return DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=name,
+        group_state=group.state if group is not None else GroupState.DEAD,
+        protocol_type=group.protocol_type if group is not None else "",
+        protocol_data=(group.protocol or "") if group is not None else "",
+        members=tuple(
+            DescribedGroupMember(
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata_for(group.protocol if group is not None else None),
+                member_assignment=member.assignment,
+            )
+            for member in members
+        ),
+    )

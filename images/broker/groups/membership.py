@@ -1,0 +1,125 @@
+"""Membership of a group while no rebalance is wanted: heartbeats, leaving, silence, commits. Pure, see `group.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.groups.group import (
+    NEVER_MS,
+    NO_GENERATION,
+    Caller,
+    Decision,
+    Group,
+    GroupLimits,
+    GroupState,
+    JoinAnswer,
+    Member,
+    Step,
+    SyncAnswer,
+)
+from images.broker.groups.rebalance import check_member, complete, complete_if_all_joined, prepare
+
+
+def heartbeat(group: Group, caller: Caller, now_ms: int) -> tuple[Group, ErrorCode]:
+    """A member says that it lives; REBALANCE_IN_PROGRESS tells it to join anew."""
+    error = check_member(group, caller)
+    if error is not ErrorCode.none:
+        return group, error
+    preparing = group.state is GroupState.PREPARING
+    return _heard(group, caller.member_id, now_ms), (ErrorCode.rebalance_in_progress if preparing else ErrorCode.none)
+
+
+def leave(group: Group, member_id: str, instance_id: str | None, now_ms: int) -> tuple[Step, ErrorCode]:
+    """A member goes, or somebody sends a static member away by its instance id."""
+    if group.state is GroupState.DEAD:
+        return Step(group), ErrorCode.coordinator_not_available
+    static = group.static_member(instance_id)
+    if static is not None and member_id and static.id != member_id:
+        return Step(group), ErrorCode.fenced_instance_id
+    identity = static.id if static is not None else member_id
+    if group.member(identity) is None:
+        waited_for = tuple(item for item in group.pending if item[0] != identity)
+        if len(waited_for) == len(group.pending):
+            return Step(group), ErrorCode.unknown_member_id
+        return complete_if_all_joined(group._replace(pending=waited_for), now_ms), ErrorCode.none
+    return remove(group, (identity,), now_ms), ErrorCode.none
+
+
+def remove(group: Group, gone: Iterable[str], now_ms: int) -> Step:
+    """Members are gone: what they wait for is refused, and the others share their partitions."""
+    gone = tuple(gone)
+    answers: list[Decision] = []
+    for member in group.members:
+        if member.id in gone and member.joining:
+            answers.append(JoinAnswer(member.id, ErrorCode.unknown_member_id))
+        if member.id in gone and member.syncing:
+            answers.append(SyncAnswer(member.id, ErrorCode.unknown_member_id))
+    left = group._replace(members=tuple(member for member in group.members if member.id not in gone))
+    if group.state is GroupState.PREPARING:
+        step = complete_if_all_joined(left, now_ms)
+    else:
+        step = prepare(left, now_ms, 0)
+    return step._replace(decisions=(*answers, *step.decisions))
+
+
+def on_time(group: Group, now_ms: int) -> Step:
+    """Time has passed: whoever was silent for too long is no member any more."""
+    decisions: list[Decision] = []
+    due = tuple(item for item in group.pending if item[1] > now_ms)
+    if due != group.pending:
+        group = group._replace(pending=due)
+    silent = [member.id for member in group.members if _expires_ms(member) <= now_ms]
+    if group.state is GroupState.COMPLETING and group.deadline_ms <= now_ms and not group.storing:
+        silent += [member.id for member in group.members if not member.syncing and member.id not in silent]
+    if group.state is GroupState.PREPARING and group.deadline_ms <= now_ms:
+        silent += [member.id for member in group.members if not member.joining and member.id not in silent]
+        group = group._replace(pending=())
+    if silent:
+        step = remove(group, silent, now_ms)
+        group, decisions = step.group, list(step.decisions)
+    step = complete_if_all_joined(group, now_ms)
+    if step.group.state is GroupState.PREPARING and step.group.deadline_ms <= now_ms:
+        step = complete(step.group, now_ms)
+    return Step(step.group, (*decisions, *step.decisions))
+
+
+def next_ms(group: Group) -> int:
+    """When `on_time` next has something to do."""
+    times = [expiry for _, expiry in group.pending]
+    times += [_expires_ms(member) for member in group.members]
+    if group.state in (GroupState.PREPARING, GroupState.COMPLETING) and not group.storing:
+        times.append(group.deadline_ms)
+    if group.state is GroupState.PREPARING and all(member.joining for member in group.members) and not group.pending:
+        times.append(group.grows_until_ms)
+    return min(times, default=NEVER_MS)
+
+
+def check_commit(
+    group: Group | None, caller: Caller, now_ms: int, limits: GroupLimits
+) -> tuple[Group | None, ErrorCode]:
+    """Whether offsets may be committed: by a member of the current generation, or, in no generation at all, for a group
+    that nobody belongs to (a consumer that assigns its partitions itself)."""
+    if not limits.rules.generation_fences_commits:
+        return group, ErrorCode.none
+    if group is None or group.state is GroupState.DEAD:
+        return group, ErrorCode.none if caller.generation == NO_GENERATION else ErrorCode.illegal_generation
+    if caller.generation == NO_GENERATION and group.state is GroupState.EMPTY:
+        return group, ErrorCode.none
+    error = check_member(group, caller)
+    if error is ErrorCode.none and group.state is GroupState.COMPLETING:
+        error = ErrorCode.rebalance_in_progress
+    if error is not ErrorCode.none:
+        return group, error
+    return _heard(group, caller.member_id, now_ms), ErrorCode.none
+
+
+def _heard(group: Group, member_id: str, now_ms: int) -> Group:
+    member = group.member(member_id)
+    return group if member is None else group.with_member(member._replace(heard_ms=now_ms))
+
+
+def _expires_ms(member: Member) -> int:
+    """When a member has been silent for too long; one that waits for an answer is not silent."""
+    return NEVER_MS if member.joining or member.syncing else member.heard_ms + member.session_timeout_ms

@@ -1,0 +1,215 @@
+"""What the coordinator keeps in `__consumer_offsets`, in Kafka's own formats.
+
+A record's key begins with a two-byte version that also tells its kind; the value begins with a version of its own, and
+a value of null takes the key back. Everything is big-endian; strings have a two-byte length, bytes a four-byte one, -1
+for null.
+
+kind            key                                          value
+--------------  -------------------------------------------  --------------------------------------------------------
+offset commit   1: group, topic, partition (int32)           3: offset (int64), leader epoch (int32), metadata,
+                                                             commit time (int64, ms)
+group           2: group                                     3: protocol type, generation (int32), protocol, leader,
+                                                             time of the state (int64, ms), members: id, group instance
+                                                             id, client id, client host, rebalance timeout (int32, ms),
+                                                             session timeout (int32, ms), subscription (bytes),
+                                                             assignment (bytes)
+
+Written are the versions above, which every Kafka since 2.3 reads; others are not read, and a log holds none. Of a
+member's protocols only the one chosen is kept, as in Kafka: after a fail-over it is the only one its group can agree on
+until its members join anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from images.broker.groups.group import Group, Member
+
+TOPIC = "__consumer_offsets"
+
+_OFFSET_KEY, _GROUP_KEY = 1, 2
+_OFFSET_VALUE, _GROUP_VALUE = 3, 3
+_SHORT, _INT, _LONG = Struct(">h"), Struct(">i"), Struct(">q")
+
+
+class Offset(NamedTuple):
+    """One committed position."""
+
+    offset: int
+    leader_epoch: int = -1
+    """Of the record before the position, as far as whoever committed it knew."""
+    metadata: str = ""
+    commit_ms: int = 0
+
+
+class OffsetRecord(NamedTuple):
+    """`group` committed a position in `topic`-`partition`; None takes it back."""
+
+    group: str
+    topic: str
+    partition: int
+    value: Offset | None
+
+
+class GroupRecord(NamedTuple):
+    """What `group` agreed on; None says that it is gone."""
+
+    group: str
+    value: Group | None
+
+
+class UnreadableRecord(ValueError):
+    """A record that is none of those above."""
+
+
+def partition_for(group: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` whose leader coordinates `group`: Java's hash of the name, as in Kafka."""
+    code = 0
+    units = group.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[at : at + 2])) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % partitions
+
+
+def encode_offset(group: str, topic: str, partition: int, value: Offset | None) -> tuple[bytes, bytes | None]:
+    """Key and value of the record of a committed offset."""
+    key = _SHORT.pack(_OFFSET_KEY) + _string(group) + _string(topic) + _INT.pack(partition)
+    if value is None:
+        return key, None
+    content = _SHORT.pack(_OFFSET_VALUE) + _LONG.pack(value.offset) + _INT.pack(value.leader_epoch)
+    return key, content + _string(value.metadata) + _LONG.pack(value.commit_ms)
+
+
+def encode_group(group: Group, time_ms: int) -> tuple[bytes, bytes]:
+    """Key and value of the record of what a group agreed on."""
+    parts = [
+        _SHORT.pack(_GROUP_VALUE),
+        _string(group.protocol_type),
+        _INT.pack(group.generation),
+        _string(group.protocol),
+        _string(group.leader),
+        _LONG.pack(time_ms),
+        _INT.pack(len(group.members)),
+    ]
+    for member in group.members:
+        parts += [
+            _string(member.id),
+            _string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _INT.pack(member.rebalance_timeout_ms),
+            _INT.pack(member.session_timeout_ms),
+            _bytes(member.metadata_for(group.protocol)),
+            _bytes(member.assignment),
+        ]
+    return _SHORT.pack(_GROUP_KEY) + _string(group.id), b"".join(parts)
+
+
+def encode_group_gone(group: str) -> tuple[bytes, None]:
+    """Key and value of the record that says that a group is gone."""
+    return _SHORT.pack(_GROUP_KEY) + _string(group), None
+
+
+def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord:
+    """The record of this key and value. Raises UnreadableRecord."""
+    try:
+        reader = _Reader(key or b"")
+        kind = reader.int16()
+        if kind == _OFFSET_KEY:
+            group, topic, partition = reader.text(), reader.text(), reader.int32()
+            return OffsetRecord(group, topic, partition, None if value is None else _offset(_Reader(value)))
+        if kind == _GROUP_KEY:
+            group = reader.text()
+            return GroupRecord(group, None if value is None else _group(group, _Reader(value)))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise UnreadableRecord(f"not a coordinator's record: {error}") from error
+    raise UnreadableRecord(f"a record whose key has the unknown version {kind}")
+
+
+def _offset(reader: _Reader) -> Offset:
+    reader.expect(_OFFSET_VALUE)
+    return Offset(reader.int64(), reader.int32(), reader.text(), reader.int64())
+
+
+def _group(name: str, reader: _Reader) -> Group:
+    reader.expect(_GROUP_VALUE)
+    protocol_type, generation = reader.text(), reader.int32()
+    protocol, leader = reader.string(), reader.string()
+    reader.int64()
+    members: list[Member] = []
+    for _ in range(reader.int32()):
+        identity, instance = reader.text(), reader.string()
+        client_id, client_host = reader.text(), reader.text()
+        rebalance_ms, session_ms = reader.int32(), reader.int32()
+        subscription, assignment = reader.blob(), reader.blob()
+        members.append(
+            Member(
+                identity,
+                instance_id=instance,
+                client_id=client_id,
+                client_host=client_host,
+                session_timeout_ms=session_ms,
+                rebalance_timeout_ms=rebalance_ms,
+                protocols=((protocol or "", subscription),),
+                assignment=assignment,
+            )
+        )
+    return Group.stored(name, protocol_type, generation, protocol, leader, members)
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return _SHORT.pack(-1)
+    content = text.encode()
+    return _SHORT.pack(len(content)) + content
+
+
+def _bytes(content: bytes) -> bytes:
+    return _INT.pack(len(content)) + content
+
+
+class _Reader:
+    """Reads field after field. Raises struct.error where the bytes end too early."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    def _take(self, size: int) -> bytes:
+        taken = self._content[self._at : self._at + size]
+        if size < 0 or len(taken) < size:
+            raise struct.error(f"{len(self._content)} bytes are too few")
+        self._at += size
+        return taken
+
+    def expect(self, version: int) -> None:
+        found = self.int16()
+        if found != version:
+            raise UnreadableRecord(f"a value of version {found}, expected {version}")
+
+    def int16(self) -> int:
+        return int(_SHORT.unpack(self._take(2))[0])
+
+    def int32(self) -> int:
+        return int.from_bytes(self._take(4), signed=True)
+
+    def int64(self) -> int:
+        return int(_LONG.unpack(self._take(8))[0])
+
+    def string(self) -> str | None:
+        length = self.int16()
+        return None if length == -1 else self._take(length).decode()
+
+    def text(self) -> str:
+        return self.string() or ""
+
+    def blob(self) -> bytes:
+        length = self.int32()
+        return b"" if length == -1 else self._take(length)
+
+
+Records = Sequence[tuple[bytes, bytes | None]]
+"""Keys and values that are appended together."""

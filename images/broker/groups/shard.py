@@ -1,0 +1,316 @@
+"""The groups of one partition of `__consumer_offsets`, while this broker leads it.
+
+A `Shard` lives for one leadership. It first loads what the log holds up to its leader epoch start offset, and serves
+once the high watermark has reached that offset too: only then is all it read certainly committed, and everything that
+an earlier coordinator acknowledged among it. From then on the groups change by the decisions of the pure machine, and
+the log by two kinds of record:
+
+- a *group* record hands out a generation's assignment: members are told of it when it is committed;
+- *offset* records: a commit is answered, and its offsets can be fetched, when they are committed. One whose wait ended
+  without an answer counts from when the high watermark passes it, in the order of the log.
+
+Whatever happens to a wait, all waiting requests of a shard end with NOT_COORDINATOR when its leadership does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.groups.group import NEVER_MS, Group, GroupState, JoinAnswer, Step, Store, SyncAnswer
+from images.broker.groups.membership import next_ms, on_time
+from images.broker.groups.rebalance import stored
+from images.broker.groups.records import (
+    GroupRecord,
+    Offset,
+    OffsetRecord,
+    Records,
+    UnreadableRecord,
+    decode,
+    encode_group,
+    encode_group_gone,
+    encode_offset,
+)
+from images.broker.replication import leader as leading
+from images.broker.replication.fetcher import Spawn
+from images.broker.replication.partition import Role
+from images.broker.replication.replica import ACKS_ALL, Appended, Replica
+from images.broker.rules import Rules
+from images.broker.runtime.condition import Changes, next_change
+from images.wire import batch as batches
+
+Answer = TypeVar("Answer", JoinAnswer, SyncAnswer)
+
+_LOAD_BYTES = 1 << 20
+_LOOK_AGAIN_S = 1.0
+
+_ERRORS = {
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
+}
+"""What a client of a group is told when the coordinator could not write."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition that offsets are committed for."""
+
+    topic: str
+    partition: int
+
+
+class _Uncommitted(NamedTuple):
+    """Offsets in the log that the high watermark has yet to reach."""
+
+    end: int
+    group: str
+    offsets: tuple[tuple[TopicPartition, Offset], ...]
+
+
+class Shard:
+    """The coordinator of some groups. `clock` tells the time in seconds, `changed` is told of new deadlines."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        rules: Rules,
+        commit_timeout_s: float,
+        clock: Callable[[], float],
+        spawn: Spawn,
+        changed: Changes,
+        log: Callable[[str], None],
+    ) -> None:
+        self.leader_epoch = replica.state.leader_epoch
+        self.groups: dict[str, Group] = {}
+        self.loaded = False
+        self._replica = replica
+        self._rules = rules
+        self._commit_timeout_s = commit_timeout_s
+        self._clock = clock
+        self._spawn = spawn
+        self._changed = changed
+        self._log = log
+        self._offsets: dict[str, dict[TopicPartition, Offset]] = {}
+        self._uncommitted: deque[_Uncommitted] = deque()
+        self._joining: dict[tuple[str, str], asyncio.Future[JoinAnswer]] = {}
+        self._syncing: dict[tuple[str, str], asyncio.Future[SyncAnswer]] = {}
+
+    @property
+    def leads(self) -> bool:
+        """Whether the leadership this shard was made for still stands, as far as this broker knows."""
+        state = self._replica.state
+        return state.role is Role.LEADER and state.leader_epoch == self.leader_epoch
+
+    def now_ms(self) -> int:
+        """The time the groups go by."""
+        return int(self._clock() * 1000)
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read the log, then wait until all that was read is committed. Returns early when the leadership ends."""
+        replica = self._replica
+        offset, end = replica.log.start, replica.log.end
+        while offset < end:
+            chunk = replica.log.read(offset, _LOAD_BYTES, end)
+            for header, batch in batches.iterate(chunk):
+                self._replay(batch)
+                offset = header.next_offset
+            await asyncio.sleep(0)
+            if not self.leads:
+                return
+        if self._rules.coordinator_waits_for_high_watermark:
+            while not leading.knows_committed(replica.state, replica.limits) or replica.state.high_watermark < end:
+                await next_change((replica.changes,), self._clock() + _LOOK_AGAIN_S)
+                if not self.leads:
+                    return
+        now_ms = self.now_ms()
+        self.groups = {name: group.loaded(now_ms) for name, group in self.groups.items()}
+        self.loaded = True
+        self._changed.tell()
+
+    def _replay(self, batch: bytes) -> None:
+        for record in batches.records(batch):
+            try:
+                found = decode(record.key, record.value)
+            except UnreadableRecord as error:
+                self._log(f"{self._replica.name}: skipping offset {record.offset}: {error}")
+                continue
+            if isinstance(found, GroupRecord):
+                self._replay_group(found)
+            else:
+                self._replay_offset(found)
+
+    def _replay_group(self, record: GroupRecord) -> None:
+        if record.value is None:
+            self.groups.pop(record.group, None)
+        else:
+            self.groups[record.group] = record.value
+
+    def _replay_offset(self, record: OffsetRecord) -> None:
+        key = TopicPartition(record.topic, record.partition)
+        if record.value is None:
+            self._offsets.get(record.group, {}).pop(key, None)
+        else:
+            self._keep(record.group, ((key, record.value),))
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def take(self, name: str, step: Step) -> None:
+        """The group becomes what `step` says, and its decisions are carried out. One that nobody could join is none."""
+        if name not in self.groups and step.group == Group(name):
+            return
+        self.groups[name] = step.group
+        for decision in step.decisions:
+            if isinstance(decision, Store):
+                self._store(name, decision)
+            elif isinstance(decision, JoinAnswer):
+                _resolve(self._joining.pop((name, decision.member_id), None), decision)
+            else:
+                _resolve(self._syncing.pop((name, decision.member_id), None), decision)
+        self._changed.tell()
+
+    async def join_answer(self, name: str, step: Step) -> JoinAnswer:
+        """Carry out the step of a join, and wait for its answer."""
+        if isinstance(step.answer, JoinAnswer):
+            self.take(name, step)
+            return step.answer
+        waiting = self._wait_for(self._joining, (name, step.waiting), JoinAnswer(step.waiting, _SUPERSEDED))
+        self.take(name, step)
+        return await waiting
+
+    async def sync_answer(self, name: str, step: Step) -> SyncAnswer:
+        """Carry out the step of a sync, and wait for its answer."""
+        if isinstance(step.answer, SyncAnswer):
+            self.take(name, step)
+            return step.answer
+        waiting = self._wait_for(self._syncing, (name, step.waiting), SyncAnswer(step.waiting, _SUPERSEDED))
+        self.take(name, step)
+        return await waiting
+
+    def _wait_for(
+        self, waiting: dict[tuple[str, str], asyncio.Future[Answer]], key: tuple[str, str], superseded: Answer
+    ) -> asyncio.Future[Answer]:
+        """The future of an answer. A request that a later one of the same member repeats is answered with
+        `superseded`: its sender has given it up."""
+        _resolve(waiting.pop(key, None), superseded)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting[key] = future
+        return future
+
+    def on_time(self) -> int:
+        """Let time pass in every group. Returns when there is next something to do, as far as can be told now."""
+        if not self.loaded:
+            return NEVER_MS
+        now_ms = self.now_ms()
+        for name, group in list(self.groups.items()):
+            if next_ms(group) <= now_ms:
+                self.take(name, on_time(group, now_ms))
+        return min((next_ms(group) for group in self.groups.values()), default=NEVER_MS)
+
+    def _store(self, name: str, store: Store) -> None:
+        """Append the group as it is now, and tell the machine what became of that."""
+        appended = self._append((encode_group(self.groups[name], self.now_ms()),))
+        self._spawn(self._report_stored(name, store.generation, appended))
+
+    async def _report_stored(self, name: str, generation: int, appended: Appended) -> None:
+        error = await self._committed(appended)
+        group = self.groups.get(name)
+        if group is not None and self.leads:
+            if error is ErrorCode.coordinator_not_available:
+                error = ErrorCode.rebalance_in_progress  # to the members it is only one more reason to join anew
+            self.take(name, stored(group, generation, error, self.now_ms()))
+
+    def close(self) -> None:
+        """The leadership is over: whoever waits is to look for the new coordinator."""
+        self.loaded = False
+        for (_, member), joining in list(self._joining.items()):
+            _resolve(joining, JoinAnswer(member, ErrorCode.not_coordinator))
+        for (_, member), syncing in list(self._syncing.items()):
+            _resolve(syncing, SyncAnswer(member, ErrorCode.not_coordinator))
+        self._joining.clear()
+        self._syncing.clear()
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    async def commit(self, name: str, offsets: Iterable[tuple[TopicPartition, Offset]]) -> ErrorCode:
+        """Write positions of a group into the log; no error once they are committed there."""
+        offsets = tuple(offsets)
+        if name not in self.groups:
+            self.groups[name] = Group(name)
+        appended = self._append(encode_offset(name, key.topic, key.partition, value) for key, value in offsets)
+        if appended.error is ErrorCode.none:
+            if not self._rules.offset_commit_after_high_watermark:
+                self._keep(name, offsets)
+                return ErrorCode.none
+            self._uncommitted.append(_Uncommitted(appended.end, name, offsets))
+        return await self._committed(appended)
+
+    async def committed_offsets(self, name: str, until: float) -> tuple[ErrorCode, dict[TopicPartition, Offset]]:
+        """The positions a group has committed, of which no later coordinator can have acknowledged newer ones."""
+        if self._rules.offset_fetch_confirmed_by_isr:
+            error, _ = await self._replica.latest(until)
+            if error is not ErrorCode.none or not self.leads:
+                unconfirmed = error is ErrorCode.offset_not_available and self.leads
+                return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
+        self._take_committed()
+        return ErrorCode.none, dict(self._offsets.get(name, {}))
+
+    async def delete(self, name: str) -> ErrorCode:
+        """Forget a group without members, and its offsets."""
+        self._take_committed()
+        group = self.groups.get(name)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.non_empty_group
+        tombstones: list[tuple[bytes, bytes | None]] = [
+            encode_offset(name, key.topic, key.partition, None) for key in self._offsets.get(name, {})
+        ]
+        appended = self._append((*tombstones, encode_group_gone(name)))
+        if appended.error is ErrorCode.none:
+            del self.groups[name]
+            self._offsets.pop(name, None)
+            self._uncommitted = deque(item for item in self._uncommitted if item.group != name)
+        return await self._committed(appended)
+
+    def _keep(self, name: str, offsets: Iterable[tuple[TopicPartition, Offset]]) -> None:
+        if name not in self.groups:
+            self.groups[name] = Group(name)
+        self._offsets.setdefault(name, {}).update(offsets)
+
+    def _take_committed(self) -> None:
+        """Let every offset count that the high watermark has passed."""
+        while self._uncommitted and self._uncommitted[0].end <= self._replica.state.high_watermark:
+            found = self._uncommitted.popleft()
+            self._keep(found.group, found.offsets)
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def _append(self, records: Iterable[tuple[bytes, bytes | None]]) -> Appended:
+        content: Records = tuple(records)
+        if not self.leads:
+            return Appended(ErrorCode.not_leader_or_follower)
+        return self._replica.append(batches.build(content, timestamp_ms=self.now_ms()), ACKS_ALL)
+
+    async def _committed(self, appended: Appended) -> ErrorCode:
+        error = appended.error
+        if error is ErrorCode.none:
+            error = await self._replica.committed(appended, self._clock() + self._commit_timeout_s)
+        if error is ErrorCode.none:
+            self._replica.acknowledged(appended.base_offset, appended.end, ACKS_ALL)
+            self._take_committed()
+        return _ERRORS.get(error, error)
+
+
+_SUPERSEDED = ErrorCode.rebalance_in_progress
+
+
+def _resolve(future: asyncio.Future[Answer] | None, answer: Answer) -> None:
+    if future is not None and not future.done():
+        future.set_result(answer)

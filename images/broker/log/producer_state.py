@@ -1,0 +1,191 @@
+"""Producer state of one partition: which batch of an idempotent producer comes next, and which came before.
+
+Protocol notes §6; KIP-98. Of each producer id the partition keeps the producer epoch and the last five batches: as
+many as an idempotent producer may have in flight, so that every retry of one meets its first copy here.
+
+A leader asks `judge` before it appends; leader and follower alike `record` what they did append, in log order and
+without judging, so that a replica's table follows from its log alone. Unsynced batches count like any other.
+
+`judge`, first match from the top:
+
+    batch                                              verdict
+    -------------------------------------------------  --------------------------------------------------
+    no producer id, or nothing known of its producer   Accept
+    a producer id but no sequence number               Refuse(INVALID_RECORD)
+    known epoch, first and last sequence of one kept   Duplicate, with the offsets of its first copy
+    a lower epoch                                      Refuse(INVALID_PRODUCER_EPOCH)
+    a new epoch that does not start at sequence 0      Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)
+    the known epoch, not at last sequence + 1          Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)
+    anything else                                      Accept
+
+Two rules can be switched off. Without `idempotent_dedupe` there is no Duplicate: a retry is accepted and appended
+once more, while gaps are still refused. Without `producer_sequence_checked` nothing is refused.
+
+Sequence numbers count 0 … 2^31 - 1 and start again at 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from google_crc32c import value as crc32c
+from kio.schema.errors import ErrorCode
+
+from images.broker.frozen_map import FrozenMap
+from images.broker.rules import Rules
+from images.wire.batch import SEQUENCE_MODULUS, Header
+
+BATCHES_KEPT = 5
+"""Batches remembered of each producer: Kafka's limit of requests in flight with idempotence."""
+
+
+# Named tuples, not dataclasses: one of each is made for every batch appended.
+
+
+class ProducedBatch(NamedTuple):
+    """One batch in the log: its sequence numbers and offsets, all inclusive."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+class ProducerState(NamedTuple):
+    """What a partition knows of one producer id. `batches` is never empty; the newest is last."""
+
+    epoch: int
+    batches: tuple[ProducedBatch, ...]
+
+
+ProducerTable: TypeAlias = FrozenMap[int, ProducerState]
+"""Producer id → state. A value: `ProducerTable()` is the empty one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Append the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The batch is in the log already, from `base_offset` to `last_offset` (both inclusive)."""
+
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Do not append; answer `error`. `reason` is for the node's log."""
+
+    error: ErrorCode
+    reason: str
+
+
+Judgement: TypeAlias = Accept | Duplicate | Refuse
+
+ACCEPT = Accept()
+
+
+def judge(table: ProducerTable, header: Header, rules: Rules) -> Judgement:
+    """What a leader whose log gave `table` should do with a batch just produced; its offset does not matter."""
+    producer = header.producer_id
+    if producer < 0:
+        return ACCEPT
+    first = header.base_sequence
+    if first < 0:
+        if not rules.producer_sequence_checked:
+            return ACCEPT
+        return Refuse(ErrorCode.invalid_record, f"producer {producer} sent a batch without sequence numbers")
+    state = table.get(producer)
+    if state is None:
+        return ACCEPT
+    copy = _first_copy(state, header)
+    if copy is not None:
+        # Without deduplication the mutant must take the retry as if new, so the gap check may not see it either.
+        return Duplicate(copy.base_offset, copy.last_offset) if rules.idempotent_dedupe else ACCEPT
+    if not rules.producer_sequence_checked:
+        return ACCEPT
+    epoch = header.producer_epoch
+    if epoch < state.epoch:
+        return Refuse(
+            ErrorCode.invalid_producer_epoch, f"producer {producer} is at epoch {state.epoch}, the batch at {epoch}"
+        )
+    expected = (state.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if epoch == state.epoch else 0
+    if first != expected:
+        return Refuse(
+            ErrorCode.out_of_order_sequence_number,
+            f"producer {producer} in epoch {epoch} sent sequence {first}, expected {expected}",
+        )
+    return ACCEPT
+
+
+def record(table: ProducerTable, header: Header) -> ProducerTable:
+    """The table once this batch is in the log at the header's offset. Refuses nothing.
+
+    A second copy of a kept batch changes nothing: the first keeps its place, and the producer goes on from its last.
+    """
+    producer = header.producer_id
+    if producer < 0 or header.base_sequence < 0:
+        return table
+    state = table.get(producer)
+    batch = ProducedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.last_offset)
+    if state is None or state.epoch != header.producer_epoch:
+        return table.set(producer, ProducerState(header.producer_epoch, (batch,)))
+    if _first_copy(state, header) is not None:
+        return table
+    return table.set(producer, ProducerState(state.epoch, (*state.batches[1 - BATCHES_KEPT :], batch)))
+
+
+def _first_copy(state: ProducerState, header: Header) -> ProducedBatch | None:
+    if state.epoch == header.producer_epoch:
+        first = header.base_sequence
+        for batch in reversed(state.batches):
+            if batch.first_sequence == first and batch.last_sequence == header.last_sequence:
+                return batch
+    return None
+
+
+# ---- snapshot --------------------------------------------------------------------------------------------------------
+#
+# Not Kafka's own layout, which keeps only the last batch of each producer: with it, a replica that had restarted would
+# no longer know the other four again.
+
+SNAPSHOT_VERSION = 101
+
+_PREFIX = Struct(">hI")
+_COUNT = Struct(">i")
+_PRODUCER = Struct(">qhb")
+_BATCH = Struct(">iiqq")
+
+
+def to_snapshot(table: ProducerTable) -> bytes:
+    """The table as bytes: version, CRC-32C of the rest, count, producers in the order of their ids."""
+    parts = [_COUNT.pack(len(table))]
+    for producer, state in table.items():
+        parts.append(_PRODUCER.pack(producer, state.epoch, len(state.batches)))
+        parts += [_BATCH.pack(*batch) for batch in state.batches]
+    body = b"".join(parts)
+    return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def from_snapshot(data: bytes) -> ProducerTable | None:
+    """Read what `to_snapshot` wrote; None when it is torn, damaged or of another version."""
+    body = data[_PREFIX.size :]
+    if len(body) < _COUNT.size or _PREFIX.unpack_from(data) != (SNAPSHOT_VERSION, crc32c(body)):
+        return None
+    (count,) = _COUNT.unpack_from(body)
+    at = _COUNT.size
+    states: dict[int, ProducerState] = {}
+    for _ in range(count):
+        producer, epoch, kept = _PRODUCER.unpack_from(body, at)
+        at += _PRODUCER.size
+        stop = at + kept * _BATCH.size
+        states[producer] = ProducerState(
+            epoch, tuple(ProducedBatch(*batch) for batch in _BATCH.iter_unpack(body[at:stop]))
+        )
+        at = stop
+    return ProducerTable(states)

@@ -1,0 +1,184 @@
+"""The metadata log of one controller, on its disk: batches, snapshots, the vote, and the image of what is committed.
+
+One change is one batch. A batch is on disk when `append` returns; whether it is committed is the quorum's to say.
+Beside the log lies `quorum-state`, Kafka's file of that name: the epoch this controller is in, who leads it, and whom
+it has voted for. So that it does not grow for ever, the log is kept from the latest snapshot on only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from errno import EIO
+
+from images.broker.log.log import NEVER, Log, LogConfig, OffsetOutOfRange
+from images.broker.metadata.image import TOPIC_NAME, ClusterImage, Record, decode, encode
+from images.broker.ports import Doors
+from images.broker.raft.snapshots import MetadataSnapshots, packed, unpacked
+from images.broker.raft.values import Durable, LogEnd, LogView, SnapshotId
+from images.broker.rules import Rules
+from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
+from images.wire import batch as batches
+
+DIRECTORY = f"{TOPIC_NAME}-0"
+QUORUM_STATE = f"{DIRECTORY}/quorum-state"
+_REPLAY_BYTES = 1 << 20
+
+__all__ = ["MetadataLog", "OffsetOutOfRange"]
+
+
+class MetadataLog:
+    """See the module."""
+
+    def __init__(self, doors: Doors, segment_bytes: int, rules: Rules, bytes_between_snapshots: int = 20 << 20) -> None:
+        """Open and recover the log. Raises OSError, CorruptBatch or MetadataError."""
+        self._files = doors.files
+        self._rules = rules
+        self._bytes_between_snapshots = bytes_between_snapshots
+        self._bytes_since_snapshot = 0
+        config = LogConfig(segment_bytes, flush_interval_messages=1 if rules.metadata_is_synced else NEVER)
+        self._log = Log.open(doors.files, DIRECTORY, config, doors.log)
+        if rules.metadata_is_synced:
+            # What a crash left unsynced is about to be counted, so it must not be lost any more.
+            self._log.flush()
+        self._image = ClusterImage(offset=self._log.start)
+        self._snapshots = MetadataSnapshots(doors.files, DIRECTORY)
+        self.snapshot = self._snapshots.latest()
+        """The latest one."""
+        if self.snapshot is not None:
+            self._begin_with(self.snapshot, self._snapshots.read(self.snapshot) or b"")
+        self._bytes_since_snapshot = self._log.size
+
+    # ---- the log -----------------------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """Offset of the first record."""
+        return self._log.start
+
+    @property
+    def end(self) -> int:
+        """Offset after the last record."""
+        return self._log.end
+
+    @property
+    def log_end(self) -> LogEnd:
+        """How up to date the log is."""
+        if self.snapshot is not None and self._log.end == self.snapshot.end:
+            return LogEnd(self.snapshot.epoch, self._log.end)
+        return LogEnd(max(0, self._log.last_batch_epoch), self._log.end)
+
+    @property
+    def view(self) -> LogView:
+        """The log as the quorum looks at it."""
+        return LogView(self._log.start, self._log.end, self._log.epochs, self.snapshot)
+
+    def change(self, records: Sequence[Record], epoch: int, timestamp_ms: int) -> bytes:
+        """The batch that appends one change. All of it survives or none."""
+        values = [encode(record) for record in records]
+        return batches.build(values, timestamp_ms=timestamp_ms, leader_epoch=epoch, base_offset=self.end)
+
+    def append(self, batch: bytes) -> batches.Header:
+        """Add a batch whose offset is `end`; it is on disk when this returns. Raises CorruptBatch or OSError."""
+        self._bytes_since_snapshot += len(batch)
+        return self._log.append(batch)
+
+    def truncate(self, to: int) -> None:
+        """Cut the log to `to`. Raises OSError."""
+        self._log.truncate(to)
+        if self._rules.metadata_is_synced:
+            self._log.flush()
+
+    def read(self, offset: int, max_bytes: int, before: int) -> bytes:
+        """Whole batches from `offset` on and below `before`, at least one if there is one. Raises OffsetOutOfRange."""
+        return self._log.read(offset, max_bytes, before)
+
+    def close(self) -> None:
+        """Release the files."""
+        self._log.close(clean=True)
+
+    # ---- what it adds up to ------------------------------------------------------------------------------------------
+
+    def image(self, high_watermark: int) -> ClusterImage:
+        """What everything below `high_watermark`, all of it committed, adds up to. Raises MetadataError when the log
+        makes no sense."""
+        while self._image.offset < high_watermark:
+            for header, batch in batches.iterate(self.read(self._image.offset, _REPLAY_BYTES, high_watermark)):
+                self._image = self._image.apply_all(changes(batch), header.base_offset)
+        return self._image
+
+    # ---- snapshots ---------------------------------------------------------------------------------------------------
+
+    def trim(self, high_watermark: int) -> bool:
+        """Replace everything below `high_watermark`, all of it committed, by a snapshot if the log has grown enough for
+        that. Whether it was done. Raises OSError."""
+        if self._bytes_since_snapshot < self._bytes_between_snapshots or high_watermark <= self._log.start:
+            return False
+        snapshot = SnapshotId(high_watermark, self._log.epochs.epoch_at(high_watermark - 1))
+        self._snapshots.write(snapshot, packed(self.image(high_watermark), snapshot.epoch))
+        self._log.advance_start(high_watermark)
+        self.snapshot = snapshot
+        self._bytes_since_snapshot = 0
+        return True
+
+    def restore(self, snapshot: SnapshotId, data: bytes) -> None:
+        """Begin anew with a snapshot of the leader's in place of the whole log. Raises OSError; CorruptBatch or
+        MetadataError, with nothing changed."""
+        unpacked(data, snapshot)
+        self._snapshots.write(snapshot, data)
+        self._log.truncate_fully_and_start_at(snapshot.end)
+        self._begin_with(snapshot, data)
+        self._bytes_since_snapshot = 0
+
+    def snapshot_content(self, snapshot: SnapshotId) -> bytes | None:
+        """A snapshot's content; None when it is not kept."""
+        return self._snapshots.read(snapshot)
+
+    def _begin_with(self, snapshot: SnapshotId, data: bytes) -> None:
+        """A snapshot can be there without the log having been cut to it, since the cut comes after."""
+        log, self.snapshot = self._log, snapshot
+        self._image = unpacked(data, snapshot)
+        differs = log.start < snapshot.end and log.epochs.epoch_at(snapshot.end - 1) != snapshot.epoch
+        if log.end < snapshot.end or differs:
+            log.truncate_fully_and_start_at(snapshot.end)
+        log.advance_start(snapshot.end)
+        if not log.epochs.entries:
+            log.assign_epoch(snapshot.epoch, snapshot.end)
+
+    # ---- the vote ----------------------------------------------------------------------------------------------------
+
+    def vote(self) -> Durable:
+        """The quorum state kept last. Raises OSError when it cannot be read for what it is."""
+        data = read_whole(self._files, QUORUM_STATE)
+        if data is None:
+            return Durable()
+        try:
+            content = json.loads(data)
+            return Durable(content["leaderEpoch"], content["leaderId"], content["votedId"])
+        except (ValueError, KeyError, TypeError):
+            if not self._rules.vote_is_synced:
+                return Durable()
+            raise OSError(EIO, "not a quorum state", QUORUM_STATE) from None
+
+    def keep_vote(self, durable: Durable) -> None:
+        """Keep the quorum state; it survives a power loss from now on. Raises OSError."""
+        content = {
+            "leaderId": durable.leader,
+            "leaderEpoch": durable.epoch,
+            "votedId": durable.voted,
+            "data_version": 0,
+        }
+        data = json.dumps(content).encode()
+        if self._rules.vote_is_synced:
+            write_durably(self._files, QUORUM_STATE, data)
+            return
+        file = self._files.open(QUORUM_STATE + TEMPORARY_SUFFIX)
+        file.truncate(0)
+        file.append(data)
+        file.close()
+        self._files.rename(QUORUM_STATE + TEMPORARY_SUFFIX, QUORUM_STATE)
+
+
+def changes(batch: bytes) -> list[Record]:
+    """The records of one batch of the metadata log. Raises CorruptBatch or MetadataError."""
+    return [decode(record.value or b"") for record in batches.records(batch)]

@@ -1,0 +1,119 @@
+"""Snapshots of the metadata: an image as the records it takes to make it again, in a file beside the metadata log.
+
+A snapshot stands for everything below its end offset, so the log need not be kept below it. It is a file of record
+batches named as Kafka names it, `<end offset>-<epoch>.checkpoint`, there whole or not at all. Whoever fetches from
+below the start of the log is sent to the latest snapshot and reads it with FetchSnapshot, in pieces.
+
+The offsets inside have no meaning; what was an offset once, a broker epoch, is written out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch_snapshot.v1 import request as asking
+
+from images.broker.metadata.image import (
+    TOPIC_NAME,
+    ChangeBroker,
+    ClusterImage,
+    ProducerIdsBlock,
+    Record,
+    RegisterBroker,
+    TopicConfigRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
+from images.broker.ports import Files
+from images.broker.raft.values import SnapshotId
+from images.broker.runtime.files import read_whole, write_durably
+from images.wire import batch as batches
+
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_RECORDS_PER_BATCH = 200
+_PIECE_BYTES = 1 << 20
+
+
+def records_of(image: ClusterImage) -> Iterator[Record]:
+    """What makes `image`, but for its offset, out of an empty one."""
+    for broker in image.brokers.values():
+        yield RegisterBroker(broker.id, broker.incarnation, broker.host, broker.port, broker.epoch)
+        yield ChangeBroker(broker.id, broker.epoch, broker.fenced, broker.shutting_down)
+    for topic in image.topics.values():
+        yield TopicRecord(topic.name, topic.id)
+        yield TopicConfigRecord(topic.name, topic.config)
+        yield from topic.partitions
+    yield ProducerIdsBlock(image.next_producer_id)
+
+
+def packed(image: ClusterImage, epoch: int) -> bytes:
+    """The content of a snapshot of `image`, taken in controller epoch `epoch`."""
+    values = [encode(record) for record in records_of(image)]
+    return b"".join(
+        batches.build(values[first : first + _RECORDS_PER_BATCH], timestamp_ms=0, leader_epoch=epoch, base_offset=first)
+        for first in range(0, len(values), _RECORDS_PER_BATCH)
+    )
+
+
+def unpacked(data: bytes, snapshot: SnapshotId) -> ClusterImage:
+    """The image that `packed` was given. Raises CorruptBatch or MetadataError."""
+    image = ClusterImage()
+    for header, batch in batches.iterate(data):
+        batches.check(batch)
+        image = image.apply_all([decode(record.value or b"") for record in batches.records(batch)], header.base_offset)
+    return replace(image, offset=snapshot.end)
+
+
+class MetadataSnapshots:
+    """The snapshots in one directory."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+
+    def latest(self) -> SnapshotId | None:
+        """The one that goes farthest."""
+        matches = [_NAME.fullmatch(name) for name in self._files.list(self._directory)]
+        return max((SnapshotId(int(match[1]), int(match[2])) for match in matches if match), default=None)
+
+    def read(self, snapshot: SnapshotId) -> bytes | None:
+        """A snapshot's content; None when it is not there (any more). Raises OSError."""
+        return read_whole(self._files, self._path(snapshot))
+
+    def write(self, snapshot: SnapshotId, data: bytes) -> None:
+        """Keep a snapshot; once it is on disk, those before it go. Raises OSError."""
+        write_durably(self._files, self._path(snapshot), data)
+        for name in self._files.list(self._directory):
+            match = _NAME.fullmatch(name)
+            if match and SnapshotId(int(match[1]), int(match[2])) != snapshot:
+                self._files.delete(f"{self._directory}/{name}")
+
+    def _path(self, snapshot: SnapshotId) -> str:
+        return f"{self._directory}/{snapshot.end:020d}-{snapshot.epoch:010d}.checkpoint"
+
+
+async def fetch_snapshot(
+    call: Callable[[Any], Awaitable[Any]], replica: int, epoch: int, snapshot: SnapshotId
+) -> bytes | None:
+    """Read a snapshot from whoever leads the quorum; None when it is refused. Raises what `call` raises."""
+    data = b""
+    while True:
+        partition = asking.PartitionSnapshot(
+            partition=0,
+            current_leader_epoch=epoch,
+            snapshot_id=asking.SnapshotId(end_offset=snapshot.end, epoch=snapshot.epoch),
+            position=len(data),
+        )
+        topic = asking.TopicSnapshot(name=TOPIC_NAME, partitions=(partition,))
+        answer = await call(asking.FetchSnapshotRequest(replica_id=replica, max_bytes=_PIECE_BYTES, topics=(topic,)))
+        piece = answer.topics[0].partitions[0] if answer.topics else None
+        if piece is None or piece.error_code is not ErrorCode.none:
+            return None
+        data += piece.unaligned_records
+        if len(data) >= piece.size or not piece.unaligned_records:
+            return data if len(data) == piece.size else None

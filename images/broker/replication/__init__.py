@@ -1,0 +1,1 @@
+"""Replication of a partition: leader, follower, truncation, fetching, and the replicas of one broker."""

@@ -1,0 +1,95 @@
+"""Carrying ISR changes to the controller (AlterPartition), one in flight per partition.
+
+A change is sent until it is answered, or until metadata has settled it. What an answer proves is decided by the
+partition machine; this module only knows whether an earlier attempt may still be on its way, in which case no refusal
+is certain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest, BrokerState, PartitionData, TopicData
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller.channel import ControllerChannel
+from images.broker.replication.fetcher import Spawn
+from images.broker.replication.partition import IsrCommitted, IsrRefused, ProposeIsr
+from images.broker.replication.replica import Replica
+from images.wire.connection import ConnectionLost
+
+_ASK_AGAIN = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
+"""Errors that say nothing of the change itself."""
+
+
+class IsrChanges:
+    """The ISR changes of this broker's leaders."""
+
+    def __init__(
+        self, node_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int], backoff_s: float, spawn: Spawn
+    ) -> None:
+        self._node_id = node_id
+        self._channel = channel
+        self._broker_epoch = broker_epoch
+        self._backoff_s = backoff_s
+        self._spawn = spawn
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
+        """Take `proposal` to the controller. A change of the same partition still being sent is out of date."""
+        key = (replica.topic, replica.index)
+        earlier = self._running.pop(key, None)
+        if earlier is not None:
+            earlier.cancel()
+        task = self._spawn(self._settle(replica, proposal))
+        self._running[key] = task
+        task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _forget(self, key: tuple[str, int], done: asyncio.Task[None]) -> None:
+        if self._running.get(key) is done:
+            del self._running[key]
+
+    async def _settle(self, replica: Replica, proposal: ProposeIsr) -> None:
+        certain = True
+        while replica.still_proposes(proposal):
+            try:
+                response = await self._channel.call(self._request(replica, proposal))
+            except ConnectionLost as lost:
+                certain = certain and not lost.sent
+                await asyncio.sleep(self._backoff_s)
+                continue
+            error, answer = _read(response)
+            if error is ErrorCode.none:
+                replica.isr_committed(IsrCommitted(tuple(answer.isr), answer.leader_epoch, answer.partition_epoch))
+                return
+            if error not in _ASK_AGAIN:
+                replica.isr_refused(proposal, IsrRefused(error, certain))
+                return
+            await asyncio.sleep(self._backoff_s)
+
+    def _request(self, replica: Replica, proposal: ProposeIsr) -> AlterPartitionRequest:
+        members = tuple(
+            BrokerState(broker_id=member, broker_epoch=epoch)
+            for member, epoch in zip(proposal.members, proposal.broker_epochs, strict=True)
+        )
+        partition = PartitionData(
+            partition_index=replica.index,
+            leader_epoch=proposal.leader_epoch,
+            new_isr_with_epochs=members,
+            partition_epoch=proposal.partition_epoch,
+        )
+        return AlterPartitionRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._broker_epoch(),
+            topics=(TopicData(topic_id=replica.topic_id, partitions=(partition,)),),
+        )
+
+
+def _read(response: Any) -> tuple[ErrorCode, Any]:
+    """The error of the whole answer or of its one partition, and that partition's part."""
+    if response.error_code is not ErrorCode.none or not response.topics:
+        return response.error_code, None
+    partition = response.topics[0].partitions[0]
+    return partition.error_code, partition

@@ -1,0 +1,64 @@
+"""What a follower decides: which answers still count, where to cut, which high watermark to take."""
+
+from __future__ import annotations
+
+from images.broker.log.leader_epochs import EpochCache
+from images.broker.replication.partition import NO_EPOCH, HighWatermarkMoved, Limits, Partition, Role, Step, Truncate
+
+
+def still_awaited(partition: Partition, sent_offset: int, sent_epoch: int, limits: Limits) -> bool:
+    """Whether the answer to a fetch sent at (`sent_offset`, `sent_epoch`) still means anything to this follower."""
+    if partition.role is not Role.FOLLOWER:
+        return False
+    if not limits.rules.ignore_stale_fetch_answer:
+        return True
+    return partition.log_end == sent_offset and partition.leader_epoch == sent_epoch
+
+
+def on_diverging(partition: Partition, epoch: int, end: int) -> Step:
+    """The leader's log parts from this one at or before (`epoch`, `end`): cut back to the last point both may share.
+
+    When this replica does not know `epoch` either, the cut goes to the end of its next lower epoch and the next fetch
+    asks again; epochs decrease strictly, so any two logs converge.
+    """
+    own_epoch, own_end = partition.epochs.end_offset_for(epoch, partition.log_end)
+    if own_epoch == NO_EPOCH:
+        to = end
+    elif own_epoch != epoch:
+        to = own_end
+    else:
+        to = min(own_end, end)
+    return truncate(partition, to)
+
+
+def truncate(partition: Partition, to: int) -> Step:
+    """Cut the log to `to`, or to its end if that is lower; the high watermark comes down with it. So does the log's
+    start, which may lie above all that an uncleanly elected leader has."""
+    to = min(to, partition.log_end)
+    cut = partition._replace(
+        log_start=min(partition.log_start, to),
+        log_end=to,
+        epochs=partition.epochs.truncate_end(to),
+        high_watermark=min(partition.high_watermark, to),
+    )
+    return Step(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
+
+
+def was_cut(partition: Partition, epochs: EpochCache, log_start: int, log_end: int) -> Partition:
+    """The log was cut to `log_end`: lower than `truncate` asked for if that lay inside a batch, which goes whole."""
+    high_watermark = min(partition.high_watermark, log_end)
+    return partition._replace(epochs=epochs, log_start=log_start, log_end=log_end, high_watermark=high_watermark)
+
+
+def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partition:
+    """The follower's log grew to `log_end`."""
+    return partition._replace(epochs=epochs, log_end=log_end)
+
+
+def on_leader_high_watermark(partition: Partition, leader_high_watermark: int) -> Step:
+    """A follower takes over the leader's high watermark, up to its own LEO. It may go down (RC §6.4)."""
+    after = min(leader_high_watermark, partition.log_end)
+    if after == partition.high_watermark or after < 0:
+        return Step(partition)
+    moved = HighWatermarkMoved(partition.high_watermark, after)
+    return Step(partition._replace(high_watermark=after), (moved,))

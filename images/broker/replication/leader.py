@@ -1,0 +1,306 @@
+"""What a leader decides: fencing, divergence, the ISR, the high watermark, the latest offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.log.leader_epochs import EpochCache
+from images.broker.replication.partition import (
+    NO_EPOCH,
+    Follower,
+    HighWatermarkMoved,
+    IsrCommitted,
+    IsrRefused,
+    IsrSettled,
+    Limits,
+    Partition,
+    ProposeIsr,
+    ReplicaFetch,
+    Role,
+    Step,
+)
+from images.broker.rules import Rules
+
+
+def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
+    """Fencing (KIP-320): the error for a request made in leader epoch `requested` (−1: the sender opts out)."""
+    if requested == NO_EPOCH or not limits.rules.fence_fetch_epoch or requested == partition.leader_epoch:
+        return ErrorCode.none
+    if requested < partition.leader_epoch:
+        return ErrorCode.fenced_leader_epoch
+    return ErrorCode.unknown_leader_epoch
+
+
+def check_leader(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
+    """The error for a request that only the leader answers: first the epoch, then the leadership."""
+    error = check_epoch(partition, requested, limits)
+    if error is ErrorCode.none and partition.role is not Role.LEADER:
+        return ErrorCode.not_leader_or_follower
+    return error
+
+
+def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
+    """The error for an append before anything is written."""
+    if partition.role is not Role.LEADER:
+        return ErrorCode.not_leader_or_follower
+    if acks == -1 and limits.rules.min_isr_gates_append and not _isr_suffices(partition, limits):
+        return ErrorCode.not_enough_replicas
+    return ErrorCode.none
+
+
+def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Limits) -> Step:
+    """The leader's log grew to `log_end`."""
+    return advance_high_watermark(partition._replace(epochs=epochs, log_end=log_end), limits)
+
+
+def readable_end(partition: Partition, limits: Limits) -> int:
+    """Where a consumer's read must end."""
+    if limits.rules.consumer_reads_below_high_watermark:
+        return partition.high_watermark
+    return partition.log_end
+
+
+class FetchStep(NamedTuple):
+    """A leader's answer to a follower's fetch: an error, a diverging (epoch, end offset), or permission to read."""
+
+    step: Step
+    error: ErrorCode = ErrorCode.none
+    diverging: tuple[int, int] | None = None
+
+
+def on_replica_fetch(
+    partition: Partition, fetch: ReplicaFetch, active: Mapping[int, int], now_ms: int, limits: Limits
+) -> FetchStep:
+    """A follower fetches. `active` holds the broker epoch of every broker that metadata says may join an ISR.
+
+    A fetch that is refused or answered with a diverging epoch leaves no trace in the state: its offset is not a
+    position in this leader's log.
+    """
+    error = check_leader(partition, fetch.leader_epoch, limits)
+    if error is ErrorCode.none and partition.leading.follower(fetch.replica) is None:
+        # The follower may know of a reassignment that this leader has not heard of yet.
+        error = ErrorCode.unknown_leader_epoch
+    if error is not ErrorCode.none:
+        return FetchStep(Step(partition), error)
+    if fetch.offset < partition.log_start:
+        return FetchStep(Step(partition), ErrorCode.offset_out_of_range)
+    if fetch.last_fetched_epoch != NO_EPOCH and limits.rules.truncate_on_divergence:
+        epoch, end = partition.epochs.end_offset_for(fetch.last_fetched_epoch, partition.log_end)
+        if epoch == NO_EPOCH:
+            return FetchStep(Step(partition), ErrorCode.offset_out_of_range)
+        if epoch < fetch.last_fetched_epoch or end < fetch.offset:
+            return FetchStep(Step(partition), diverging=(epoch, end))
+    if fetch.offset > partition.log_end:
+        return FetchStep(Step(partition), ErrorCode.offset_out_of_range)
+    recorded = _record_fetch(partition, fetch, now_ms)
+    joined = _consider_join(recorded, fetch.replica, active, limits)
+    moved = advance_high_watermark(joined.partition, limits)
+    return FetchStep(Step(moved.partition, joined.decisions + moved.decisions))
+
+
+def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Partition:
+    leadership = partition.leading
+    followers = []
+    for follower in leadership.followers:
+        if follower.id == fetch.replica:
+            caught_up_ms = follower.caught_up_ms
+            if fetch.offset >= partition.log_end:
+                caught_up_ms = max(caught_up_ms, now_ms)
+            elif fetch.offset >= follower.leader_end_then:
+                # It holds all there was at its previous fetch: it was caught up then, however fast the log grows.
+                caught_up_ms = max(caught_up_ms, follower.fetched_ms)
+            follower = Follower(
+                follower.id,
+                fetch.offset,
+                fetch.broker_epoch,
+                caught_up_ms,
+                now_ms,
+                partition.log_end,
+                max(follower.heard, fetch.heard),
+                fetch.log_start,
+            )
+        followers.append(follower)
+    return partition._replace(leadership=leadership._replace(followers=tuple(followers)))
+
+
+def _consider_join(partition: Partition, replica: int, active: Mapping[int, int], limits: Limits) -> Step:
+    """Propose a follower for the ISR if what is recorded of it shows that it holds all that is committed.
+
+    To be asked within its own fetch only: what was recorded earlier may have been true of a replica that has since been
+    removed, emptied and added again (RC §6.5.4).
+    """
+    leadership = partition.leading
+    if replica in partition.isr or leadership.proposed is not None or leadership.doubtful:
+        return Step(partition)
+    follower = leadership.follower(replica)
+    if follower is None or follower.log_end is None or follower.log_end < partition.high_watermark:
+        return Step(partition)
+    rules = limits.rules
+    if rules.leso_gates_isr_join and follower.log_end < leadership.start:
+        return Step(partition)
+    if rules.fenced_stay_out_of_isr and active.get(replica) != follower.broker_epoch:
+        return Step(partition)
+    members = tuple(member for member in partition.replicas if member in partition.isr or member == replica)
+    return _propose(partition, members, active, "expand")
+
+
+def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int, int], reason: str) -> Step:
+    leadership = partition.leading
+    epochs = []
+    for member in members:
+        follower = leadership.follower(member)
+        heard = follower is not None and follower.broker_epoch != -1
+        # A member that has not fetched in this leadership is vouched for by the metadata that made it a member.
+        epochs.append(follower.broker_epoch if follower is not None and heard else active.get(member, -1))
+    return Step(
+        partition._replace(leadership=leadership._replace(proposed=members)),
+        (ProposeIsr(members, tuple(epochs), partition.leader_epoch, partition.partition_epoch, reason),),
+    )
+
+
+def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> Step:
+    """Time passes: drop members that have lagged too long from the ISR, settle a change left in doubt."""
+    leadership = partition.leadership
+    if leadership is None or leadership.proposed is not None:
+        return Step(partition)
+    lagging = [
+        follower.id
+        for follower in leadership.followers
+        if follower.id in partition.isr
+        and follower.log_end != partition.log_end
+        and now_ms - follower.caught_up_ms > limits.replica_lag_time_max_ms
+    ]
+    if lagging:
+        members = tuple(member for member in partition.isr if member not in lagging)
+        return _propose(partition, members, active, "shrink")
+    if leadership.doubtful:
+        # Committing the ISR as it is moves the partition epoch past every request that is still on its way.
+        return _propose(partition, partition.isr, active, "settle")
+    if not limits.rules.current_epoch_fetch_gates_isr_join:
+        for follower in leadership.followers:
+            joined = _consider_join(partition, follower.id, active, limits)
+            if joined.decisions:
+                return joined
+    return Step(partition)
+
+
+def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits) -> Step:
+    """The controller committed a change. An answer of another leadership, or older than metadata, is ignored."""
+    leadership = partition.leadership
+    if (
+        leadership is None
+        or answer.leader_epoch != partition.leader_epoch
+        or answer.partition_epoch <= partition.partition_epoch
+    ):
+        return Step(partition)
+    committed = partition._replace(
+        isr=answer.isr,
+        partition_epoch=answer.partition_epoch,
+        leadership=leadership._replace(proposed=None, doubtful=()),
+    )
+    step = advance_high_watermark(committed, limits)
+    return Step(step.partition, (IsrSettled(answer.isr, committed=True), *step.decisions))
+
+
+def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefused) -> Step:
+    """The controller refused. Only INELIGIBLE_REPLICA to the sole attempt proves that nothing was changed; in every
+    other case the leader stays on the maximal ISR until metadata, or a later commit, settles it."""
+    leadership = partition.leadership
+    if (
+        leadership is None
+        or leadership.proposed != proposal.members
+        or partition.leader_epoch != proposal.leader_epoch
+        or partition.partition_epoch != proposal.partition_epoch
+    ):
+        return Step(partition)
+    if answer.error is not ErrorCode.ineligible_replica:
+        return Step(partition, (IsrSettled(partition.isr, committed=False, error=answer.error),))
+    doubtful = leadership.doubtful
+    if not answer.certain:
+        added = (member for member in proposal.members if member not in partition.isr)
+        doubtful = tuple(sorted({*doubtful, *added}))
+    settled = partition._replace(leadership=leadership._replace(proposed=None, doubtful=doubtful))
+    return Step(settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),))
+
+
+# --- the high watermark -----------------------------------------------------------------------------------------------
+
+
+def maximal_isr(partition: Partition, rules: Rules) -> tuple[int, ...]:
+    """Everybody the controller may count among the in-sync replicas by now; the committed ISR if the rule is off."""
+    leadership = partition.leading
+    if not rules.maximal_isr or (leadership.proposed is None and not leadership.doubtful):
+        return partition.isr
+    return tuple(sorted({*partition.isr, *(leadership.proposed or ()), *leadership.doubtful}))
+
+
+def _isr_suffices(partition: Partition, limits: Limits) -> bool:
+    return len(partition.isr) >= min(limits.min_insync_replicas, len(partition.replicas))
+
+
+def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
+    """Raise the high watermark to what every member of the maximal ISR holds, if the ISR suffices. It never falls
+    within a leadership, and a member that has not been heard from holds it."""
+    if partition.high_watermark == partition.log_end:
+        return Step(partition)  # nobody holds more: positions are recorded up to the leader's own end
+    if limits.rules.min_isr_gates_high_watermark and not _isr_suffices(partition, limits):
+        return Step(partition)
+    leadership = partition.leading
+    quorum = maximal_isr(partition, limits.rules)
+    positions = []
+    for member in quorum:
+        if member == partition.node:
+            positions.append(partition.log_end)
+            continue
+        follower = leadership.follower(member)
+        if follower is None or follower.log_end is None:
+            return Step(partition)
+        positions.append(follower.log_end)
+    candidate = min(positions, default=partition.high_watermark)
+    if candidate <= partition.high_watermark:
+        return Step(partition)
+    moved = HighWatermarkMoved(partition.high_watermark, candidate, quorum, tuple(positions))
+    return Step(partition._replace(high_watermark=candidate), (moved,))
+
+
+# --- what is certainly known to be committed --------------------------------------------------------------------------
+
+
+def knows_committed(partition: Partition, limits: Limits) -> bool:
+    """Whether everything committed lies below this leader's high watermark: below the LESO it may be stale (RC §6.4.2),
+    so that what is not found among the committed records may still be one of them."""
+    leadership = partition.leading
+    return not limits.rules.applied_high_watermark or partition.high_watermark >= leadership.start
+
+
+def ask_latest(partition: Partition) -> tuple[Partition, int]:
+    """A client asks for the latest offset: the state that remembers, and the number of the question."""
+    leadership = partition.leading
+    number = leadership.questions + 1
+    return partition._replace(leadership=leadership._replace(questions=number)), number
+
+
+def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool:
+    """Whether the high watermark may be told in answer to `question`.
+
+    It must know of all that is committed. And a leader that was deposed without knowing it holds an old high watermark:
+    a later leader may have acknowledged more. Such a leader was elected from the ISR or ELR, and acknowledges only
+    with all of its own ISR; so once every member of the maximal ISR has fetched, in this epoch, upon an answer sent
+    after the question, none of them had left this leadership when the question came, and no later leader can have
+    acknowledged anything by then. With fewer than min.insync.replicas in the ISR the election may go to an ELR member
+    that this leader does not know of, so nothing is told.
+    """
+    leadership = partition.leadership
+    if leadership is None:
+        return False
+    if not knows_committed(partition, limits):
+        return False
+    if not limits.rules.latest_confirmed_by_isr:
+        return True
+    if not _isr_suffices(partition, limits):
+        return False
+    members = maximal_isr(partition, limits.rules)
+    return all(follower.heard >= question for follower in leadership.followers if follower.id in members)

@@ -1,0 +1,290 @@
+"""All replicas on this broker, kept in step with the cluster's metadata.
+
+Layout of the data directory, as Kafka's:
+
+    <topic>-<partition>/                one log, see `log.py`
+    <topic>-<partition>/partition.metadata   the topic's id, so that a namesake of a deleted topic starts empty
+    replication-offset-checkpoint       the high watermark of every replica, written from time to time
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from errno import EIO
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.config import Endpoint, NodeConfig, TopicConfig
+from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
+from images.broker.log.log import Log, LogConfig
+from images.broker.log.retention import Retention
+from images.broker.log.segment import holds_records
+from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
+from images.broker.ports import Doors, Files
+from images.broker.replication.fetcher import Fetcher, FetchLimits, Spawn
+from images.broker.replication.partition import Limits, ProposeIsr, Role, View
+from images.broker.replication.replica import Replica
+from images.broker.runtime.files import read_whole, write_durably
+from images.broker.truncation_protocol import Generation
+from images.trace import TraceEvent
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+
+class Replicas:
+    """The replicas this broker hosts, and the fetchers that feed its followers."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        doors: Doors,
+        clock: Callable[[], float],
+        broker_epoch: Callable[[], int],
+        propose: Callable[[Replica, ProposeIsr], None],
+        spawn: Spawn,
+    ) -> None:
+        self.active: Mapping[int, int] = {}
+        """The broker epoch of every broker that may be in an ISR, as far as this broker knows."""
+        self._config = config
+        self._doors = doors
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+        self._propose = propose
+        self._spawn = spawn
+        self._replicas: dict[tuple[str, int], Replica] = {}
+        self._fetchers: dict[int, Fetcher] = {}
+        self._high_watermarks = _read_high_watermarks(doors.files)
+        self._applied = False
+        self._fetch_limits = FetchLimits(
+            max_wait_s=config.seconds("replica.fetch.wait.max.ms"),
+            partition_max_bytes=config.number("replica.fetch.max.bytes"),
+            max_bytes=config.number("replica.fetch.response.max.bytes"),
+            backoff_s=config.seconds("replica.fetch.backoff.ms"),
+            timeout_s=config.seconds("replica.socket.timeout.ms"),
+        )
+
+    def get(self, topic: str, index: int) -> Replica | None:
+        """The replica of this partition on this broker, if there is one."""
+        return self._replicas.get((topic, index))
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def apply(self, image: ClusterImage) -> None:
+        """Bring every replica, and the fetchers, to what `image` says."""
+        self.active = {broker.id: broker.epoch for broker in image.brokers.values() if broker.active}
+        hosted = {
+            (topic.name, partition.index): (topic, partition)
+            for topic, partition in image.partitions()
+            if self._config.node_id in partition.replicas
+        }
+        self._drop_all_but(hosted)
+        for key, (topic, partition) in hosted.items():
+            replica = self._replicas.get(key)
+            if replica is None:
+                replica = self._replicas[key] = self._open(topic, partition)
+            elif replica.configured is not topic.config:
+                self._configure(replica, topic)
+            replica.apply_view(
+                View(
+                    partition.replicas,
+                    partition.isr,
+                    partition.leader,
+                    partition.leader_epoch,
+                    partition.partition_epoch,
+                )
+            )
+        self._follow(image)
+
+    def tick(self) -> None:
+        """Let time pass in every replica."""
+        for replica in self._replicas.values():
+            replica.tick(self.active)
+
+    def retain(self) -> None:
+        """Remove what the topics' retention gives up."""
+        now_ms = self._doors.now_ms()
+        for replica in self._replicas.values():
+            replica.retain(now_ms)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write down the high watermarks, replacing the file as a whole; while no replica has been opened, the file of
+        the last life stands."""
+        if not self._applied:
+            return
+        lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
+        text = "\n".join(["0", str(len(lines)), *lines, ""])
+        write_durably(self._doors.files, HIGH_WATERMARKS, text.encode())
+
+    def close(self) -> bool:
+        """Stop fetching, write everything down and close the logs cleanly. Returns whether every record is certain to
+        survive. Raises OSError."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        written = [replica.log.close(clean=True) for replica in self]
+        self.checkpoint_high_watermarks()
+        return all(written)
+
+    def _configure(self, replica: Replica, topic: TopicImage) -> None:
+        """Give a replica the settings of its topic, before it learns what the controller decided by them."""
+        settings = self._config.topic(topic.config)
+        replica.limits = dataclasses.replace(replica.limits, min_insync_replicas=settings.min_insync_replicas)
+        replica.max_batch_bytes = settings.max_batch_bytes
+        replica.log.config = _log_config(settings)
+        replica.retention = retention_of(topic.name, settings)
+        replica.configured = topic.config
+
+    def _open(self, topic: TopicImage, partition: PartitionImage) -> Replica:
+        directory = f"{topic.name}-{partition.index}"
+        settings = self._config.topic(topic.config)
+        if _read_topic_id(self._doors.files, directory) != topic.id:
+            self._doors.files.delete(directory)
+            self._high_watermarks.pop((topic.name, partition.index), None)
+            _write_topic_id(self._doors.files, directory, topic.id)
+        log = Log.open(
+            self._doors.files,
+            directory,
+            _log_config(settings),
+            self._doors.log,
+        )
+        high_watermark = self._high_watermarks.get((topic.name, partition.index), 0)
+        self._doors.trace(
+            TraceEvent(
+                "log_recovered",
+                topic.name,
+                partition.index,
+                offset=log.start,
+                log_end=log.end,
+                high_watermark=high_watermark,
+                detail={"clean": log.recovery.clean, "cut_bytes": log.recovery.cut_bytes},
+            )
+        )
+        limits = Limits(
+            settings.min_insync_replicas,
+            self._config.number("replica.lag.time.max.ms"),
+            self._config.rules,
+            Generation(self._config.text("faultline.protocol")),
+        )
+        replica = Replica(
+            topic.name,
+            topic.id,
+            partition.index,
+            self._config.node_id,
+            limits,
+            settings.max_batch_bytes,
+            log,
+            high_watermark,
+            trace=self._doors.trace,
+            clock=self._clock,
+            propose=self._propose,
+        )
+        replica.retention = retention_of(topic.name, settings)
+        replica.configured = topic.config
+        return replica
+
+    def _drop_all_but(self, hosted: Mapping[tuple[str, int], tuple[TopicImage, PartitionImage]]) -> None:
+        """Delete replicas that are no longer ours, or whose topic was deleted and perhaps created anew."""
+        for key, replica in list(self._replicas.items()):
+            if key not in hosted or hosted[key][0].id != replica.topic_id:
+                replica.resign()
+                replica.log.close(clean=False)
+                del self._replicas[key]
+                self._high_watermarks.pop(key, None)
+                self._doors.files.delete(replica.name)
+        if not self._applied:
+            self._applied = True
+            known = {f"{topic}-{index}" for topic, index in hosted}
+            for name in self._doors.files.list("."):
+                if name not in known and self._doors.files.exists(f"{name}/{PARTITION_METADATA}"):
+                    self._doors.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
+                    self._doors.files.delete(name)
+
+    def _follow(self, image: ClusterImage) -> None:
+        """Give each fetcher its replicas; start the missing fetchers and stop the idle ones."""
+        followed: dict[int, list[Replica]] = {}
+        for replica in self._replicas.values():
+            if replica.state.role is Role.FOLLOWER and replica.state.leader in image.brokers:
+                followed.setdefault(replica.state.leader, []).append(replica)
+        for leader, fetcher in list(self._fetchers.items()):
+            broker = image.brokers.get(leader)
+            if leader not in followed or broker is None or fetcher.endpoint != Endpoint(broker.host, broker.port):
+                self._fetchers.pop(leader).close()
+        for leader, replicas in followed.items():
+            if leader not in self._fetchers:
+                broker = image.brokers[leader]
+                self._fetchers[leader] = Fetcher(
+                    self._config.node_id,
+                    leader,
+                    Endpoint(broker.host, broker.port),
+                    self._fetch_limits,
+                    self._broker_epoch,
+                    self._doors.log,
+                    self._spawn,
+                )
+            self._fetchers[leader].follow(replicas)
+
+
+def find(replicas: Replicas, image: ClusterImage, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
+    """The replica of a partition asked for here, or the error that answers for it."""
+    replica = replicas.get(topic, index)
+    if replica is not None:
+        return replica, ErrorCode.none
+    if image.partition(topic, index) is not None:
+        return None, ErrorCode.not_leader_or_follower
+    return None, ErrorCode.unknown_topic_or_partition
+
+
+def _log_config(settings: TopicConfig) -> LogConfig:
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
+        flush_interval_messages=settings.flush_interval_messages,
+        max_batch_bytes=settings.max_batch_bytes,
+    )
+
+
+def retention_of(topic: str, settings: TopicConfig) -> Retention:
+    """Committed offsets are never deleted by age or size: Kafka keeps the newest of each, and here all are kept."""
+    return Retention() if topic == OFFSETS_TOPIC else Retention(settings.retention_ms, settings.retention_bytes)
+
+
+def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
+    """What `checkpoint_high_watermarks` wrote; nothing when the file is missing or damaged, which is always safe."""
+    lines = (read_whole(files, HIGH_WATERMARKS) or b"").decode("utf-8", "replace").splitlines()
+    if len(lines) < 2 or lines[0] != "0" or lines[1] != str(len(lines) - 2):
+        return {}
+    found = {}
+    for line in lines[2:]:
+        topic, _, numbers = line.partition(" ")
+        index, _, offset = numbers.partition(" ")
+        if not (index.isdecimal() and offset.isdecimal()):
+            return {}
+        found[topic, int(index)] = int(offset)
+    return found
+
+
+def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
+    """The topic the log in `directory` belongs to. None when there is no telling and nothing to lose: the file that
+    says so is written before the log, and so is missing only from what is left of a deletion.
+
+    Raises OSError when it is there, unreadable, and beside it are records: somebody must look at them first.
+    """
+    path = f"{directory}/{PARTITION_METADATA}"
+    content = read_whole(files, path)
+    if content is None:
+        return None
+    try:
+        return uuid.UUID(content.decode("utf-8", "replace").partition("topic_id: ")[2].strip())
+    except ValueError:
+        if holds_records(files, directory):
+            raise OSError(EIO, "does not tell whose records lie beside it", path) from None
+        return None
+
+
+def _write_topic_id(files: Files, directory: str, topic_id: uuid.UUID) -> None:
+    write_durably(files, f"{directory}/{PARTITION_METADATA}", f"version: 0\ntopic_id: {topic_id}\n".encode())
+    files.sync_directory(".")

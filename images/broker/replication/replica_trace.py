@@ -1,0 +1,131 @@
+"""What the trace is told of one replica (docs/trace.md): each event with what the replica knows at that moment.
+
+Nothing is decided here. Every method takes the replica's state as the event leaves it, or finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.replication.partition import (
+    HighWatermarkMoved,
+    IsrSettled,
+    LogStartMoved,
+    Partition,
+    Role,
+    StartAnew,
+    Truncate,
+)
+from images.trace import TraceEvent
+from images.wire.batch import Header
+
+
+class ReplicaTrace:
+    """Tells of the replica of `topic`-`index`."""
+
+    def __init__(self, topic: str, index: int, trace: Callable[[TraceEvent], None]) -> None:
+        self._topic = topic
+        self._index = index
+        self._trace = trace
+
+    def event(
+        self,
+        state: Partition,
+        kind: str,
+        *,
+        offset: int = -1,
+        log_end: int = -1,
+        high_watermark: int = -1,
+        members: tuple[int, ...] = (),
+        detail: Mapping[str, object] | None = None,
+    ) -> None:
+        """One event of `kind`."""
+        self._trace(
+            TraceEvent(
+                kind,
+                self._topic,
+                self._index,
+                state.leader,
+                state.leader_epoch,
+                state.partition_epoch,
+                offset=offset,
+                log_end=log_end,
+                high_watermark=high_watermark,
+                members=members,
+                detail=detail or {},
+            )
+        )
+
+    def appended(self, state: Partition, base: int, leader_epoch: int, header: Header, log_end: int) -> None:
+        """A batch of `leader_epoch` was added at `base`."""
+        self._trace(
+            TraceEvent(
+                "appended",
+                self._topic,
+                self._index,
+                state.leader,
+                leader_epoch,
+                offset=base,
+                log_end=log_end,
+                detail={"producer_id": header.producer_id, "sequence": header.base_sequence},
+            )
+        )
+
+    def acknowledged(self, state: Partition, base: int, end: int, acks: int) -> None:
+        """An append is about to be acknowledged to its producer."""
+        high_watermark = state.high_watermark
+        self.event(
+            state, "acknowledged", offset=base, log_end=end, high_watermark=high_watermark, detail={"acks": acks}
+        )
+
+    def fenced(self, state: Partition, api: str, requested: int, error: ErrorCode, replica: int) -> None:
+        """A request made in leader epoch `requested` was refused."""
+        detail = {"api": api, "requested": requested, "error": error.name, "replica": replica}
+        self.event(state, "request_fenced", detail=detail)
+
+    def high_watermark(self, state: Partition, moved: HighWatermarkMoved) -> None:
+        """A leader tells, too, whose positions allowed it."""
+        if state.role is not Role.LEADER:
+            self.event(state, "follower_high_watermark", offset=moved.before, high_watermark=moved.after)
+            return
+        positions = dict(zip(map(str, moved.quorum), moved.positions, strict=True))
+        self.event(
+            state,
+            "high_watermark",
+            offset=moved.before,
+            high_watermark=moved.after,
+            members=moved.quorum,
+            detail={"positions": positions},
+        )
+
+    def truncated(self, state: Partition, cut: Truncate | StartAnew, log_start: int | None) -> None:
+        """The log now ends as `state` says; `log_start` is where it starts if that has moved."""
+        self.event(
+            state,
+            "truncated",
+            offset=state.log_end,
+            log_end=cut.log_end_before,
+            high_watermark=cut.high_watermark_before,
+            detail={"log_start": log_start} if log_start is not None else None,
+        )
+
+    def log_start(self, state: Partition, moved: LogStartMoved) -> None:
+        """The log is about to start elsewhere."""
+        self.event(
+            state,
+            "log_start",
+            offset=moved.after,
+            log_end=state.log_end,
+            high_watermark=state.high_watermark,
+            detail={"before": moved.before, "reason": str(moved.reason)},
+        )
+
+    def settled(self, state: Partition, change: IsrSettled) -> None:
+        """The ISR change in flight ended."""
+        if change.committed:
+            self.event(state, "isr_committed", members=change.isr)
+            return
+        detail = {"error": change.error.name, "rolled_back": change.rolled_back}
+        self.event(state, "isr_rejected", members=change.isr, detail=detail)

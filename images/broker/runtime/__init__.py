@@ -1,0 +1,1 @@
+"""The ground that a node stands on: files, the server, the trace file, fatal errors, waiting."""

@@ -1,0 +1,291 @@
+"""A Kafka server: connections in, requests to handlers, answers back in order.
+
+A handler takes a `Request`, whose body is in the canonical version of its API whatever version the client asked in,
+and returns the canonical response, or None where the client wants none (acks=0). The server translates both ways and
+answers ApiVersions itself.
+
+- One request of a connection is handled at a time, in the order they came; a connection that sends faster is read
+  no further until it has been served. Connections do not wait for each other.
+- Requests that had arrived whole when the client closed are still handled; nobody gets the answers.
+- A client that cannot be understood loses its connection, and the log gets one line: garbage, a frame too large,
+  an API or version not served. (ApiVersions in an unknown version is answered in version 0 with
+  UNSUPPORTED_VERSION, 35, as KIP-511 has it.) Requests of the same connection that came before are answered first.
+- A handler that raises, or returns what cannot be encoded, costs its client the connection and the log one line; one
+  that raises `Hangup` does so on purpose.
+
+No handler is cancelled but by `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, AbstractServer, Future, Task
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any, NamedTuple, cast
+
+from kio.schema.errors import ErrorCode
+
+from images.wire.codec import Malformed
+from images.wire.connection import MAX_FRAME_BYTES, Frames
+from images.wire.messages import (
+    CANONICAL,
+    SUPPORTED,
+    Api,
+    Head,
+    RequestDecoder,
+    encode_response,
+    read_head,
+    response_class,
+)
+from images.wire.schema import Entity
+from images.wire.versions import NoTopics, TopicNames, api_versions, from_canonical, to_canonical
+
+__all__ = ["Handler", "Hangup", "Request", "Server", "TopicNames"]
+
+_MOST_WAITING = 64
+"""Requests of one connection that may wait for their turn before it is read no further."""
+
+
+class Hangup(Exception):
+    """A handler has no answer but to close its client's connection; the message says why, in one line."""
+
+
+class Request(NamedTuple):
+    """One request as a handler sees it."""
+
+    api: Api
+    version: int
+    """The version it was asked in; `body` is canonical."""
+    client_id: str | None
+    connection: int
+    """A number for the connection, unique for the life of the server and counted from 1."""
+    body: Entity
+    client_host: str = ""
+    """Where the connection comes from, as Kafka writes it: `/127.0.0.1`."""
+
+
+Handler = Callable[[Request], Awaitable[Entity | None]]
+
+
+class _Served(NamedTuple):
+    """What is needed to answer requests of one API, looked up once."""
+
+    api: Api
+    handler: Handler
+    versions: range
+    answer: type
+
+
+class Server:
+    """Serves the APIs it has handlers for, and ApiVersions, on one address."""
+
+    def __init__(
+        self,
+        handlers: Mapping[Api, Handler],
+        *,
+        log: Callable[[str], None],
+        topic_names: TopicNames | None = None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        handlers = {**handlers, Api.API_VERSIONS: self._tell_versions}
+        self._served = {
+            int(api): _Served(api, handler, SUPPORTED[api], response_class(api)) for api, handler in handlers.items()
+        }
+        self.log = log
+        self._topics: TopicNames = topic_names or NoTopics()
+        self._max_frame_bytes = max_frame_bytes
+        self._listener: AbstractServer | None = None
+        self._peers: dict[int, _Peer] = {}
+        self._counted = 0
+        self._versions = api_versions(handlers)
+        self.closed = False
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on an address (port 0: any free one, see `port`). Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(lambda: _Peer(self, loop), host, port)
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        sockets = cast(Any, self._listener).sockets
+        return int(sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._peers)
+
+    async def close(self) -> None:
+        """Listen no more, cancel handlers at work, close every connection; returns once all have ended."""
+        self.closed = True
+        if self._listener is not None:
+            self._listener.close()
+        working = [peer.stop() for peer in self._peers.values()]
+        await asyncio.gather(*working, return_exceptions=True)
+        self._peers.clear()
+
+    def join(self, peer: _Peer) -> int:
+        """Count a new connection in; returns its number."""
+        self._counted += 1
+        self._peers[self._counted] = peer
+        return self._counted
+
+    def leave(self, number: int) -> None:
+        """A connection is done with."""
+        self._peers.pop(number, None)
+
+    async def _tell_versions(self, request: Request) -> Entity:
+        return response_class(Api.API_VERSIONS)(
+            error_code=ErrorCode.none, api_keys=self._versions, throttle_time=timedelta(0)
+        )
+
+    def _refuse_versions(self, head: Head) -> bytes:
+        """The answer to ApiVersions in a version that is not known."""
+        refusal = response_class(Api.API_VERSIONS)(
+            error_code=ErrorCode.unsupported_version,
+            api_keys=api_versions({}),
+            throttle_time=timedelta(0),
+        )
+        return encode_response(from_canonical(Api.API_VERSIONS, 0, refusal, self._topics, {}), head.correlation_id)
+
+    async def answer(self, frame: bytes, connection: int, host: str, requests: RequestDecoder) -> bytes | None:
+        """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
+        head = read_head(frame)
+        served = self._served.get(head.api_key)
+        if served is None:
+            raise Malformed(_not_served(head.api_key))
+        api = served.api
+        if head.version not in served.versions:
+            if api is Api.API_VERSIONS:
+                return self._refuse_versions(head)
+            raise Malformed(f"{api.name} v{head.version} is not supported")
+        asked = requests.decode(frame, head)
+        body, names = to_canonical(api, head.version, asked, self._topics)
+        answer = await served.handler(Request(api, head.version, head.client_id, connection, body, host))
+        if answer is None:
+            return None
+        if type(answer) is not served.answer:
+            raise TypeError(f"{type(answer).__name__} is no answer to {api.name} v{CANONICAL[api]}")
+        return encode_response(from_canonical(api, head.version, answer, self._topics, names), head.correlation_id)
+
+
+class _Peer(asyncio.Protocol):
+    """One accepted connection. Its task takes requests in turn; the protocol's callbacks only queue and wake it."""
+
+    def __init__(self, server: Server, loop: AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._transport = cast(asyncio.Transport, None)
+        self._task = cast("Task[None]", None)
+        self._number = 0
+        self._host = ""
+        self._frames = Frames(server._max_frame_bytes)
+        self._requests = RequestDecoder()
+        self._waiting: deque[bytes] = deque()
+        self._idle: Future[None] | None = None
+        self._gone = False
+        """The connection has ended, or is being closed: nothing more is taken and nobody reads answers."""
+        self._writable = True
+        self._reading = True
+
+    def stop(self) -> Task[None]:
+        """Break the connection and cancel whatever is being done for it."""
+        self._transport.abort()
+        self._task.cancel()
+        return self._task
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                if self._waiting and (self._writable or self._gone):
+                    frame = self._waiting.popleft()
+                    if not self._reading and not self._gone and len(self._waiting) < _MOST_WAITING:
+                        self._reading = True
+                        self._transport.resume_reading()
+                    answer = await self._server.answer(frame, self._number, self._host, self._requests)
+                    if answer is not None and not self._gone:
+                        self._transport.write(answer)
+                elif self._waiting or not (self._gone or self._frames.broken):
+                    self._idle = self._loop.create_future()
+                    await self._idle
+                    self._idle = None
+                elif self._frames.broken:
+                    raise Malformed(self._frames.broken)
+                else:
+                    return
+        except asyncio.CancelledError:
+            if self._idle is None and not self._server.closed:
+                self._give_up("a handler was cancelled")
+            raise
+        except (Malformed, Hangup) as error:
+            self._give_up(str(error))
+        except Exception as error:
+            self._give_up(f"a handler failed: {_described(error)}")
+        finally:
+            self._server.leave(self._number)
+
+    def _give_up(self, reason: str) -> None:
+        self._log(f"closing, {reason}")
+        self._gone = True
+        self._transport.close()
+
+    def _log(self, what: str) -> None:
+        self._server.log(f"connection {self._number} from {self._host.removeprefix('/') or 'nowhere'}: {what}")
+
+    def _wake(self) -> None:
+        idle = self._idle
+        if idle is not None and not idle.done():
+            idle.set_result(None)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._server.closed:
+            self._transport.abort()
+            return
+        peer = transport.get_extra_info("peername")
+        self._host = f"/{peer[0]}" if peer else ""
+        self._number = self._server.join(self)
+        self._task = self._loop.create_task(self._serve())
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting.extend(self._frames.feed(data))
+        if self._reading and (len(self._waiting) >= _MOST_WAITING or self._frames.broken):
+            self._reading = False
+            self._transport.pause_reading()
+        if self._waiting or self._frames.broken:
+            self._wake()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._frames.partial and not (self._gone or self._server.closed):
+            self._log(f"closed by the client after {self._frames.partial} bytes of a request")
+        self._gone = True
+        self._wake()
+
+
+def _not_served(api_key: int) -> str:
+    try:
+        return f"{Api(api_key).name} is not served here"
+    except ValueError:
+        return f"unknown API {api_key}"
+
+
+def _described(error: BaseException) -> str:
+    """An exception in one line, with the place it came from."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f" ({PurePath(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+    return " ".join(f"{type(error).__name__}: {error}{place}".split())

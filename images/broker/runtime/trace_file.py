@@ -1,0 +1,82 @@
+"""The protocol trace of a real node: one JSON object a line, written at once, so that a kill loses a line at most.
+
+This is the one place in the package that reads a clock which is not the event loop's. A trace is to tell in which order
+things truly happened on all nodes, so it carries CLOCK_BOOTTIME, which all containers of a machine share, and carries
+it unbent: a clock fault preloads a library that stands before the C library's functions for names looked up in the
+whole process, so the function is looked up in the C library itself. Where that is not glibc, Python's own is taken.
+It is never part of a simulation, whose world keeps the trace itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time  # noqa: TID251  (see above)
+from collections.abc import Callable
+from json.encoder import c_make_encoder  # type: ignore[attr-defined]
+from json.encoder import encode_basestring_ascii as quoted
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from images.trace import TraceEvent
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def true_clock() -> Callable[[], int]:
+    """A function that reads the machine's clock in nanoseconds since it was started, whatever clocks were bent."""
+    number = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    try:
+        read = ctypes.CDLL("libc.so.6").clock_gettime
+    except (OSError, AttributeError):
+        return lambda: time.clock_gettime_ns(number)
+    moment = _Timespec()
+    place = ctypes.byref(moment)
+
+    def now_ns() -> int:
+        read(number, place)
+        return int(moment.seconds * 1_000_000_000 + moment.nanoseconds)
+
+    return now_ns
+
+
+_chunks = c_make_encoder(None, dict, quoted, None, ":", ",", False, False, True)
+"""What `JSONEncoder.encode` makes anew for every value it is given; a mapping that is no dict is written as one."""
+
+
+def _line(time_ns: int, event: TraceEvent) -> bytes:
+    """One object with every field, as `json.dumps` would give it; there is a line for every batch and more."""
+    members = ",".join(map(str, event.members))
+    detail = "".join(_chunks(event.detail, 0)) if event.detail else "{}"
+    return (
+        f'{{"time_ns":{time_ns},"kind":{quoted(event.kind)},"topic":{quoted(event.topic)},'
+        f'"partition":{event.partition},"leader":{event.leader},"leader_epoch":{event.leader_epoch},'
+        f'"partition_epoch":{event.partition_epoch},"broker":{event.broker},"broker_epoch":{event.broker_epoch},'
+        f'"offset":{event.offset},"log_end":{event.log_end},"high_watermark":{event.high_watermark},'
+        f'"members":[{members}],"detail":{detail}}}\n'
+    ).encode()
+
+
+class TraceFile:
+    """Appends events to a file; `time_ns` is the machine's true clock (see above)."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._now_ns = true_clock()
+
+    def append(self, event: TraceEvent) -> None:
+        """Write one event. Raises OSError."""
+        line = _line(self._now_ns(), event)
+        try:
+            while line:  # a nearly full disk takes a part and refuses the rest
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._file.name) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()

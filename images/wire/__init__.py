@@ -1,0 +1,1 @@
+"""Kafka's protocol on the wire and the record batch; part of no system."""

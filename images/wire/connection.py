@@ -1,0 +1,274 @@
+"""The wire as clients meet it: everything of `messages`, the cutting of a stream into frames, one client connection.
+
+A `Connection` pipelines: calls are written at once and answered in the order they were sent, as Kafka guarantees.
+What can be relied on:
+
+- A call ends with its own answer or raises. An answer whose correlation id is not that of the oldest unanswered
+  call ends the connection instead of being delivered to anyone.
+- A call that times out closes the connection, so its late answer has nowhere to arrive.
+- Whatever goes wrong is a `ConnectionLost`; its `sent` is False only if no byte of the request left this process.
+- Giving up on a call (cancelling it) leaves the connection in order: the answer is read and dropped. If it does not
+  come within the call's timeout, the connection is closed all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, Future, TimerHandle
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from images.wire.codec import Malformed
+from images.wire.messages import (
+    CANONICAL,
+    SUPPORTED,
+    Api,
+    Head,
+    RequestEncoder,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    read_head,
+    request_class,
+    response_class,
+    response_class_of,
+)
+from images.wire.schema import Entity, convert
+
+__all__ = [
+    "CANONICAL",
+    "MAX_FRAME_BYTES",
+    "SUPPORTED",
+    "Api",
+    "CallTimeout",
+    "Connection",
+    "ConnectionLost",
+    "Entity",
+    "Frames",
+    "Head",
+    "Malformed",
+    "convert",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "read_head",
+    "request_class",
+    "response_class",
+    "response_class_of",
+]
+
+MAX_FRAME_BYTES = 100 * 1024 * 1024
+"""Kafka's default for `socket.request.max.bytes`."""
+
+
+class ConnectionLost(Exception):
+    """The connection failed before the answer came. `sent` is False only if the request certainly never left."""
+
+    def __init__(self, reason: str, *, sent: bool = True) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class CallTimeout(ConnectionLost):
+    """No answer in time. The connection is closed, so that no late answer can be taken for another's."""
+
+
+class Frames:
+    """Cuts a byte stream into frames.
+
+    `feed` gives the frames that are complete, length prefix included. Once a length comes that no frame may have,
+    `broken` says so, and nothing that follows is taken, since nothing says where the next frame would begin.
+    """
+
+    __slots__ = ("_chunks", "_limit", "_need", "broken", "partial")
+
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        self.broken: str | None = None
+        self.partial = 0
+        """Bytes received of a frame that is not complete."""
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        self._need = 4
+
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        """The frames completed by `data`, in order."""
+        if self.broken is not None:
+            return ()
+        have = len(data)
+        if self.partial:
+            self._chunks.append(data)
+            self.partial += have
+            if self.partial < self._need:
+                return ()
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            have = self.partial
+        elif have > 4 and int.from_bytes(data[:4]) == have - 4 <= self._limit:
+            return (data,)  # by far the usual case: exactly one frame, handed on without copying it
+        frames: list[bytes] = []
+        start = 0
+        self._need = 4
+        while have - start >= 4:
+            length = int.from_bytes(data[start : start + 4], signed=True)
+            if not 0 < length <= self._limit:
+                self.broken = f"a frame of {length} bytes; at most {self._limit} are taken"
+                self.partial = 0
+                return frames
+            end = start + 4 + length
+            if end > have:
+                self._need = end - start
+                break
+            frames.append(data[start:end])
+            start = end
+        self.partial = have - start
+        if self.partial:
+            self._chunks.append(data[start:])
+        return frames
+
+
+class _Waiting(NamedTuple):
+    correlation_id: int
+    answer: type
+    future: Future[Entity]
+    deadline: float
+    timeout: float
+
+
+class Connection(asyncio.Protocol):
+    """One connection to a broker or controller. Made by `open`."""
+
+    def __init__(self, loop: AbstractEventLoop, peer: str, client_id: str | None) -> None:
+        self._loop = loop
+        self._peer = peer
+        self._requests = RequestEncoder(client_id)
+        self._transport: asyncio.Transport | None = None
+        self._frames = Frames()
+        self._waiting: deque[_Waiting] = deque()
+        self._alarm: TimerHandle | None = None
+        """Set for the earliest deadline or before it; one timer serves all calls, and most never let it ring."""
+        self._next = 0
+        self._lost: str | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int, client_id: str | None, connect_timeout: float) -> Connection:
+        """Connect within `connect_timeout` seconds. Raises ConnectionLost or CallTimeout, `sent` False."""
+        loop = asyncio.get_running_loop()
+        connection = cls(loop, f"{host}:{port}", client_id)
+        try:
+            async with asyncio.timeout(connect_timeout):
+                await loop.create_connection(lambda: connection, host, port)
+        except asyncio.CancelledError:
+            connection._lose("gave up connecting")
+            raise
+        except TimeoutError as error:
+            connection._lose("gave up connecting")
+            raise CallTimeout(f"{host}:{port}: no connection in {connect_timeout} s", sent=False) from error
+        except (OSError, ValueError) as error:  # ValueError: nothing that could be the name of a host
+            connection._lose("could not connect")
+            raise ConnectionLost(f"{host}:{port}: {error}", sent=False) from error
+        return connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection can no longer be used."""
+        return self._lost is not None
+
+    async def call(self, request: Entity, timeout: float) -> Entity:
+        """Send `request` and return its response, an instance of the response class of the same API and version.
+
+        Raises CallTimeout after `timeout` seconds, having closed the connection; ConnectionLost when it breaks.
+        """
+        answer = response_class_of(type(request))
+        loop = self._loop
+        future: Future[Entity] = loop.create_future()
+        correlation_id = self._write(request)
+        deadline = loop.time() + timeout
+        self._waiting.append(_Waiting(correlation_id, answer, future, deadline, timeout))
+        if self._alarm is None or deadline < self._alarm.when():
+            self._set_alarm(deadline)
+        return await future
+
+    def send_only(self, request: Entity) -> None:
+        """Send a request that has no response (Produce with acks=0). Raises ConnectionLost if already closed."""
+        self._write(request)
+
+    def close(self) -> None:
+        """Close once everything written has left; calls still waiting raise ConnectionLost."""
+        self._lose("closed by this client", abort=False)
+
+    def _write(self, request: Entity) -> int:
+        transport = self._transport
+        if self._lost is not None or transport is None:
+            raise ConnectionLost(f"{self._peer}: {self._lost or 'not connected'}", sent=False)
+        correlation_id = self._next
+        frame = self._requests.encode(request, correlation_id)
+        self._next = (correlation_id + 1) & 0x7FFFFFFF
+        transport.write(frame)
+        return correlation_id
+
+    def _set_alarm(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(when, self._look_for_late_answers)
+
+    def _look_for_late_answers(self) -> None:
+        self._alarm = None
+        if not self._waiting:
+            return
+        earliest = min(waiting.deadline for waiting in self._waiting)
+        now = self._loop.time()
+        if now < earliest:
+            self._set_alarm(earliest)
+            return
+        for waiting in self._waiting:
+            if waiting.deadline <= now and not waiting.future.done():
+                waiting.future.set_exception(CallTimeout(f"{self._peer}: no answer in {waiting.timeout} s"))
+        self._lose("closed since another call was not answered in time")
+
+    def _lose(self, reason: str, *, abort: bool = True) -> None:
+        if self._lost is not None:
+            return
+        self._lost = reason
+        if self._transport is not None:
+            if abort:
+                self._transport.abort()
+            else:
+                self._transport.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for waiting in self._waiting:
+            if not waiting.future.done():
+                waiting.future.set_exception(ConnectionLost(f"{self._peer}: {reason}"))
+        self._waiting.clear()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._lost is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lost is not None:
+            return
+        try:
+            for frame in self._frames.feed(data):
+                if not self._waiting:
+                    raise Malformed("an answer that nobody asked for")
+                oldest = self._waiting[0]
+                got, payload = decode_response(oldest.answer, frame)
+                if got != oldest.correlation_id:
+                    raise Malformed(f"an answer to request {got}, expected {oldest.correlation_id}")
+                self._waiting.popleft()
+                if not oldest.future.done():
+                    oldest.future.set_result(payload)
+            if self._frames.broken is not None:
+                raise Malformed(self._frames.broken)
+        except Malformed as error:
+            self._lose(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose("connection closed by the peer" if exc is None else str(exc) or type(exc).__name__)

@@ -1,0 +1,180 @@
+"""Between the versions clients ask in and the one canonical version that handlers speak.
+
+Most of a translation is by field name (`convert`). What is left is where Kafka changed its mind:
+
+API            versions  difference                                             here
+-------------  --------  -----------------------------------------------------  ------------------------------------
+Fetch          to 12     topics by name, later by id                            names looked up; an unknown name gets
+                                                                                an id made from it, so that the
+                                                                                handler refuses it as it would an id
+Fetch          to 14     the replica is one field, later a struct               replica epoch unknown (-1)
+Metadata       0         an empty list means every topic, later null does       empty becomes null
+DeleteTopics   to 5      a list of names, later a list of structs               one struct for each name
+FindCoord.     to 3      one key, later a list of them                          a list of one
+LeaveGroup     to 2      one member, later a list of them                       a list of one; its error is the
+                                                                                answer's when that has none
+OffsetFetch    to 7      one group, later a list of them                        a list of one
+
+and where an error code did not exist yet:
+
+API            versions  error                               answered as
+-------------  --------  ----------------------------------  --------------------------------
+Fetch          to 12     UNKNOWN_TOPIC_ID (100),             UNKNOWN_TOPIC_OR_PARTITION (3)
+                         INCONSISTENT_TOPIC_ID (103)
+Fetch          to 5      KAFKA_STORAGE_ERROR (56)            NOT_LEADER_OR_FOLLOWER (6)
+Produce        3         KAFKA_STORAGE_ERROR (56)            NOT_LEADER_OR_FOLLOWER (6)
+ListOffsets    to 4      OFFSET_NOT_AVAILABLE (78)           LEADER_NOT_AVAILABLE (5)
+InitProducerId to 3      PRODUCER_FENCED (90)                INVALID_PRODUCER_EPOCH (47)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
+from typing import Protocol
+from uuid import UUID, uuid5
+
+from kio.schema.errors import ErrorCode
+
+from images.wire.group_versions import LAST_OF_ONE, made_many, made_one
+from images.wire.messages import CANONICAL, SUPPORTED, Api, request_class, response_class
+from images.wire.schema import Entity, convert, shapes
+
+Names = Mapping[UUID, str]
+"""The topics of one request that came by name, by the id each was given."""
+
+_NO_NAMES: Names = MappingProxyType({})
+_UNKNOWN_TOPICS = UUID("7c2d3f6e-52b1-5d0c-9a51-0f6f0d8a4e10")
+"""Namespace of the ids given to names that no topic has."""
+
+
+class TopicNames(Protocol):
+    """What the cluster calls its topics, as far as this node knows."""
+
+    def topic_id(self, name: str) -> UUID | None:
+        """The id of the topic of that name."""
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name of the topic with that id."""
+
+
+class NoTopics:
+    """The topic names of a node that knows none."""
+
+    def topic_id(self, name: str) -> UUID | None:
+        return None
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return None
+
+
+def unknown_topic_id(name: str) -> UUID:
+    """The id that stands for a topic which does not exist: always the same for one name."""
+    return uuid5(_UNKNOWN_TOPICS, name)
+
+
+def to_canonical(api: Api, version: int, body: Entity, topics: TopicNames) -> tuple[Entity, Names]:
+    """A request of `version` in the canonical version, and the names its topics came by."""
+    if version == CANONICAL[api]:
+        return body, _NO_NAMES
+    names: Names = _NO_NAMES
+    canonical = convert(body, request_class(api))
+    if api is Api.FETCH:
+        if version <= 14:
+            state = type(canonical.replica_state)(replica_id=body.replica_id, replica_epoch=-1)
+            canonical = replace(canonical, replica_state=state)
+        if version <= 12:
+            ids = {topic.topic: topics.topic_id(topic.topic) or unknown_topic_id(topic.topic) for topic in body.topics}
+            forgotten = getattr(body, "forgotten_topics_data", ())
+            for topic in forgotten:
+                ids[topic.topic] = topics.topic_id(topic.topic) or unknown_topic_id(topic.topic)
+            names = {topic_id: name for name, topic_id in ids.items()}
+            canonical = replace(
+                canonical,
+                topics=_with_ids(canonical.topics, body.topics, ids),
+                forgotten_topics_data=_with_ids(canonical.forgotten_topics_data, forgotten, ids),
+            )
+    elif api is Api.METADATA and version == 0 and not body.topics:
+        canonical = replace(canonical, topics=None)
+    elif api is Api.DELETE_TOPICS and version <= 5:
+        topic_class = next(shape.element for shape in shapes(type(canonical)) if shape.name == "topics")
+        canonical = replace(canonical, topics=tuple(topic_class(name=name, topic_id=None) for name in body.topic_names))
+    elif version <= LAST_OF_ONE.get(api, -1):
+        canonical = made_many(api, body, canonical)
+    return canonical, names
+
+
+def from_canonical(api: Api, version: int, answer: Entity, topics: TopicNames, names: Names) -> Entity:
+    """A canonical response in the `version` it was asked in. `names` are those of its request."""
+    if version == CANONICAL[api]:
+        return answer
+    older = errors_before(api, version)
+    if older:
+        answer = _with_errors(answer, older)
+    if version <= LAST_OF_ONE.get(api, -1):
+        return made_one(api, answer, response_class(api, version))
+    asked = convert(answer, response_class(api, version))
+    if api is Api.FETCH and version <= 12:
+        asked = replace(
+            asked,
+            responses=tuple(
+                replace(topic, topic=names.get(by_id.topic_id) or topics.topic_name(by_id.topic_id) or "")
+                for topic, by_id in zip(asked.responses, answer.responses, strict=True)
+            ),
+        )
+    return asked
+
+
+# API, last version without the error, the error, what stands for it
+_NEWER_ERRORS: tuple[tuple[Api, int, ErrorCode, ErrorCode], ...] = (
+    (Api.FETCH, 12, ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition),
+    (Api.FETCH, 12, ErrorCode.inconsistent_topic_id, ErrorCode.unknown_topic_or_partition),
+    (Api.FETCH, 5, ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower),
+    (Api.PRODUCE, 3, ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower),
+    (Api.LIST_OFFSETS, 4, ErrorCode.offset_not_available, ErrorCode.leader_not_available),
+    (Api.INIT_PRODUCER_ID, 3, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
+)
+
+
+@cache
+def errors_before(api: Api, version: int) -> Mapping[ErrorCode, ErrorCode]:
+    """The errors `version` does not have, and what it says instead."""
+    return {error: instead for of, last, error, instead in _NEWER_ERRORS if of is api and version <= last}
+
+
+def _with_errors(entity: Entity, instead: Mapping[ErrorCode, ErrorCode]) -> Entity:
+    changes: dict[str, object] = {}
+    for shape in shapes(type(entity)):
+        value = getattr(entity, shape.name)
+        if shape.kafka_type == "error_code":
+            if value in instead:
+                changes[shape.name] = instead[value]
+        elif shape.struct and shape.array and value:
+            changed = tuple(_with_errors(item, instead) for item in value)
+            if any(new is not old for new, old in zip(changed, value, strict=True)):
+                changes[shape.name] = changed
+    return replace(entity, **changes) if changes else entity
+
+
+def _with_ids(canonical: tuple[Entity, ...], named: tuple[Entity, ...], ids: Mapping[str, UUID]) -> tuple[Entity, ...]:
+    return tuple(replace(topic, topic_id=ids[by_name.topic]) for topic, by_name in zip(canonical, named, strict=True))
+
+
+def api_versions(served: Mapping[Api, object]) -> tuple[Entity, ...]:
+    """What an ApiVersions answer lists for a node with handlers for `served`, in canonical version.
+
+    Produce is announced from version 0, which nobody serves, as Kafka 4 does (KAFKA-18659): librdkafka takes a
+    broker without it to be one that cannot store compressed batches.
+    """
+    entry = next(shape.element for shape in shapes(response_class(Api.API_VERSIONS)) if shape.name == "api_keys")
+    return tuple(
+        entry(
+            api_key=int(api),
+            min_version=0 if api is Api.PRODUCE else SUPPORTED[api][0],
+            max_version=SUPPORTED[api][-1],
+        )
+        for api in Api
+        if api in served or api is Api.API_VERSIONS
+    )

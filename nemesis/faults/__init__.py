@@ -1,0 +1,1 @@
+"""Faults, one family in each module."""

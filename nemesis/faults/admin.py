@@ -1,0 +1,283 @@
+"""What an administrator does while everything else goes wrong.
+
+None of these is a failure, and each of them changes who leads, who follows, what an acknowledgement takes or where a
+log starts. They are asked of the cluster over Kafka's protocol like any administrator's request, so a cut-off
+controller may leave them undone. What was changed is changed back when the fault heals, which is tried again until it
+is done: a cluster that has lost all its other faults must end as it began. A request that somebody left unanswered may
+be carried out late, even after it was undone, by a broker that was frozen over it, say; so what undoes it is then asked
+for once more when everything is healed. Only deleted records stay deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nemesis.faults.fault import Fault
+from nemesis.handle import Site
+from nemesis.ports import DONE, UNANSWERED, Answer, both_ways
+
+_RETRY_S = 0.5
+_RETRIES = 120
+_TO_HIGH_WATERMARK_SHARE = 0.1
+TO_HIGH_WATERMARK = -1
+"""The offset by which an administrator asks for everything below the high watermark to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign(Fault):
+    """Move a partition to another broker, or take one of its replicas away where all brokers hold one; put it back.
+
+    The replica taken away is drawn, and may be the leader. Put back, it comes as an empty one under an old name
+    (RC 6.5.4).
+    """
+
+    name: ClassVar[str] = "reassign"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("reassigned",)
+
+    partition: int = 0
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once."""
+        asked = await _move(site, self.partition, [])
+        if asked:
+            site.count("reassigned")
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReassignment(Fault):
+    """Begin to move a partition, then cancel or replace the move at a drawn moment, and put everything back.
+
+    The second request finds the new replica anywhere between unknown and in sync; where committed records rest on it,
+    it must be refused.
+    """
+
+    name: ClassVar[str] = "cancel-reassignment"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
+
+    partition: int = 0
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Move away, move back, and cancel that."""
+        answers: list[Answer] = []
+        before = await _move(site, self.partition, answers)
+        if not before:
+            return
+        admin, patience_s = site.cluster.admin, self.patience_ms / 1000
+        await site.sleep(site.random.uniform(0.0, 1.0) * patience_s)
+        await noted(answers, admin.reassign(site.topic, self.partition, before))
+        await site.sleep(site.random.random() ** 3 * patience_s)
+        told = (await noted(answers, admin.reassign(site.topic, self.partition, None))).outcome
+        outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(told, "refused")
+        site.count("unanswered" if told == UNANSWERED else outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectPreferred(Fault):
+    """Have the preferred replica of a partition elected."""
+
+    name: ClassVar[str] = "elect-preferred"
+    family: ClassVar[str] = "admin"
+    bites_alone: ClassVar[bool] = False
+    decisive: ClassVar[tuple[str, ...]] = ("elected",)
+
+    partition: int = 0
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once; it bites when leadership moved by it."""
+        told = (await site.cluster.admin.elect_preferred(site.topic, self.partition)).outcome
+        site.count("elected" if told == DONE else "not_needed" if told == "ELECTION_NOT_NEEDED" else "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseMinIsr(Fault):
+    """Raise min.insync.replicas of the topic by one while it is in use, and lower it again."""
+
+    name: ClassVar[str] = "raise-min-isr"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("raised",)
+
+    async def inject(self, site: Site) -> None:
+        """Raise it; healing lowers it to what it was."""
+        admin, key = site.cluster.admin, "min.insync.replicas"
+        answers: list[Answer] = []
+
+        async def lower() -> Answer:
+            return await admin.configure(site.topic, key, str(site.min_isr))
+
+        site.undone_by(lambda: until_done(site, lower, "lowering min.insync.replicas", answers))
+        if (await noted(answers, admin.configure(site.topic, key, str(site.min_isr + 1)))).outcome == DONE:
+            site.count("raised")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledRestart(Fault):
+    """Tell brokers to leave, one after the other, and start them again: each is down until the fault heals.
+
+    A broker that leaves hands its leadership over, flushes, and comes back as one that may have lost nothing.
+    """
+
+    name: ClassVar[str] = "controlled-restart"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("stopped",)
+
+    nodes: tuple[str, ...] = ("any",)
+
+    async def inject(self, site: Site) -> None:
+        """Stop every node."""
+        for node in await site.find(self.nodes):
+            await site.stop(node)
+
+
+@dataclass(frozen=True, slots=True)
+class RollingRestart(Fault):
+    """Restart every broker in turn, in an order drawn, each told to leave and started before the next."""
+
+    name: ClassVar[str] = "rolling-restart"
+    family: ClassVar[str] = "admin"
+    ends_by_itself: ClassVar[bool] = True
+    decisive: ClassVar[tuple[str, ...]] = ("stopped",)
+
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Once around."""
+        brokers = list(site.cluster.brokers)
+        site.random.shuffle(brokers)
+        for broker in brokers:
+            start = await site.stop(broker)
+            await site.sleep(site.random.uniform(0.0, 0.3) * self.patience_ms / 1000)
+            await start()
+            await site.sleep(site.random.uniform(0.2, 1.0) * self.patience_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecords(Fault):
+    """Delete the records of a partition below an offset drawn up to its high watermark, now and again simply below it.
+
+    Lower offsets are likelier, so that most records stay to be judged. With `stalled` the leader is cut off from the
+    other brokers first, for a part of the patience, and everything below the high watermark is deleted: what has been
+    appended meanwhile is not committed, and must stay.
+
+    What is deleted stays deleted: nothing is undone. `asked_below` in the evidence is what was asked for, whether or
+    not anybody answered; for "below the high watermark" it is not known, and `to_high_watermark` is counted instead.
+    """
+
+    name: ClassVar[str] = "delete-records"
+    family: ClassVar[str] = "admin"
+    ends_by_itself: ClassVar[bool] = True
+    decisive: ClassVar[tuple[str, ...]] = ("deleted", "begun")
+
+    partition: int = 0
+    stalled: bool = False
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once, as soon as a leader tells where the log starts and ends."""
+        if self.stalled:
+            await self._stall(site)
+        offset = await self._draw(site)
+        if offset == TO_HIGH_WATERMARK:
+            site.count("to_high_watermark")
+        else:
+            site.note("asked_below", offset)
+        told = (await site.cluster.admin.delete_records(site.topic, self.partition, offset)).outcome
+        outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
+        site.count(outcome.get(told, "refused"))
+
+    async def _stall(self, site: Site) -> None:
+        leader = await site.leader(self.partition)
+        if leader is None:
+            site.notes.append("no leader to be cut off")
+            return
+        site.aim([leader])
+        await site.cut(both_ways([leader], [broker for broker in site.cluster.brokers if broker != leader]))
+        await site.sleep(site.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
+
+    async def _draw(self, site: Site) -> int:
+        if self.stalled or site.random.random() < _TO_HIGH_WATERMARK_SHARE:
+            return TO_HIGH_WATERMARK
+        while (known := await site.cluster.admin.offsets(site.topic, self.partition)) is None:
+            await site.sleep(_RETRY_S)
+        start, end = known
+        return start + int((end - start) * site.random.random() ** 3)
+
+
+class MoveController(Fault):
+    """Have the active controller resign, so that another one takes over in the midst of everything."""
+
+    name: ClassVar[str] = "move-controller"
+    family: ClassVar[str] = "admin"
+    decisive: ClassVar[tuple[str, ...]] = ("moved",)
+
+    async def inject(self, site: Site) -> None:
+        """Ask for it once."""
+        site.aim((await site.active_controller(),))
+        told = (await site.cluster.admin.move_controller()).outcome
+        if told == DONE:
+            site.count("moved")
+        else:
+            site.notes.append(f"not moved: {told}")
+
+
+async def _move(site: Site, partition: int, answers: list[Answer]) -> tuple[str, ...]:
+    """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. What is
+    answered to this and to later requests about the partition goes into `answers`."""
+    admin = site.cluster.admin
+    if not site.claim_placement(partition):
+        site.notes.append("another fault is moving it")
+        return ()
+    before = await admin.replicas(site.topic, partition)
+    outside = [broker for broker in site.cluster.brokers if broker not in before]
+    if len(before) < 2 or (not outside and len(before) <= site.min_isr):
+        site.notes.append("no replica can be spared")
+        return ()
+    leaving = site.random.choice(before)
+    coming = (site.random.choice(outside),) if outside else ()
+    target = tuple(broker for broker in before if broker != leaving) + coming
+    site.aim((leaving, *coming))
+
+    async def back() -> Answer:
+        return await admin.reassign(site.topic, partition, before)
+
+    if not outside:
+        site.undone_by(lambda: until_done(site, back, put_back(partition), answers))
+    told = (await noted(answers, admin.reassign(site.topic, partition, target))).outcome
+    if told != DONE:
+        site.notes.append(f"not reassigned: {told}")
+        return ()
+    return before
+
+
+def put_back(partition: int) -> str:
+    """What undoes the removal of a replica, in words."""
+    return f"putting the replica of partition {partition} back"
+
+
+async def noted(answers: list[Answer], request: Awaitable[Answer]) -> Answer:
+    """The answer to `request`, which counts as in doubt from the beginning: the fault may be cancelled over it."""
+    answers.append(Answer(UNANSWERED, in_doubt=True))
+    place = len(answers) - 1
+    answers[place] = await request
+    return answers[place]
+
+
+async def until_done(site: Site, request: Callable[[], Awaitable[Answer]], what: str, undone: Sequence[Answer]) -> None:
+    """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed."""
+
+    async def ask() -> None:
+        told = ""
+        for _ in range(_RETRIES):
+            told = (await request()).outcome
+            if told == DONE:
+                return
+            await site.sleep(_RETRY_S)
+        site.notes.append(f"{what} was not done: {told}")
+
+    await ask()
+    if any(answer.in_doubt for answer in undone):
+        site.confirmed_by(what, ask)

@@ -1,0 +1,101 @@
+"""Disks that forget.
+
+A power loss takes the process and those writes that were never synced; `keep` says how many of them reach the disk all
+the same. A wiped disk has lost everything, synced or not, as one that was replaced. A lying disk acknowledges fsync
+without keeping anything, so that a later power loss takes what was promised to be safe: no protocol survives that on
+enough nodes, so it is a fault by name only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nemesis.faults.fault import Fault
+from nemesis.handle import Site
+from nemesis.ports import Evidence, Keep
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLoss(Fault):
+    """Cut the power of some nodes, dropping unsynced writes; they start again when the fault heals."""
+
+    name: ClassVar[str] = "power-loss"
+    family: ClassVar[str] = "power-loss"
+    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    nodes: tuple[str, ...] = ("any",)
+    keep: Keep = Keep.PREFIX
+
+    async def inject(self, site: Site) -> None:
+        """Cut the power of every node."""
+        for node in await site.find(self.nodes):
+            await site.power_off(node, self.keep)
+
+    def bit(self, evidence: Evidence) -> bool:
+        """Bytes were lost. A loss told to keep everything bites by the kill alone, and so does one of controllers, who
+        have nothing unsynced that counts."""
+        of_controllers = all(node.startswith("c") for node in self.nodes)
+        decisive = ("killed",) if self.keep is Keep.EVERYTHING or of_controllers else self.decisive
+        return any(evidence.get(name, 0) > 0 for name in decisive)
+
+    def describe(self) -> str:
+        """Targets, and what is kept."""
+        return f"power loss {' '.join(self.nodes)} (keeps {self.keep})"
+
+
+@dataclass(frozen=True, slots=True)
+class WipeDisk(Fault):
+    """Take some brokers away with everything on their disks; they start again, on empty ones, when the fault heals.
+
+    Whoever comes back like this has confirmed records that it does not hold: it counts among the
+    min.insync.replicas − 1 that may lose data.
+    """
+
+    name: ClassVar[str] = "wipe-disk"
+    family: ClassVar[str] = "wipe"
+    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    nodes: tuple[str, ...] = ("any",)
+
+    async def inject(self, site: Site) -> None:
+        """Kill every node and empty its disk."""
+        for node in await site.find(self.nodes):
+            await site.wipe(node)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLossAll(Fault):
+    """Cut the power of the whole cluster at once. Acknowledged records that no disk had synced are lost: what Kafka
+    promises without fsync does not cover it, so the loss is reported and not called a violation."""
+
+    name: ClassVar[str] = "power-loss-all"
+    family: ClassVar[str] = "power-loss-all"
+    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    keep: Keep = Keep.PREFIX
+
+    async def inject(self, site: Site) -> None:
+        """Cut the power of every broker and controller."""
+        for node in await site.find(("all",)):
+            await site.power_off(node, self.keep)
+
+    def bit(self, evidence: Evidence) -> bool:
+        """As `PowerLoss`."""
+        return PowerLoss(keep=self.keep).bit(evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class FsyncLies(Fault):
+    """Disks acknowledge fsync without keeping anything until the fault heals."""
+
+    name: ClassVar[str] = "fsync-lies"
+    family: ClassVar[str] = "fsync-lies"
+    decisive: ClassVar[tuple[str, ...]] = ("lies",)
+
+    nodes: tuple[str, ...] = ("any",)
+
+    async def inject(self, site: Site) -> None:
+        """Make every node's disk lie."""
+        for node in await site.find(self.nodes):
+            await site.lie_about_fsync(node)

@@ -1,0 +1,162 @@
+"""Network partitions: who cannot hear whom.
+
+A partition is a set of one-way links that deliver nothing, made from a *shape*. In the `held` flavour open connections
+hang and what was sent arrives after healing, late and in order; in the `reset` flavour they break at once.
+
+Shape                    cut, both ways unless said otherwise                        nodes without being told
+-----------------------  -----------------------------------------------------------  ------------------------
+isolate                  each of `nodes` from every other node                        any
+minority                 `nodes` together from all others; the controllers stay with  minority
+                         the majority
+halves                   the first half of the brokers, beginning with `nodes`, from  brokers, in drawn order
+                         the rest; the controllers stay with the first half
+bridge                   as halves, but the first of `nodes` sees both and every      any
+                         broker sees the controllers
+ring                     each broker from all but its neighbours in the ring of       brokers
+                         brokers; of three brokers each only hears the one before it
+one-way                  what `nodes` send to `against`, one direction only; to all   any → all
+                         where `against` turn out to be the same nodes
+leader-only              `nodes` from the other brokers, but not from the             leader/0
+                         controllers: it stays leader and cannot replicate
+controller-from-brokers  the controllers from `nodes`, who see each other             brokers
+controllers-apart        `nodes` from the other controllers; all brokers see them     controller
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from nemesis.faults.fault import Fault
+from nemesis.handle import Site
+from nemesis.ports import Link, both_ways, one_way
+
+
+class Shape(StrEnum):
+    """See the module's docstring."""
+
+    ISOLATE = "isolate"
+    MINORITY = "minority"
+    HALVES = "halves"
+    BRIDGE = "bridge"
+    RING = "ring"
+    ONE_WAY = "one-way"
+    LEADER_ONLY = "leader-only"
+    CONTROLLER_FROM_BROKERS = "controller-from-brokers"
+    CONTROLLERS_APART = "controllers-apart"
+
+
+class Flavour(StrEnum):
+    """What becomes of open connections."""
+
+    HELD = "held"
+    RESET = "reset"
+
+
+DEFAULT_NODES = {
+    Shape.ISOLATE: ("any",),
+    Shape.MINORITY: ("minority",),
+    Shape.HALVES: (),
+    Shape.BRIDGE: ("any",),
+    Shape.RING: (),
+    Shape.ONE_WAY: ("any",),
+    Shape.LEADER_ONLY: ("leader/0",),
+    Shape.CONTROLLER_FROM_BROKERS: ("brokers",),
+    Shape.CONTROLLERS_APART: ("controller",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition(Fault):
+    """A network partition of some shape."""
+
+    name: ClassVar[str] = "partition"
+    family: ClassVar[str] = "partition"
+    decisive: ClassVar[tuple[str, ...]] = ("held", "refused", "reset")
+
+    shape: Shape = Shape.ISOLATE
+    nodes: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    """Who does not hear `nodes`; for `one-way` alone, and `all` when empty."""
+    flavour: Flavour = Flavour.HELD
+
+    def __post_init__(self) -> None:
+        if self.against and self.shape is not Shape.ONE_WAY:
+            raise ValueError(f"against: only shape one-way takes it, not {self.shape}")
+
+    async def inject(self, site: Site) -> None:
+        """Cut every link of the shape."""
+        brokers, controllers = site.cluster.brokers, site.cluster.controllers
+        nodes = await site.find(self.nodes or DEFAULT_NODES[self.shape])
+        if self.shape in (Shape.HALVES, Shape.RING):
+            rest = [broker for broker in brokers if broker not in nodes]
+            site.random.shuffle(rest)
+            nodes = (*nodes, *rest)
+            site.aim(nodes)
+        # Without being noted as aimed at: those are the ones who do not hear.
+        aimed_at = len(site.aimed_at)
+        against = await site.find(self.against or ("all",)) if self.shape is Shape.ONE_WAY else ()
+        del site.aimed_at[aimed_at:]
+        await site.cut(links(self.shape, nodes, brokers, controllers, against), reset=self.flavour is Flavour.RESET)
+
+    def describe(self) -> str:
+        """Shape, targets and flavour."""
+        words = [str(self.shape), *self.nodes]
+        if self.against:
+            words += ["→", *self.against]
+        return " ".join([*words, f"({self.flavour})"])
+
+
+def links(
+    shape: Shape,
+    nodes: Sequence[str],
+    brokers: Sequence[str],
+    controllers: Sequence[str],
+    against: Sequence[str] = (),
+) -> tuple[Link, ...]:
+    """The links a partition of `shape` around `nodes` cuts. Pure; every node given is one of the cluster's."""
+    everyone = (*brokers, *controllers)
+    others = [node for node in everyone if node not in nodes]
+    match shape:
+        case Shape.ISOLATE:
+            cut = both_ways(nodes, everyone)
+        case Shape.MINORITY:
+            cut = both_ways(nodes, others)
+        case Shape.HALVES:
+            order = _beginning_with(nodes, brokers)
+            middle = (len(order) + 1) // 2
+            cut = both_ways((*order[:middle], *controllers), order[middle:])
+        case Shape.BRIDGE:
+            order = _beginning_with(nodes, brokers)[1:]
+            middle = (len(order) + 1) // 2
+            cut = both_ways(order[:middle], order[middle:])
+        case Shape.RING:
+            cut = _ring(_beginning_with(nodes, brokers))
+        case Shape.ONE_WAY:
+            cut = one_way(nodes, [node for node in against if node not in nodes] or everyone)
+        case Shape.LEADER_ONLY:
+            cut = both_ways(nodes, [broker for broker in brokers if broker not in nodes])
+        case Shape.CONTROLLER_FROM_BROKERS:
+            cut = both_ways(controllers, nodes)
+        case Shape.CONTROLLERS_APART:
+            cut = both_ways(nodes, [controller for controller in controllers if controller not in nodes])
+    # Two isolated nodes meet in both their lists.
+    return tuple(dict.fromkeys(cut))
+
+
+def _beginning_with(nodes: Sequence[str], brokers: Sequence[str]) -> list[str]:
+    first = [node for node in nodes if node in brokers]
+    return first + [broker for broker in brokers if broker not in first]
+
+
+def _ring(order: Sequence[str]) -> tuple[Link, ...]:
+    size = len(order)
+    open_steps = (1,) if size == 3 else (1, size - 1)
+    return tuple(
+        Link(order[here], order[there])
+        for here in range(size)
+        for there in range(size)
+        if here != there and (there - here) % size not in open_steps
+    )

@@ -1,0 +1,61 @@
+"""Links that are slow or lossy.
+
+Everything still arrives, and in order, since the connections are streams: a lost packet shows as the delay of its
+retransmission. Slow links widen every window in which two nodes believe different things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nemesis.faults.fault import Fault
+from nemesis.handle import Site
+from nemesis.ports import LinkQuality, Means, both_ways, one_way
+
+
+@dataclass(frozen=True, slots=True)
+class Packets(Fault):
+    """Degrade the links between `nodes` and `against`, in both directions unless `one_way`."""
+
+    name: ClassVar[str] = "packets"
+    family: ClassVar[str] = "packets"
+    decisive: ClassVar[tuple[str, ...]] = ("delayed", "lost")
+
+    nodes: tuple[str, ...] = ("any",)
+    against: tuple[str, ...] = ("all",)
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    loss: float = 0.0
+    one_way: bool = False
+    """Only what `nodes` send."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss: {self.loss} is not a share from 0 to below 1")
+        if self.delay_ms < 0 or self.jitter_ms < 0:
+            raise ValueError(f"delay_ms, jitter_ms: {self.delay_ms}, {self.jitter_ms} are not both 0 or more")
+        if not (self.delay_ms or self.jitter_ms or self.loss):
+            raise ValueError("delay_ms, jitter_ms, loss: all are 0, so the links stay as they are")
+
+    async def inject(self, site: Site) -> None:
+        """Degrade every link."""
+        nodes = await site.find(self.nodes)
+        aimed_at = len(site.aimed_at)
+        against = await site.find(self.against)
+        del site.aimed_at[aimed_at:]
+        links = one_way(nodes, against) if self.one_way else both_ways(nodes, against)
+        await site.degrade(
+            tuple(dict.fromkeys(links)), LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss)
+        )
+
+    def needs(self) -> frozenset[Means]:
+        """Loss alone needs nothing."""
+        return frozenset({Means.DELAY} if self.delay_ms or self.jitter_ms else ())
+
+    def describe(self) -> str:
+        """Targets, and how bad their links are."""
+        arrow = "→" if self.one_way else "↔"
+        bad = [f"+{self.delay_ms:.0f}±{self.jitter_ms:.0f} ms"] if self.delay_ms or self.jitter_ms else []
+        bad += [f"{self.loss:.0%} lost"] if self.loss else []
+        return f"packets {' '.join(self.nodes)} {arrow} {' '.join(self.against)} {' '.join(bad)}"

@@ -1,0 +1,1 @@
+"""Scripted faults: sequences of steps that bring about one situation of the protocol."""

@@ -1,0 +1,283 @@
+"""Stories of a partition: its leader, those that follow it, and who comes after; see
+`nemesis.faults.scripted.script`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nemesis.faults.scripted.script import LeaderStory, Story, until_seen
+from nemesis.handle import Site
+from nemesis.ports import Keep, Link, LinkQuality, Means, both_ways, one_way
+
+
+@dataclass(frozen=True, slots=True)
+class ZombieFollower(LeaderStory):
+    """A fetch outlives the leadership it was sent in and reaches the same leader in a later one, after its sender has
+    cut its log below the offset it asked for.
+
+    Truncation on fetch finds every fetch that does not fit the leader's log, so the leader must come back with its log
+    as it was: as an eligible leader replica that has not followed anyone in between. L leads, K and F follow.
+
+    1. F is cut from the controllers until it is out of the ISR; it goes on fetching from L.
+    2. K no longer hears L until it is out of the ISR, too, and eligible: L takes no more appends, F holds all of them,
+       K does not.
+    3. What F sends to L is held, among it a fetch at the end of L's log. F is back with the controllers.
+    4. L is cut from the controllers until K leads. F follows K and cuts its log to K's.
+    5. K is cut from the controllers before it can have F back in the ISR; L is back with them, leads again, and has
+       heard nothing of K.
+    6. The fetch that was held reaches L, whose answers do not reach F. L stalls, so that F may be elected.
+    """
+
+    name: ClassVar[str] = "zombie-follower"
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        controllers = site.cluster.controllers
+        cast = await self.leader_and_two(site)
+        if cast is None:
+            return
+        leader, follower, successor = cast
+        reunite_follower = await site.cut(both_ways([follower], controllers))
+        await site.sleep(site.random.uniform(1.2, 1.4) * patience_s)
+        await site.cut(both_ways([leader], [successor]))
+        await site.sleep(site.random.uniform(1.3, 1.6) * patience_s)
+        release = await site.cut([Link(follower, leader)])
+        await site.sleep(site.random.uniform(0.3, 0.5) * patience_s)
+        await reunite_follower()
+        await site.degrade([Link(follower, successor)], LinkQuality(delay_ms=0.3 * self.patience_ms))
+        reunite_leader = await site.cut(both_ways([leader], controllers))
+        await _until_led_by(site, self.partition, successor, 2 * patience_s)
+        await reunite_leader()
+        await site.sleep(0.05 * patience_s)
+        await site.cut(both_ways([successor], controllers))
+        await _until_led_by(site, self.partition, leader, 2 * patience_s)
+        await site.sleep(0.05 * patience_s)
+        await site.cut([Link(leader, follower)])
+        await release()
+        await site.sleep(site.random.uniform(0.05, 0.8) * patience_s)
+        await site.pause(leader)
+        await site.sleep(2 * patience_s)
+
+    def needs(self) -> frozenset[Means]:
+        """The successor is to learn late that the follower is back."""
+        return frozenset({Means.DELAY})
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanReturn(Story):
+    """A replica that lost data comes back just when the others cannot speak for themselves.
+
+    1. All replicas but the victim and one survivor stall until they have left the ISR.
+    2. The victim loses power with everything unsynced, and is found dead: it leaves the ISR for the ELR.
+    3. The survivor stalls, and the victim starts again, alone.
+    4. Whoever stalled wakes up.
+    """
+
+    name: ClassVar[str] = "unclean-return"
+    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    victim: str
+    keep: Keep = Keep.NOTHING
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        (victim,) = await site.find((self.victim,))
+        others = [broker for broker in site.cluster.brokers if broker != victim]
+        survivor = others.pop(site.random.randrange(len(others)))
+        for node in others:
+            await site.pause(node)
+        await site.sleep(site.random.uniform(1.2, 1.8) * patience_s)
+        start = await site.power_off(victim, self.keep)
+        await site.sleep(site.random.uniform(1.1, 1.5) * patience_s)
+        wake = await site.pause(survivor)
+        if site.random.random() < 0.5:
+            await site.sleep(site.random.uniform(0, 1.2) * patience_s)
+        await start()
+        await site.sleep(site.random.uniform(1.2, 2.0) * patience_s)
+        await wake()
+
+    def targets(self) -> tuple[str, ...]:
+        """The victim."""
+        return (self.victim,)
+
+
+@dataclass(frozen=True, slots=True)
+class DeafLeader(LeaderStory):
+    """An ISR change is decided, and the leader that asked for it does not learn of it.
+
+    1. A follower stalls until the leader wants it out of the ISR, and wakes up.
+    2. What the controllers send to the leader is held: the leader proposes, the controller decides, the answer waits.
+    3. Meanwhile another follower stalls; then the answer arrives.
+    """
+
+    name: ClassVar[str] = "deaf-leader"
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        followers = [broker for broker in site.cluster.brokers if broker != leader]
+        site.random.shuffle(followers)
+        wake = await site.pause(followers[0])
+        await site.sleep(site.random.uniform(1.0, 1.4) * patience_s)
+        answer = await site.cut(one_way(site.cluster.controllers, [leader]))
+        await wake()
+        await site.sleep(site.random.uniform(0.05, 0.5) * patience_s)
+        await site.pause(followers[-1])
+        await site.sleep(site.random.uniform(0.2, 1.5) * patience_s)
+        await answer()
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenCommit(LeaderStory):
+    """A new leader does not know yet how much was committed, and a follower knows of less.
+
+    A follower learns the high watermark one answer late, and slow answers make that much. L leads, B and C follow.
+
+    1. C is cut from the controllers until it is out of the ISR; it goes on fetching.
+    2. What L sends to the others becomes slow: B holds committed records which it does not know to be committed, and C,
+       which is served out of step with B, may lack them.
+    3. L falls silent and C is back with the controllers: B leads, with a stale high watermark, and C catches up slowly.
+    4. B stalls: C may be elected, if it was let into the ISR.
+    """
+
+    name: ClassVar[str] = "hidden-commit"
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        controllers = site.cluster.controllers
+        cast = await self.leader_and_two(site)
+        if cast is None:
+            return
+        leader, successor, laggard = cast
+        delay_ms = site.random.uniform(0.2, 0.35) * self.patience_ms
+        slow, slower = LinkQuality(delay_ms), LinkQuality(delay_ms * site.random.uniform(1.05, 1.4))
+        reunite = await site.cut(both_ways([laggard], controllers))
+        await site.sleep(site.random.uniform(1.2, 1.4) * patience_s)
+        await site.degrade([Link(leader, successor)], slow)
+        await site.degrade([Link(leader, laggard)], slower)
+        await site.sleep(site.random.uniform(1.5, 2.5) * patience_s)
+        await site.cut(both_ways([leader], site.cluster.brokers + controllers))
+        await site.degrade([Link(successor, laggard)], slow)
+        await reunite()
+        await _until_led_by(site, self.partition, successor, 2 * patience_s)
+        # One delay until the laggard is connected and fetches, another one until it has the answer.
+        await site.sleep(site.random.uniform(1.1, 1.8) * delay_ms / 1000)
+        await site.pause(successor)
+        await site.sleep(2 * patience_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LostIncarnation(Story):
+    """A leader asks for a follower that meanwhile lost what it was judged by.
+
+    L leads; a victim that leads stalls first until another broker does.
+
+    1. The victim is cut from L until it is out of the ISR.
+    2. What L sends to the controllers is held, and the victim catches up: L asks for it, the controllers do not hear.
+    3. The victim, silent towards the controllers for a while, loses power with everything unsynced, and starts again
+       cut from L: the controllers know its new incarnation, which holds nothing.
+    4. The controllers hear what L asked for. The others stall, so that the victim may be elected.
+    """
+
+    name: ClassVar[str] = "lost-incarnation"
+    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    victim: str
+    partition: int = 0
+    keep: Keep = Keep.NOTHING
+    patience_ms: float = 2_000.0
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        controllers = site.cluster.controllers
+        (victim,) = await site.find((self.victim,))
+        if await site.leader(self.partition) == victim:
+            wake = await site.pause(victim)
+            await site.sleep(1.3 * patience_s)
+            await wake()
+            await site.sleep(0.3 * patience_s)
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        if leader == victim:
+            site.notes.append("the victim leads")
+            return
+        apart = await site.cut([Link(leader, victim)])
+        await site.sleep(site.random.uniform(1.2, 1.6) * patience_s)
+        silent = await site.cut(both_ways([victim], controllers))
+        await site.sleep(site.random.uniform(0.45, 0.55) * patience_s)
+        unheard = await site.cut(one_way([leader], controllers))
+        await apart()
+        await site.sleep(site.random.uniform(0.2, 0.4) * patience_s)
+        start = await site.power_off(victim, self.keep)
+        await site.cut(both_ways([victim], [leader]))
+        await site.sleep(site.random.uniform(0.15, 0.2) * patience_s)
+        await silent()
+        await start()
+        await site.sleep(site.random.uniform(0.15, 0.25) * patience_s)
+        await unheard()
+        await site.sleep(site.random.uniform(0.05, 0.5) * patience_s)
+        for node in site.cluster.brokers:
+            if node != victim:
+                await site.pause(node)
+        await site.sleep(2 * patience_s)
+
+    def targets(self) -> tuple[str, ...]:
+        """The victim, and the leader of the partition."""
+        return (self.victim, f"leader/{self.partition}")
+
+
+@dataclass(frozen=True, slots=True)
+class QuickSuccession(LeaderStory):
+    """Two leaders fall one after the other, and the third had begun to follow the second, but had no answer of it.
+
+    What a follower does to its log before its new leader has told it anything, it does alone. L leads, B and C follow.
+
+    1. B and C no longer hear each other; both follow L on.
+    2. L falls silent towards all. One of B and C leads, and the other begins to follow it.
+    3. Before the lag time has passed the new leader falls silent, too: the other one is elected, if it was in the ISR.
+    """
+
+    name: ClassVar[str] = "quick-succession"
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        everyone = [*site.cluster.brokers, *site.cluster.controllers]
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        followers = [broker for broker in site.cluster.brokers if broker != leader]
+        if len(followers) < 2:
+            site.notes.append("two followers are needed")
+            return
+        await site.cut(both_ways([followers[0]], followers[1:]))
+        await site.sleep(site.random.uniform(0.0, 0.3) * patience_s)
+        await site.cut(both_ways([leader], everyone))
+
+        async def one_of_them() -> str | None:
+            successor = await site.leader(self.partition)
+            return successor if successor in followers else None
+
+        successor = await until_seen(site, one_of_them, 2 * patience_s)
+        if successor is None:
+            site.notes.append("nobody came to lead")
+            return
+        site.aim((successor,))
+        await site.sleep(site.random.uniform(0.05, 0.4) * patience_s)
+        await site.cut(both_ways([successor], everyone))
+        await site.sleep(2 * patience_s)
+
+
+async def _until_led_by(site: Site, partition: int, node: str, limit_s: float) -> None:
+    """Wait until `node` leads, as far as the cluster tells, or `limit_s` have passed."""
+
+    async def it() -> str | None:
+        return node if await site.leader(partition) == node else None
+
+    if await until_seen(site, it, limit_s) is None:
+        site.notes.append(f"{node} did not come to lead partition {partition}")

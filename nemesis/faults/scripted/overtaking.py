@@ -1,0 +1,100 @@
+"""Choreographies in which news is overtaken by what it was about.
+
+A leader acts on what it knows of its followers and of the metadata, and what it asks for takes time to arrive. Each
+story here (`nemesis.faults.scripted.script`) holds one message back until it is no longer true, and lets it arrive all
+the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nemesis.faults.admin import noted, put_back, until_done
+from nemesis.faults.scripted.script import LeaderStory
+from nemesis.handle import Site
+from nemesis.ports import DONE, Answer, Link, both_ways, one_way
+
+
+@dataclass(frozen=True, slots=True)
+class LateProposal(LeaderStory):
+    """A leader's request to keep a follower in the ISR arrives when that has left it and fallen behind (RC 6.3).
+
+    L leads, K and F follow.
+
+    1. L no longer hears K, and will want it out of the ISR. F falls silent towards the controllers.
+    2. What L sends to the controllers is held, among it the request for the ISR {L, F}.
+    3. F is fenced, and L hears of it. L hears K again and no longer F: it commits with K alone.
+    4. F is back with the controllers, unfenced in the same broker epoch. Then the request arrives.
+    """
+
+    name: ClassVar[str] = "late-proposal"
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        controllers = site.cluster.controllers
+        cast = await self.leader_and_two(site)
+        if cast is None:
+            return
+        leader, follower, laggard = cast
+        hear = await site.cut([Link(laggard, leader)])
+        await site.sleep(site.random.uniform(0.35, 0.6) * patience_s)
+        reunite = await site.cut(both_ways([follower], controllers))
+        await site.sleep(site.random.uniform(0.4, 0.5) * patience_s)
+        unheard = await site.cut(one_way([leader], controllers))
+        await site.sleep(site.random.uniform(0.52, 0.6) * patience_s)
+        await site.cut(both_ways([follower], [leader]))
+        await hear()
+        await reunite()
+        await site.sleep(site.random.uniform(0.2, 0.3) * patience_s)
+        await unheard()
+        await site.sleep(patience_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedAndBack(LeaderStory):
+    """A replica is removed and added again before its leader hears of either, and what the leader knew of it is no
+    longer true: it is empty now (RC 6.5.4).
+
+    1. What the leader sends to the controllers is held, until it has asked for the metadata and waits for an answer.
+    2. A follower is taken off the partition, deletes its log, and is put back.
+    3. What followers send to the leader is held, so that it has no news of them and commits nothing more; then it reads
+       both changes at once.
+    """
+
+    name: ClassVar[str] = "removed-and-back"
+    decisive: ClassVar[tuple[str, ...]] = ("reassigned",)
+
+    async def inject(self, site: Site) -> None:
+        """Run through the steps; what is still held at the end comes back then, and so does the replica."""
+        patience_s, admin = self.patience_ms / 1000, site.cluster.admin
+        if not site.claim_placement(self.partition):
+            site.notes.append("another fault is moving it")
+            return
+        (leader,) = await site.find((f"leader/{self.partition}",))
+        before = await admin.replicas(site.topic, self.partition)
+        followers = [replica for replica in before if replica != leader]
+        if leader not in before or len(before) <= site.min_isr or not followers:
+            site.notes.append("no replica can be spared")
+            return
+        follower = site.random.choice(followers)
+        site.aim((follower,))
+        rest = tuple(replica for replica in before if replica != follower)
+
+        answers: list[Answer] = []
+
+        async def back() -> Answer:
+            return await admin.reassign(site.topic, self.partition, before)
+
+        site.undone_by(lambda: until_done(site, back, put_back(self.partition), answers))
+        hear = await site.cut(one_way([leader], site.cluster.controllers))
+        await site.sleep(site.random.uniform(0.3, 0.4) * patience_s)
+        removed = await noted(answers, admin.reassign(site.topic, self.partition, rest))
+        await site.sleep(site.random.uniform(0.002, 0.02) * patience_s)
+        returned = await back()
+        if DONE == removed.outcome == returned.outcome:
+            site.count("reassigned")
+        await site.cut(one_way(followers, [leader]))
+        await hear()
+        await site.sleep(site.random.uniform(0.6, 1.5) * patience_s)

@@ -1,0 +1,65 @@
+"""Faults that are a sequence of steps.
+
+Some wrong turns of the protocol need several things to happen in one order and within tight bounds, which
+independent faults meet too rarely. Each such fault is a sequence, told in its docstring; the times between its steps
+are drawn, so that repeated injections probe around the story and not only at one point of it. `patience_ms` is how long
+the cluster takes to act on a silent broker (session timeout, lag time) and scales every wait.
+
+`inject` runs through the steps; what is still held at their end comes back then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeVar
+
+from nemesis.faults.fault import Fault
+from nemesis.handle import Site
+
+T = TypeVar("T")
+
+_LOOK_S: Final = 0.02
+"""How often a step that waits for the cluster looks at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story(Fault):
+    """A sequence of steps, told once."""
+
+    family: ClassVar[str] = "choreography"
+    ends_by_itself: ClassVar[bool] = True
+    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderStory(Story):
+    """A story about the leader of a partition and those that follow it."""
+
+    partition: int = 0
+    patience_ms: float = 2_000.0
+
+    def targets(self) -> tuple[str, ...]:
+        """The leader of the partition."""
+        return (f"leader/{self.partition}",)
+
+    async def leader_and_two(self, site: Site) -> tuple[str, str, str] | None:
+        """The leader, and two of the other brokers in an order drawn; None, and noted, where there are no two."""
+        (leader,) = await site.find(self.targets())
+        others = [broker for broker in site.cluster.brokers if broker != leader]
+        site.random.shuffle(others)
+        if len(others) < 2:
+            site.notes.append("two followers are needed")
+            return None
+        site.aim(others[:2])
+        return leader, others[0], others[1]
+
+
+async def until_seen(site: Site, look: Callable[[], Awaitable[T | None]], limit_s: float) -> T | None:
+    """What `look` comes to see within `limit_s`; None when it sees nothing."""
+    for _ in range(round(limit_s / _LOOK_S)):
+        seen = await look()
+        if seen is not None:
+            return seen
+        await site.sleep(_LOOK_S)
+    return None

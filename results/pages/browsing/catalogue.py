@@ -1,0 +1,196 @@
+"""What there is to browse: run directories, the runs and suites of the Parquet store, comparisons. Read only.
+
+Everything is found by listing and comparing names, never by joining a name that somebody sent to a path: a name that is
+not in a listing is not there. A run directory counts as a stranger's until it has been looked through: one in which a
+link leads out, or which holds a pipe, a socket or a device, is told of and not opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from results.comparison import Comparison, from_json
+from results.errors import StoreError
+from results.pages.browsing.entries import LISTED, Entry, Listed, SuiteEntry, by_failure, directory_entry, listed
+from results.run.directory import RunDirectory
+from results.run.location import runs as run_directories
+from results.store import stored, tables
+from results.store.layout import tables_path
+from results.suites import SuiteResult, read_suite, series, suite_names
+from results.trend import Trend, read_trend
+
+_T = TypeVar("_T")
+
+
+class Catalogue:
+    """One store and one directory of comparisons. What is told is what is there at that moment.
+
+    What takes long to work out from the tables is kept until a file of theirs is added, changed or removed.
+    """
+
+    def __init__(self, store: Path, comparisons: Path) -> None:
+        self.store = store
+        self._comparisons = comparisons
+        self._worked_out: dict[str, tuple[list[tuple[str, int]], Any]] = {}
+
+    # ---- lists ----------------------------------------------------------------------------------------------------
+
+    def runs(self) -> list[Entry]:
+        """Every run once, failures first, the newest first among equals; what is stored of a directory goes with it."""
+        in_tables = self.stored_runs()
+        suite_of = {entry.run: entry.suite for entry in reversed(in_tables)}
+        paths = run_directories(self.store)
+        directories = [directory_entry(path, suite_of.get(path.name, "")) for path in paths]
+        names = {path.name for path in paths}
+        return by_failure([*directories, *(entry for entry in in_tables if entry.run not in names)])
+
+    def stored_runs(self) -> list[Entry]:
+        """The runs of the tables, in their order."""
+        return self._listed().entries
+
+    def suites(self) -> list[SuiteEntry]:
+        """Every suite, the newest first."""
+        by_suite: dict[str, list[Entry]] = {}
+        for entry in self.stored_runs():
+            by_suite.setdefault(entry.suite, []).append(entry)
+        found = [
+            SuiteEntry(
+                name,
+                tuple(entry.validity for entry in entries),
+                min(entry.started for entry in entries),
+                tuple(sorted({entry.version for entry in entries})),
+            )
+            for name, entries in by_suite.items()
+        ]
+        return sorted(found, key=lambda suite: (suite.started, suite.name), reverse=True)
+
+    def faults(self) -> list[tables.Fault]:
+        """The files that had to be left out of what lists are made from; `faultline store verify` reads all others."""
+        return list(self._listed().faults)
+
+    def trends(self) -> list[str]:
+        """The names that suites of several nights share, in order."""
+        return sorted({series(suite) for suite in suite_names(self.store)})
+
+    def comparisons(self) -> list[str]:
+        """The names of the comparisons, in order."""
+        return sorted(path.stem for path in _regular(self._comparisons) if path.suffix == ".json")
+
+    def _listed(self) -> Listed:
+        return self._once("listed", lambda: listed(self.store))
+
+    def _once(self, what: str, work_out: Callable[[], _T]) -> _T:
+        paths = [path for name in LISTED for path in tables_path(self.store).glob(f"{name}/*/*.parquet")]
+        now = sorted((str(path), path.lstat().st_mtime_ns) for path in paths)
+        known = self._worked_out.get(what)
+        if known is None or known[0] != now:
+            known = self._worked_out[what] = (now, work_out())
+        return cast(_T, known[1])
+
+    # ---- one of them ----------------------------------------------------------------------------------------------
+
+    def directory(self, name: str) -> RunDirectory | None:
+        """The run directory of this name; None without one. StoreError for one that is not safe to open."""
+        for path in run_directories(self.store):
+            if path.name == name:
+                look_through(path)
+                return RunDirectory.open(path)
+        return None
+
+    def suite_directory(self, suite: str, name: str) -> RunDirectory | None:
+        """The directory of a run that its suite kept; None without one. StoreError for one not safe to open."""
+        home = _directory(_directory(_directory(self.store, "suites"), suite), "runs")
+        path = _directory(home, name)
+        if path is None:
+            return None
+        look_through(path)
+        return RunDirectory.open(path)
+
+    def stored_run(self, suite: str, run: str) -> stored.StoredRun | None:
+        """The stored run; None when there is none. StoreError when it cannot be read."""
+        for batch in stored.batches(self.store):
+            if batch.suite == suite and batch.complete and run in batch.runs:
+                return stored.read_run(self.store, stored.Found(suite, run, (batch,)))
+        return None
+
+    def suite_names(self) -> set[str]:
+        """The suites that are stored."""
+        return set(suite_names(self.store))
+
+    def suite(self, name: str) -> SuiteResult | None:
+        """The suite; None when none of this name is stored."""
+        return read_suite(self.store, name) if name in suite_names(self.store) else None
+
+    def trend(self, name: str) -> Trend | None:
+        """All suites of this name; None when none is stored. Worked out anew only when the store has changed."""
+        if name not in self.trends():
+            return None
+        return self._once(f"trend {name}", lambda: read_trend(self.store, name))
+
+    def comparison(self, name: str) -> Comparison | None:
+        """The comparison, worked out anew from its runs; None without one. StoreError when it is damaged."""
+        for path in _regular(self._comparisons):
+            if path.suffix == ".json" and path.stem == name:
+                return _comparison(path)
+        return None
+
+
+def look_through(run: Path) -> None:
+    """StoreError when anything in the directory leads out of it, or is not a file or a directory."""
+    home = run.resolve()
+    for place, directories, names in os.walk(run):
+        for name in (*directories, *names):
+            path = Path(place, name)
+            try:
+                mode = path.lstat().st_mode
+                leads_out = stat.S_ISLNK(mode) and not path.resolve().is_relative_to(home)
+            except (OSError, RuntimeError):
+                leads_out = True
+            if leads_out:
+                raise StoreError(f"{path.relative_to(run)} is a link that leads out of the run; the run is not opened")
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+                raise StoreError(f"{path.relative_to(run)} is neither file nor directory; the run is not opened")
+
+
+def node_logs(run: RunDirectory) -> list[str]:
+    """The nodes whose log lines were collected."""
+    try:
+        nodes = sorted(run.nodes_path.iterdir())
+    except OSError:
+        return []
+    return [node.name for node in nodes if (node / "node.log").is_file()]
+
+
+def node_log(run: RunDirectory, node: str) -> Path | None:
+    """The log of a node, of those that there are."""
+    return run.nodes_path / node / "node.log" if node in node_logs(run) else None
+
+
+def _directory(parent: Path | None, name: str) -> Path | None:
+    """The directory in `parent` of exactly this name, found by listing; None without one. Links do not count."""
+    try:
+        entries = [] if parent is None else list(parent.iterdir())
+    except OSError:
+        return None
+    return next((it for it in entries if it.name == name and it.is_dir() and not it.is_symlink()), None)
+
+
+def _regular(directory: Path) -> list[Path]:
+    try:
+        return [path for path in sorted(directory.iterdir()) if path.is_file() and not path.is_symlink()]
+    except OSError:
+        return []
+
+
+def _comparison(path: Path) -> Comparison:
+    try:
+        return from_json(path.stem, json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise StoreError.of("read", path, error) from error
+    except ValueError as error:
+        raise StoreError(f"{path.name} is not a comparison that can be read: {error}") from error

@@ -1,0 +1,152 @@
+"""Runs and suites as they stand in lists: what is told of each in a line, from its small files or from the tables.
+
+A run directory's small files are a stranger's: links and pipes in their place are not read, and whatever they hold is
+taken for what it says where it makes sense, and left out where it does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from results.store import tables
+
+NOT_CHECKED = "not checked"
+ORDER = {"invalid": 0, "unknown": 1, NOT_CHECKED: 2, "valid": 3}
+LISTED = ("runs", "verdicts")
+"""The tables that lists are made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run in a list."""
+
+    suite: str
+    """The first suite it is stored in; empty without one."""
+    run: str
+    has_directory: bool
+    spec: str
+    seed: str
+    validity: str
+    """A verdict, or NOT_CHECKED."""
+    started: str
+    version: str
+    told: str
+    """The first thing wrong with it, in a line; empty when nothing is."""
+
+    def fits(self, words: Iterable[str]) -> bool:
+        """Whether each of the words, in small letters, is somewhere in it."""
+        text = " ".join(
+            (self.suite, self.run, self.spec, f"seed {self.seed}", self.validity, self.version, self.told)
+        ).lower()
+        return all(word in text for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteEntry:
+    """A suite in a list."""
+
+    name: str
+    validities: tuple[str, ...]
+    started: str
+    """When its first run was."""
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What lists are made from."""
+
+    entries: list[Entry]
+    faults: tuple[tables.Fault, ...]
+
+
+def by_failure(entries: Iterable[Entry]) -> list[Entry]:
+    """Failures first, the newest first among equals."""
+    newest = sorted(entries, key=lambda entry: (entry.started, entry.run), reverse=True)
+    return sorted(newest, key=lambda entry: ORDER[entry.validity])
+
+
+def directory_entry(path: Path, suite: str) -> Entry:
+    """From the small files alone, which are a stranger's and may hold anything."""
+    status, verdict = _object(path / "status.json"), _object(path / "verdict.json")
+    state = str(status.get("state", "unknown"))
+    validity = str(verdict.get("validity", NOT_CHECKED))
+    told = _first_finding(verdict.get("checks"))
+    if state != "finished":
+        told = f"{state}: {status.get('message') or status.get('stage') or ''}".rstrip(": ")
+    return Entry(
+        suite=suite,
+        run=path.name,
+        has_directory=True,
+        spec=str(status.get("name", "")),
+        seed=str(status.get("seed", "")),
+        validity=validity if validity in ORDER else "unknown",
+        started=str(status.get("started", "")),
+        version=str(status.get("version", "")),
+        told=told,
+    )
+
+
+def listed(store: Path) -> Listed:
+    read = {name: tables.read(store, name) for name in LISTED}
+    verdicts = read["verdicts"].table
+    findings = _first_findings(verdicts.filter(pc.not_equal(verdicts["validity"], "valid")).to_pylist())
+    runs = read["runs"].table.select(["suite", "run", "name", "seed", "validity", "started", "version", "state"])
+    entries = [_stored_entry(row, findings.get((row["suite"], row["run"]), "")) for row in runs.to_pylist()]
+    return Listed(entries, tuple(fault for stored in read.values() for fault in stored.faults))
+
+
+def _stored_entry(row: Mapping[str, Any], told: str) -> Entry:
+    return Entry(
+        suite=row["suite"],
+        run=row["run"],
+        has_directory=False,
+        spec=row["name"],
+        seed=str(row["seed"]),
+        validity=row["validity"] if row["validity"] in ORDER else NOT_CHECKED,
+        started=row["started"],
+        version=row["version"],
+        told=told if row["state"] == "finished" else row["state"],
+    )
+
+
+def _first_findings(verdicts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for row in sorted(verdicts, key=lambda row: ORDER.get(row["validity"], 1)):
+        if (row["suite"], row["run"]) in found:
+            continue
+        try:
+            findings = json.loads(row["findings"])
+        except ValueError:
+            findings = []
+        found[row["suite"], row["run"]] = _first_finding([{**row, "findings": findings}])
+    return found
+
+
+def _first_finding(checks: object) -> str:
+    """`loss: lost-append` of the worst check that is not valid; whatever does not look like a check is passed over."""
+    known = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
+    wrong = [check for check in known if check.get("validity") in ("invalid", "unknown")]
+    for check in sorted(wrong, key=lambda check: ORDER[check["validity"]]):
+        findings = check.get("findings")
+        first = findings[0] if isinstance(findings, list) and findings else {}
+        kind = first.get("kind", "") if isinstance(first, dict) else ""
+        return f"{check.get('checker', '')}: {kind}".rstrip(": ")
+    return ""
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object in a plain file; an empty one when there is none to be had."""
+    if path.is_symlink() or not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

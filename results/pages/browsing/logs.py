@@ -1,0 +1,91 @@
+"""What a node wrote, as text: a page of its log at a time, or only the lines that hold some words.
+
+The file is read line by line and never as a whole, a long line is cut, and what is no UTF-8 is replaced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlencode
+
+from results.errors import StoreError
+from results.pages import page
+
+LINES = 1000
+"""Lines on a page."""
+LINE_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Some lines of a log, each with its number from 1."""
+
+    lines: tuple[tuple[int, str], ...]
+    earlier: int | None
+    """The line to begin at for what comes before; None when these are the first."""
+    later: int | None
+
+
+def excerpt(path: Path, words: str, begin: int | None) -> Excerpt:
+    """The lines from number `begin` on, or the last ones, of those that hold `words`. StoreError when unreadable."""
+    try:
+        with open(path, "rb") as file:
+            fitting = _fitting(file, words.lower())
+            if begin is None:
+                last = deque(fitting, maxlen=LINES + 1)
+                lines = list(last)[-LINES:]
+                return Excerpt(tuple(lines), _earlier(lines) if len(last) > LINES else None, None)
+            lines = list(islice((line for line in fitting if line[0] >= begin), LINES + 1))
+            later = lines[LINES][0] if len(lines) > LINES else None
+            return Excerpt(tuple(lines[:LINES]), max(1, begin - LINES) if begin > 1 else None, later)
+    except OSError as error:
+        raise StoreError.of("read", path, error) from error
+
+
+def _earlier(lines: list[tuple[int, str]]) -> int:
+    return max(1, lines[0][0] - LINES)
+
+
+def _fitting(file: BinaryIO, words: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(_beginnings(file), 1):
+        text = line.decode(errors="replace").rstrip("\r\n")
+        if words in text.lower():
+            yield number, text if len(text) <= LINE_CHARACTERS else f"{text[:LINE_CHARACTERS]} … (cut)"
+
+
+def _beginnings(file: BinaryIO) -> Iterator[bytes]:
+    """The beginning of each line: a line of any length takes no more memory than that."""
+    while part := file.readline(4 * LINE_CHARACTERS):
+        yield part
+        while part and not part.endswith(b"\n"):
+            part = file.readline(4 * LINE_CHARACTERS)
+
+
+def section(node: str, shown: Excerpt, words: str, here: str, raw: str) -> str:
+    """The lines with a way to search them; `here` is the page's own address and `raw` that of the plain text."""
+    rows = "".join(
+        f'<tr><td class="number" id="L{number}">{number}</td><td><code>{escape(line)}</code></td></tr>'
+        for number, line in shown.lines
+    )
+    turns = [
+        page.link(text, f"{here}?{urlencode({'find': words, 'from': begin})}")
+        for text, begin in (("Earlier lines", shown.earlier), ("Later lines", shown.later))
+        if begin is not None
+    ]
+    search = (
+        f'<form class="find" role="search" method="get" action="{escape(here)}">'
+        f'<input type="search" name="find" value="{escape(words)}" aria-label="Show lines that hold" '
+        f'placeholder="Show lines that hold …"><button>Find</button></form>'
+    )
+    nothing = "No line holds this." if words else "The log is empty."
+    lines = (
+        f'<div class="scroll"><table class="log"><tbody>{rows}</tbody></table></div>' if rows else page.note(nothing)
+    )
+    links = f'<p class="turns">{" ".join([*turns, page.link("As plain text", raw)])}</p>'
+    return page.section(f"Log of {node}", search, links, lines)

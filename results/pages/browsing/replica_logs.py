@@ -1,0 +1,235 @@
+"""The logs of one partition's replicas side by side, offset by offset, with every difference marked.
+
+Two replicas differ at an offset when both hold a record there and its leader epoch or its value is not the same, or
+when one of them has nothing there although its log reaches further. A log that merely ends earlier, or begins later,
+does not differ: it is behind, or has deleted. Stretches in which nothing differs are folded to a line, except where a
+log begins or ends or a leader epoch starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from results.pages import page
+
+AROUND = 2
+"""Offsets shown on either side of whatever is worth a look."""
+ROWS_MAX = 600
+_NULL = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a replica's log lies."""
+
+    node: str
+    log_start: int
+    log_end: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one replica holds at an offset."""
+
+    state: str
+    """record · missing (a hole in its log) · ended · before (its log begins later)"""
+    leader_epoch: int = -1
+    value: int | None = None
+    committed: bool = False
+    """Below the replica's high watermark."""
+    odd: bool = False
+    """Not what most replicas hold here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One offset, or a folded stretch of them, in which case there are no cells."""
+
+    first: int
+    last: int
+    records: int
+    differs: bool = False
+    cells: tuple[Cell, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """A partition's replicas, aligned."""
+
+    ends: tuple[End, ...]
+    rows: tuple[Row, ...]
+    differing: tuple[int, ...]
+    """The offsets at which they differ."""
+    left_out: int = 0
+    """Rows beyond ROWS_MAX."""
+
+
+def partitions(ends: pa.Table) -> list[tuple[str, int]]:
+    """The partitions that have replicas, in order."""
+    return sorted(set(zip(ends["topic"].to_pylist(), ends["partition"].to_pylist(), strict=True)))
+
+
+def align(replicas: pa.Table, ends: pa.Table, topic: str, partition: int) -> Aligned:
+    """Lay the replicas of REPLICAS and REPLICA_ENDS side by side."""
+    logs = _of(ends, topic, partition).sort_by("node").to_pylist()
+    stands = tuple(End(row["node"], row["log_start"], row["log_end"], row["high_watermark"]) for row in logs)
+    records = _of(replicas, topic, partition)
+    offsets = np.unique(records["offset"].to_numpy())
+    if not len(offsets):
+        return Aligned(stands, (), ())
+    present = np.zeros((len(stands), len(offsets)), dtype=bool)
+    epochs = np.full(present.shape, -1, dtype=np.int64)
+    values = np.full(present.shape, _NULL, dtype=np.int64)
+    for number, stand in enumerate(stands):
+        own = records.filter(pc.equal(records["node"], stand.node))
+        at = np.searchsorted(offsets, own["offset"].to_numpy())
+        present[number, at] = True
+        epochs[number, at] = own["leader_epoch"].to_numpy()
+        values[number, at] = pc.fill_null(own["value"], int(_NULL)).to_numpy()
+    missing = _within(stands, offsets) & ~present
+    differs = _unlike(epochs, present) | _unlike(values, present) | missing.any(axis=0)
+    shown = _worth_showing(stands, offsets, epochs, present, differs)
+    odd = _odd(epochs, values, present, differs)
+    rows = list(_rows(stands, offsets, epochs, values, present, differs, shown, odd))
+    return Aligned(
+        stands, tuple(rows[:ROWS_MAX]), tuple(int(it) for it in offsets[differs]), max(0, len(rows) - ROWS_MAX)
+    )
+
+
+def _of(table: pa.Table, topic: str, partition: int) -> pa.Table:
+    return table.filter(pc.and_(pc.equal(table["topic"], topic), pc.equal(table["partition"], partition)))
+
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+
+
+def _within(stands: tuple[End, ...], offsets: Numbers) -> Mask:
+    """Where each replica's log reaches."""
+    return np.array([(offsets >= stand.log_start) & (offsets < stand.log_end) for stand in stands], dtype=bool)
+
+
+def _unlike(numbers: Numbers, present: Mask) -> Mask:
+    """Where those that are present are not all the same."""
+    least = np.where(present, numbers, np.iinfo(np.int64).max).min(axis=0)
+    greatest = np.where(present, numbers, np.iinfo(np.int64).min).max(axis=0)
+    return (least != greatest) & (present.sum(axis=0) > 1)
+
+
+def _worth_showing(stands: tuple[End, ...], offsets: Numbers, epochs: Numbers, present: Mask, differs: Mask) -> Mask:
+    edges = {0, len(offsets) - 1}
+    for stand in stands:
+        edges |= {int(np.searchsorted(offsets, it)) for it in (stand.log_start, stand.log_end - 1, stand.log_end)}
+    newest = np.where(present, epochs, -1).max(axis=0)
+    marked = differs.copy()
+    marked[1:] |= newest[1:] != newest[:-1]
+    marked[[edge for edge in sorted(edges) if edge < len(offsets)]] = True
+    shown = marked.copy()
+    for step in range(1, AROUND + 1):
+        shown[step:] |= marked[:-step]
+        shown[:-step] |= marked[step:]
+    return shown
+
+
+def _odd(epochs: Numbers, values: Numbers, present: Mask, differs: Mask) -> Mask:
+    """Where a replica is not with the most; the first of them wins where two are as many."""
+    odd = np.zeros(present.shape, dtype=bool)
+    for at in np.flatnonzero(differs):
+        held = [(int(e), int(v)) for e, v in zip(epochs[:, at], values[:, at], strict=True)]
+        voices = [held[number] for number in range(len(held)) if present[number, at]]
+        most = max(voices, key=voices.count)
+        odd[:, at] = [present[number, at] and held[number] != most for number in range(len(held))]
+    return odd
+
+
+def _rows(
+    stands: tuple[End, ...],
+    offsets: Numbers,
+    epochs: Numbers,
+    values: Numbers,
+    present: Mask,
+    differs: Mask,
+    shown: Mask,
+    odd: Mask,
+) -> Iterator[Row]:
+    at = 0
+    while at < len(offsets):
+        if not shown[at]:
+            to = at
+            while to < len(offsets) and not shown[to]:
+                to += 1
+            yield Row(int(offsets[at]), int(offsets[to - 1]), to - at)
+            at = to
+            continue
+        offset = int(offsets[at])
+        cells = []
+        for number, stand in enumerate(stands):
+            if present[number, at]:
+                value = None if values[number, at] == _NULL else int(values[number, at])
+                committed = offset < stand.high_watermark
+                cells.append(Cell("record", int(epochs[number, at]), value, committed, bool(odd[number, at])))
+            elif offset >= stand.log_end:
+                cells.append(Cell("ended"))
+            else:
+                cells.append(Cell("before" if offset < stand.log_start else "missing"))
+        yield Row(offset, offset, 1, bool(differs[at]), tuple(cells))
+        at += 1
+
+
+# ---- as HTML ---------------------------------------------------------------------------------------------------------
+
+
+def sections(aligned: Aligned, name: str) -> str:
+    """The section of one partition."""
+    count = len(aligned.differing)
+    if not aligned.ends:
+        return page.section(name, page.note("No replica's log was collected."), anchor=name)
+    if count:
+        told = f"The replicas differ at {page.counted(count, 'offset')}, first at {aligned.differing[0]}."
+        told = f'<p class="differs-note"><span class="pill invalid">diverged</span> {escape(told)}</p>'
+    else:
+        told = '<p><span class="pill valid">the same</span> No two replicas differ anywhere.</p>'
+    heads = "".join(
+        f'<th scope="col">{escape(end.node)}<span class="dim">{end.log_start} – {end.log_end}'
+        f"{f', HW {end.high_watermark}' if end.high_watermark >= 0 else ''}</span></th>"
+        for end in aligned.ends
+    )
+    body = "".join(_row(row, len(aligned.ends)) for row in aligned.rows)
+    rest = f"{aligned.left_out} more rows are not shown." if aligned.left_out else ""
+    return page.section(
+        name,
+        told,
+        '<div class="scroll"><table class="replicas">'
+        f'<thead><tr><th scope="col">offset</th>{heads}<th></th></tr></thead>'
+        f"<tbody>{body}</tbody></table></div>",
+        page.note(rest),
+        anchor=name,
+    )
+
+
+def _row(row: Row, width: int) -> str:
+    if not row.cells:
+        words = f"{row.first} – {row.last}: {page.counted(row.records, 'record')}, nothing differs"
+        return f'<tr class="same"><td colspan="{width + 2}">{escape(words)}</td></tr>'
+    cells = "".join(map(_cell, row.cells))
+    mark = "≠ differs" if row.differs else ""
+    kind = ' class="differs"' if row.differs else ""
+    return f'<tr{kind} id="at-{row.first}"><th scope="row">{row.first}</th>{cells}<td class="mark">{mark}</td></tr>'
+
+
+def _cell(cell: Cell) -> str:
+    words: dict[str, str] = {"missing": "missing", "ended": "·", "before": "deleted"}
+    if cell.state != "record":
+        return f'<td class="{cell.state}">{words[cell.state]}</td>'
+    kinds = " ".join(name for name, holds in (("odd", cell.odd), ("uncommitted", not cell.committed)) if holds)
+    value: Any = "no value of ours" if cell.value is None else cell.value
+    return f'<td class="{kinds}"><span class="epoch">e{cell.leader_epoch}</span> {value}</td>'

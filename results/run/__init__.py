@@ -1,0 +1,1 @@
+"""One run on disk: its directory, recorded tables, replica logs."""

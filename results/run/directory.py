@@ -1,0 +1,347 @@
+"""A run directory: everything a run leaves behind, and all it takes to judge it, or bring it back.
+
+path                              what                                                        written
+--------------------------------  ----------------------------------------------------------  -----------------------
+spec.yaml                         the complete spec, defaults and seed included               when the run starts
+settings.json                     CheckSettings: what was promised                            when the run starts
+status.json                       state, stage, seed, version, times, message                 at every change
+history.jsonl → history.parquet   what clients saw (workloads/history.py)                     as it happens → sealed
+trace.jsonl → trace.parquet       what nodes did (images/trace.py)                     as it happens → sealed
+faults.jsonl → faults.parquet     what was broken, when, and whether it bit                   as it happens → sealed
+recovery.json                     the liveness phase after healing                            after healing
+nodes/<node>/data/, node.log      each node's files and log lines                             once all are collected
+replicas.parquet                  one row a record of a replica's log                         sealed
+replica_ends.parquet              one row a replica                                           sealed
+digest.txt, trail.txt             digest of the run; where it stood at every so many steps    when the run ends
+error.txt                         the traceback of what stopped the run                       when it fails
+verdict.json                      the verdicts                                                when checked
+lost.csv                          the promised records that are lost, if any, one a row       when checked
+report.html                       all of it, for people                                       when reported
+
+While the run goes on its tables are JSON lines, appended as things happen; the end of the run seals them as Parquet
+and removes them. Killing the run at any moment leaves a directory that still loads, as far as it goes: `load` never
+fails because something is missing or torn, and `gaps` tells in words what is. Whole small files are replaced
+atomically: they hold the old content or the new, never half of it. The trace is handed to the operating system in
+blocks, at the latest after one second of the run's time.
+
+Errors of the disk (full, read-only, no permission) are StoreErrors of one line naming the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.verdict import Verdict
+from images.trace import TraceEvent
+from results.atomic_files import put, put_json, put_text, read_json, read_text
+from results.errors import StoreError
+from results.run import recorded
+from results.run.encoding import trace_line, verdicts_from_json, verdicts_to_json
+from results.run.lines import LineWriter
+from results.run.location import new_run
+from results.version import version
+from workloads.compact import compact
+
+FORMAT = 1
+_TRACE_FLUSH_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run stands. `state`: running · finished · failed (could not be carried out) · interrupted."""
+
+    state: str
+    stage: str = ""
+    seed: int = 0
+    name: str = ""
+    version: str = ""
+    """Of Faultline."""
+    started: str = ""
+    """Wall-clock time, ISO 8601, UTC. The only wall-clock times of a run are in its status and its name."""
+    updated: str = ""
+    message: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Figures of the runner: CPU seconds, steps, versions of what was run."""
+
+
+class RunDirectory:
+    """One run's directory, open for writing while it goes on and for reading ever after."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._trace: LineWriter | None = None
+        self._faults: LineWriter | None = None
+        self._trace_seq = 0
+        self._trace_flushed_ns = 0
+        self._status = Status("")
+
+    # ---- making and finding one -----------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, store: Path, spec_name: str, seed: int) -> Self:
+        """A new, empty directory in the store, named for the moment, the spec and the seed."""
+        run = cls(new_run(store, spec_name, seed))
+        run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now())
+        run._save_status(run._status)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A directory that a run left behind. StoreError when it is not one."""
+        run = cls(path)
+        if not path.is_dir():
+            raise StoreError(f"{path}: there is no such run directory")
+        if not any((path / name).exists() for name in ("status.json", "spec.yaml")):
+            raise StoreError(f"{path}: not a run directory (neither status.json nor spec.yaml is in it)")
+        run._status = run.status()
+        return run
+
+    @classmethod
+    def restore(
+        cls,
+        path: Path,
+        status: Status,
+        spec: str,
+        evidence: RunEvidence,
+        verdicts: Sequence[Verdict],
+        digest: str | None,
+    ) -> Self:
+        """Write down a run that was kept elsewhere, sealed, in the empty directory `path`.
+
+        The nodes' files and the digest's trail are not among what is kept: it is judged and brought back without them.
+        """
+        run = cls(path)
+        if spec:
+            run.write_spec(spec)
+        run.write_settings(evidence.settings)
+        run.write_recovery(evidence.recovery)
+        run._save_tables(evidence)
+        run.write_digest(digest)
+        if verdicts:
+            run.write_verdict(verdicts)
+        run._save_status(status)
+        return run
+
+    @property
+    def name(self) -> str:
+        """The directory's own name, such as `20261121T001500-append-seed7`."""
+        return self.path.resolve().name
+
+    @property
+    def history_path(self) -> Path:
+        """Where the run's Recorder writes."""
+        return self.path / recorded.HISTORY_LINES
+
+    @property
+    def nodes_path(self) -> Path:
+        """Below which each node's files are once they were collected: `<node>/data/` and `<node>/node.log`."""
+        return self.path / recorded.NODES
+
+    @property
+    def report_path(self) -> Path:
+        """Where the report stands."""
+        return self.path / "report.html"
+
+    # ---- small files ----------------------------------------------------------------------------------------------
+
+    def write_spec(self, text: str) -> None:
+        """Keep the complete spec, as `replay` will read it."""
+        put_text(self.path / "spec.yaml", text)
+
+    def read_spec_text(self) -> str:
+        """The spec as it was run. StoreError when the run died before it was written."""
+        text = read_text(self.path / "spec.yaml")
+        if text is None:
+            raise StoreError(f"{self.path}: spec.yaml is missing, so this run cannot be brought back")
+        return text
+
+    def write_settings(self, settings: CheckSettings) -> None:
+        """Keep what the checkers need to know of the spec."""
+        put_json(self.path / "settings.json", settings.to_json())
+
+    def write_status(self, state: str, *, stage: str = "", message: str = "", **facts: Any) -> None:
+        """Say where the run stands. Facts given once are kept."""
+        old = self._status
+        self._save_status(
+            Status(state, stage, old.seed, old.name, old.version, old.started, _now(), message, {**old.facts, **facts})
+        )
+
+    def status(self) -> Status:
+        """Where the run stood last; state `unknown` when that cannot be read."""
+        values = read_json(self.path / "status.json")
+        known = {name: values[name] for name in Status.__slots__ if name in values}
+        return Status(**{"state": "unknown", **known})
+
+    def write_recovery(self, recovery: Mapping[str, Any]) -> None:
+        """Keep what the liveness phase found (`checkers.evidence.RunEvidence.recovery`)."""
+        put_json(self.path / "recovery.json", dict(recovery))
+
+    def write_digest(self, digest: str | None, trail: Sequence[tuple[int, int, str]] = ()) -> None:
+        """Keep the digest of a deterministic run, and its trail of (step, time in ns, digest so far)."""
+        if digest is not None:
+            put_text(self.path / "trail.txt", "".join(f"{step} {time_ns} {part}\n" for step, time_ns, part in trail))
+            put_text(self.path / "digest.txt", digest + "\n")
+
+    def write_report(self, page: str) -> None:
+        """Keep the report."""
+        put_text(self.report_path, page)
+
+    def digest(self) -> str | None:
+        """The digest; None when the run had none or did not get that far."""
+        text = read_text(self.path / "digest.txt")
+        return text.strip() if text else None
+
+    def trail(self) -> list[tuple[int, int, str]]:
+        """The trail; empty when there is none."""
+        rows = (line.split() for line in (read_text(self.path / "trail.txt") or "").splitlines())
+        return [(int(row[0]), int(row[1]), row[2]) for row in rows if len(row) == 3]
+
+    def write_verdict(self, verdicts: Sequence[Verdict]) -> None:
+        """Keep the verdicts, and what they come to."""
+        put_json(self.path / "verdict.json", verdicts_to_json(verdicts))
+
+    def write_lost(self, lost: pa.Table) -> None:
+        """The records lost (`checkers.tables.LOST`); without any there is no such file."""
+        target = self.path / "lost.csv"
+        if lost.num_rows:
+            put(target, partial(csv.write_csv, lost))
+        else:
+            target.unlink(missing_ok=True)
+
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts; empty when the run was never checked."""
+        return verdicts_from_json(read_json(self.path / "verdict.json"))
+
+    # ---- what happens during the run ------------------------------------------------------------------------------
+
+    def append_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
+        """Record a protocol event at once; called in the order in which the events are received."""
+        if self._trace is None:
+            self._trace = LineWriter(self.path / "trace.jsonl")
+        self._trace.write(trace_line(time_ns, node, self._trace_seq, event))
+        self._trace_seq += 1
+        if time_ns - self._trace_flushed_ns >= _TRACE_FLUSH_NS:
+            self._trace_flushed_ns = time_ns
+            self._trace.flush()
+
+    def append_fault(
+        self,
+        number: int,
+        *,
+        fault: str,
+        family: str,
+        nodes: Sequence[str],
+        started_ns: int,
+        ended_ns: int | None = None,
+        detail: Mapping[str, Any] | None = None,
+        evidence: Mapping[str, Any] | None = None,
+        bit: bool = False,
+        note: str = "",
+    ) -> None:
+        """Record that fault `number` began and, called again with the same number, how it ended: the last call counts.
+
+        Written when it begins, so that a run that dies during a fault still tells of it.
+        """
+        if self._faults is None:
+            self._faults = LineWriter(self.path / "faults.jsonl")
+        row = {
+            "number": number,
+            "fault": fault,
+            "family": family,
+            "nodes": list(nodes),
+            "started_ns": started_ns,
+            "ended_ns": ended_ns,
+            "detail": compact(dict(detail or {})),
+            "evidence": compact(dict(evidence or {})),
+            "bit": bit,
+            "note": note,
+        }
+        self._faults.write_object(row)
+
+    @contextmanager
+    def collecting(self) -> Iterator[Path]:
+        """A directory to collect the nodes' files in; it becomes `nodes_path` once everything is there.
+
+        Half a collection would look like replicas that lost data, so a run killed meanwhile has none at all.
+        """
+        part = self.path / ".nodes.part"
+        try:
+            part.mkdir(exist_ok=True)
+            yield part
+            os.replace(part, self.nodes_path)
+        except OSError as error:
+            raise StoreError.of("collect the nodes' files in", self.nodes_path, error) from error
+
+    # ---- the end of the run ---------------------------------------------------------------------------------------
+
+    def seal(self) -> RunEvidence:
+        """Make Parquet of every table, read the collected replica logs, and return it all as evidence.
+
+        Sealing what is sealed changes nothing. A table's lines are removed once its Parquet file is safely in place.
+        """
+        for writer in (self._trace, self._faults):
+            if writer is not None:
+                writer.close()
+        evidence = self.load()
+        self._save_tables(evidence)
+        return evidence
+
+    def _save_tables(self, evidence: RunEvidence) -> None:
+        tables = {
+            "history": evidence.history,
+            "trace": evidence.trace,
+            "faults": evidence.faults,
+            "replicas": evidence.replicas,
+            "replica_ends": evidence.replica_ends,
+        }
+        for name, table in tables.items():
+            target = self.path / f"{name}.parquet"
+            if not target.exists():
+                put(target, partial(pq.write_table, table, compression="zstd"))
+            (self.path / f"{name}.jsonl").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Flush and release the files; what is not sealed stays as lines. Closing twice changes nothing."""
+        for writer in (self._trace, self._faults):
+            if writer is not None:
+                writer.close()
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def load(self) -> RunEvidence:
+        """The evidence as far as it goes: sealed tables where there are, else what their lines still tell."""
+        for writer in (self._trace, self._faults):
+            if writer is not None:
+                writer.flush()
+        return recorded.load(self.path)
+
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing or cut short, in words; empty for a run that ended as it should."""
+        found = []
+        status = self.status()
+        if status.state == "running":
+            at = f" (it was at: {status.stage})" if status.stage else ""
+            found.append(f"the run did not end: it was killed, or is still going on{at}")
+        elif status.state != "finished":
+            found.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
+        return (*found, *recorded.gaps(self.path))
+
+    def _save_status(self, status: Status) -> None:
+        self._status = status
+        put_json(self.path / "status.json", {name: getattr(status, name) for name in Status.__slots__})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

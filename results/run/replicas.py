@@ -1,0 +1,196 @@
+"""Replica logs, read off the disks that a run left behind.
+
+The files are Kafka's own, so the same reading serves every system under test: below `nodes/<node>/data/` a directory
+`<topic>-<partition>` a replica, in it segments `<20-digit base offset>.log` of v2 record batches, and beside the
+directories `replication-offset-checkpoint` with the high watermarks: a version line, a count line, then
+`topic partition offset` lines. Topics whose names begin with `__` are the system's own and are left out, and so are
+directories Kafka has marked (`….-delete`, `….-future`).
+
+A replica is read as its broker would recover it: batch by batch, up to the first that is torn or corrupt. A node
+that was down when its files were collected may have such a tail; its log then ends before it.
+
+A log starts where its node traced that, or where Kafka's `log-start-offset-checkpoint` says, but not before its first
+segment. Records below, which share a segment with the start, are read all the same.
+
+The high watermark of a replica is the last its node traced, or else the one it last checkpointed, never above the
+log's end; -1 when neither tells.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.tables import REPLICA_ENDS, REPLICAS
+from images.wire import batch
+from results.errors import StoreError
+
+CHECKPOINT = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+_REPLICA = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
+_SEGMENT = re.compile(r"\d{20}\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Every replica's log: its records in REPLICAS, its ends in REPLICA_ENDS."""
+
+    records: pa.Table
+    ends: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Where one replica's log lies."""
+
+    node: str
+    topic: str
+    partition: int
+    directory: Path
+
+
+def read_nodes(nodes: Path, trace: pa.Table | None = None) -> Logs:
+    """Read every replica below `nodes`, ordered by node, topic and partition; empty tables when there is none.
+
+    `trace` tells of later high watermarks than the checkpoints do.
+    """
+    records: dict[str, list[object]] = {name: [] for name in REPLICAS.names}
+    ends: dict[str, list[object]] = {name: [] for name in REPLICA_ENDS.names}
+    traced = _traced_high_watermarks(trace) if trace is not None else {}
+    starts = _traced_log_starts(trace) if trace is not None else {}
+    try:
+        for replica in find_replicas(nodes):
+            start, end = _read_log(replica, records)
+            place = (replica.node, replica.topic, replica.partition)
+            moved = starts.get(place)
+            if moved is None:
+                moved = read_checkpoint(replica.directory.parent / LOG_STARTS).get(place[1:], 0)
+            start = max(start, moved)
+            end = max(start, end)
+            known = traced.get(place)
+            if known is None:
+                known = read_checkpoint(replica.directory.parent / CHECKPOINT).get(place[1:], -1)
+            row = (*place, start, end, min(known, end))
+            for name, value in zip(REPLICA_ENDS.names, row, strict=True):
+                ends[name].append(value)
+    except OSError as error:
+        raise StoreError.of("read the replica logs in", nodes, error) from error
+    return Logs(pa.table(records, schema=REPLICAS), pa.table(ends, schema=REPLICA_ENDS))
+
+
+def find_replicas(nodes: Path) -> Iterator[Replica]:
+    """The replicas below `nodes`, ordered by node, topic and partition."""
+    found = []
+    for directory in nodes.glob("*/data/*"):
+        match = _REPLICA.fullmatch(directory.name)
+        if match is not None and directory.is_dir() and not match["topic"].startswith("__"):
+            found.append(Replica(directory.parent.parent.name, match["topic"], int(match["partition"]), directory))
+    yield from sorted(found, key=lambda replica: (replica.node, replica.topic, replica.partition))
+
+
+def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
+    """(topic, partition) → offset from a checkpoint file of Kafka's; empty when it is missing or damaged."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    try:
+        version, count = int(lines[0]), int(lines[1])
+        rows = [line.split(" ") for line in lines[2:]]
+        if version != 0 or count != len(rows):
+            return {}
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    except (IndexError, ValueError):
+        return {}
+
+
+def _read_log(replica: Replica, columns: dict[str, list[object]]) -> tuple[int, int]:
+    """Add the replica's records to `columns`; returns where its log starts and ends."""
+    segments = sorted(path for path in replica.directory.iterdir() if _SEGMENT.fullmatch(path.name))
+    start = end = int(segments[0].stem) if segments else 0
+    for segment in segments:
+        data = segment.read_bytes()
+        whole = 0
+        try:
+            for header, payload in batch.iterate(data):
+                batch.check(payload)
+                _add(replica, header, payload, columns)
+                end = header.next_offset
+                whole += header.size
+        except batch.CorruptBatch:
+            break
+        if whole < len(data):
+            break
+    return start, end
+
+
+def _add(replica: Replica, header: batch.Header, payload: bytes, columns: dict[str, list[object]]) -> None:
+    if header.is_control:
+        return
+    for offset, value in _values(header, payload):
+        sequence = (header.base_sequence + offset - header.base_offset) % batch.SEQUENCE_MODULUS
+        row = (
+            replica.node,
+            replica.topic,
+            replica.partition,
+            offset,
+            header.leader_epoch,
+            value,
+            header.producer_id,
+            header.producer_epoch,
+            sequence if header.base_sequence >= 0 else -1,
+            header.base_offset,
+        )
+        for name, item in zip(REPLICAS.names, row, strict=True):
+            columns[name].append(item)
+
+
+def _values(header: batch.Header, payload: bytes) -> list[tuple[int, int | None]]:
+    """(offset, value) of each record of an intact batch. Records in a codec that is not read here have no value."""
+    try:
+        return [(record.offset, _number(record.value)) for record in batch.records(payload)]
+    except batch.CorruptBatch:
+        return [(offset, None) for offset in range(header.base_offset, header.next_offset)]
+
+
+def _number(value: bytes | None) -> int | None:
+    """The workload's value: an int64 in ASCII decimal; None for anything else."""
+    if value is None or not re.fullmatch(rb"-?\d{1,19}", value):
+        return None
+    number = int(value)
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
+def _traced_high_watermarks(trace: pa.Table) -> dict[tuple[str, str, int], int]:
+    """(node, topic, partition) → the last high watermark traced there, lowered by later truncations."""
+    kinds = pa.array(["high_watermark", "follower_high_watermark", "log_recovered", "truncated"])
+    rows = trace.filter(pc.is_in(trace["kind"], value_set=kinds)).select(
+        ["node", "topic", "partition", "kind", "high_watermark", "offset"]
+    )
+    last: dict[tuple[str, str, int], int] = {}
+    for node, topic, partition, kind, high_watermark, offset in zip(
+        *(column.to_pylist() for column in rows.columns), strict=True
+    ):
+        place = (node, topic, partition)
+        last[place] = min(last.get(place, high_watermark), offset) if kind == "truncated" else high_watermark
+    return last
+
+
+def _traced_log_starts(trace: pa.Table) -> dict[tuple[str, str, int], int]:
+    """(node, topic, partition) → where its log starts, as traced last."""
+    kinds = pa.array(["log_start", "log_recovered", "truncated"])
+    rows = trace.filter(pc.is_in(trace["kind"], value_set=kinds))
+    last: dict[tuple[str, str, int], int] = {}
+    for row in rows.select(["node", "topic", "partition", "kind", "offset", "detail"]).to_pylist():
+        start = row["offset"]
+        if row["kind"] == "truncated":
+            start = json.loads(row["detail"] or "{}").get("log_start")
+        if start is not None:
+            last[row["node"], row["topic"], row["partition"]] = start
+    return last

@@ -1,0 +1,1 @@
+"""The Parquet store: layout, tables, stored runs, and Spark over them."""

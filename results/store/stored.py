@@ -1,0 +1,220 @@
+"""Suites and runs of the Parquet store by name: found, given back as evidence or as a run directory, removed.
+
+A name is `SUITE`, `RUN` or `SUITE/RUN`, to the letter: never a pattern, a prefix or a path. It is looked up among what
+the store lists and never joined to a path, so that no name reaches a file outside the store. One that fits more than
+one thing is refused with the longer names to choose from; `SUITE/` is the suite alone.
+
+Removal takes the file in `runs` first, which is what makes a batch count: killed at any moment, what it had begun on is
+a batch that was cut short, which readers leave out, `verify` names, and the same command finishes. What it will not do:
+follow a link out of the store, take one run out of a batch that holds others, or touch run directories.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.verdict import Verdict
+from results.errors import StoreError
+from results.run.directory import RunDirectory, Status
+from results.run.encoding import verdicts_from_json
+from results.store import tables
+from results.store.layout import SCHEMAS, batch_path, tables_path
+
+MARKER = "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was stored together."""
+
+    suite: str
+    name: str
+    runs: tuple[str, ...]
+    complete: bool
+    """Whether its file in `runs` is there. One that is not, or that cannot be read, goes by the batch's own name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name stands for: a suite, or one run of it."""
+
+    suite: str
+    run: str
+    """Empty for the suite."""
+    batches: tuple[Batch, ...]
+
+    @property
+    def name(self) -> str:
+        """The name that fits nothing else."""
+        return f"{self.suite}/{self.run}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredRun:
+    """One run, read back whole."""
+
+    suite: str
+    name: str
+    row: dict[str, Any]
+    """Its row in `runs`."""
+    verdicts: tuple[Verdict, ...]
+    evidence: RunEvidence
+
+    @property
+    def status(self) -> Status:
+        """As the run directory had it."""
+        row = self.row
+        facts = _object(row["facts"])
+        return Status(row["state"], "", row["seed"], row["name"], row["version"], row["started"], facts=facts)
+
+
+def batches(store: Path) -> list[Batch]:
+    """Every batch that left a file in any table, by suite and name, complete or not."""
+    seen: dict[tuple[str, str], Batch] = {}
+    for path in sorted(tables_path(store).glob("*/suite=*/*.parquet")):
+        suite, name = path.parent.name.removeprefix("suite="), path.stem
+        if path.name.startswith(".") or (suite, name) in seen:
+            continue
+        marker = tables_path(store) / MARKER / path.parent.name / path.name
+        stored = tables.load(marker, MARKER) if marker.exists() else None
+        runs = tuple(stored["run"].to_pylist()) if isinstance(stored, pa.Table) else ()
+        seen[suite, name] = Batch(suite, name, runs or (name,), marker.exists())
+    return list(seen.values())
+
+
+def find(store: Path, name: str) -> Found:
+    """What the name stands for. StoreError when it is nothing, or more than one thing."""
+    every = batches(store)
+    suites = [Found(suite, "", _of_suite(every, suite)) for suite in dict.fromkeys(batch.suite for batch in every)]
+    runs = [Found(batch.suite, run, (batch,)) for batch in every for run in batch.runs]
+    fitting = [it for it in suites if name in (it.suite, it.name)] + [it for it in runs if name in (it.run, it.name)]
+    if not fitting:
+        raise StoreError(f"{name!r}: no suite and no run of this name is stored in {store}")
+    if len(fitting) > 1:
+        raise StoreError(f"{name!r} is more than one thing; say which: {', '.join(it.name for it in fitting)}")
+    return fitting[0]
+
+
+def read_run(store: Path, found: Found) -> StoredRun:
+    """The run, from the files of its batch. StoreError when one of them is missing or damaged."""
+    try:
+        return _read_run(store, found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{found.name}: what is stored of it is damaged: {error}") from error
+
+
+def _read_run(store: Path, found: Found) -> StoredRun:
+    (batch,) = found.batches
+    parts = {name: _rows(store, batch, name, found.run) for name in SCHEMAS}
+    rows = parts[MARKER].to_pylist()
+    if not rows:
+        raise StoreError(f"{found.name}: was cut short, or its file in runs cannot be read")
+    figures: dict[str, dict[str, float]] = {}
+    for figure in parts["metrics"].to_pylist():
+        figures.setdefault(figure["checker"], {})[figure["figure"]] = figure["value"]
+    checks = [
+        {**row, "findings": json.loads(row["findings"]), "figures": figures.get(row["checker"], {})}
+        for row in parts["verdicts"].to_pylist()
+    ]
+    evidence = RunEvidence(
+        history=parts["history"],
+        replicas=parts["replicas"],
+        replica_ends=parts["replica_ends"],
+        trace=parts["trace"],
+        faults=parts["faults"],
+        settings=CheckSettings.from_json(_object(rows[0]["settings"])),
+        recovery=_object(rows[0]["recovery"]),
+    )
+    return StoredRun(found.suite, found.run, rows[0], tuple(verdicts_from_json({"checks": checks})), evidence)
+
+
+def export(store: Path, found: Found, target: Path) -> RunDirectory:
+    """The run as a run directory, which `check`, `replay` and the report take. StoreError when `target` is there, or
+    when only the run's figures are kept."""
+    run = read_run(store, found)
+    if not run.row["evidence"]:
+        raise StoreError(
+            f"{found.name}: of this run only verdicts and figures are kept, as of every valid run of a suite; "
+            "its spec, in the table runs, brings it back"
+        )
+    try:
+        target.mkdir(parents=True)
+    except OSError as error:
+        raise StoreError.of("make the run directory", target, error) from error
+    return RunDirectory.restore(
+        target,
+        run.status,
+        run.row["spec"],
+        run.evidence,
+        run.verdicts,
+        run.row["digest"],
+    )
+
+
+def remove(store: Path, found: Found) -> Iterator[Path]:
+    """Remove it, telling of every file that is gone. StoreError when it cannot be done, or a file cannot be removed."""
+    refuse_to_split(found)
+    for batch in found.batches:
+        for table in (MARKER, *(name for name in SCHEMAS if name != MARKER)):
+            path = batch_path(store, table, batch.suite, batch.name)
+            if path.parent.is_symlink():
+                raise StoreError(f"{path.parent}: is a link; nothing behind it is removed")
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError.of("remove", path, error) from error
+            yield path
+    for table in SCHEMAS:
+        try:
+            (tables_path(store) / table / f"suite={found.suite}").rmdir()
+        except OSError:
+            continue  # other batches are in there, or another process put one there meanwhile
+
+
+def refuse_to_split(found: Found) -> None:
+    """StoreError for a run whose batch holds others: no file is ever rewritten."""
+    others = sum(len(batch.runs) - 1 for batch in found.batches) if found.run else 0
+    if others:
+        raise StoreError(
+            f"{found.name}: is stored in one batch with {others} other {'run' if others == 1 else 'runs'}; "
+            f"only the whole suite {found.suite}/ can be removed"
+        )
+
+
+def tally(validities: Iterable[str | None]) -> str:
+    """`2 invalid, 1 unknown, 40 valid`: the worst first."""
+    counts = Counter(validity or "not checked" for validity in validities)
+    order = ("invalid", "unknown", "not checked", "valid")
+    return ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+
+
+def _of_suite(every: list[Batch], suite: str) -> tuple[Batch, ...]:
+    return tuple(batch for batch in every if batch.suite == suite)
+
+
+def _rows(store: Path, batch: Batch, name: str, run: str) -> pa.Table:
+    path = batch_path(store, name, batch.suite, batch.name)
+    if not path.exists():
+        raise StoreError(f"{path}: is missing, so the run cannot be read")
+    table = tables.load(path, name)
+    if isinstance(table, tables.Fault):
+        raise StoreError(f"{table.path}: {table.reason}")
+    return table.filter(pc.equal(table["run"], run))
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{text[:40]!r} is not a JSON object")
+    return value

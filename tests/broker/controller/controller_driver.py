@@ -1,0 +1,143 @@
+"""A controller under test, with its clock, its log and the brokers' side of the conversation in a few words."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
+from images.broker.controller.controller import Controller, Settings, Step
+from images.broker.controller.placement import NewTopic, TopicDefaults
+from images.broker.controller.requests import Heartbeat, HeartbeatAnswer, Registration, RegistrationAnswer
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import ClusterImage, PartitionImage, Record
+from images.broker.rules import Rules
+from images.trace import TraceEvent
+
+TIMEOUT_MS = 1000
+TOPIC = "orders"
+TOPIC_ID = uuid.UUID(int=70)
+SETTINGS = Settings(session_timeout_ms=TIMEOUT_MS, topics=TopicDefaults())
+
+
+class Driver:
+    """Feeds one controller, committing every step at once, and remembers what it wrote and traced."""
+
+    def __init__(self, *off: str) -> None:
+        self.controller = Controller(SETTINGS, Rules().without(off))
+        self.now_ms = 0
+        self.log: list[Record] = []
+        self.trace: list[TraceEvent] = []
+        self.incarnations: dict[int, int] = {}
+
+    def commit(self, step: Step[Any]) -> Any:
+        self.log.extend(step.records)
+        self.trace.extend(step.trace)
+        self.controller = step.state
+        return step.answer
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.controller.image
+
+    @property
+    def partition(self) -> PartitionImage:
+        found = self.image.partition(TOPIC, 0)
+        assert found is not None
+        return found
+
+    def epoch(self, broker: int) -> int:
+        return self.image.brokers[broker].epoch
+
+    def register(self, broker: int, previous_epoch: int = -1, incarnation: str | None = None) -> RegistrationAnswer:
+        """A new process of the broker registers, unless `incarnation` names an old one."""
+        if incarnation is None:
+            self.incarnations[broker] = self.incarnations.get(broker, 0) + 1
+            incarnation = f"{broker}/{self.incarnations[broker]}"
+        request = Registration(broker, incarnation, f"b{broker}", 9092, previous_epoch)
+        answer: RegistrationAnswer = self.commit(self.controller.register(request, self.now_ms))
+        return answer
+
+    def beat(
+        self,
+        broker: int,
+        *,
+        epoch: int | None = None,
+        metadata_offset: int | None = None,
+        want_fence: bool = False,
+        want_shut_down: bool = False,
+    ) -> HeartbeatAnswer:
+        """A heartbeat of the registered process, up to date with the metadata unless told otherwise."""
+        request = Heartbeat(
+            broker,
+            self.epoch(broker) if epoch is None else epoch,
+            self.image.offset - 1 if metadata_offset is None else metadata_offset,
+            want_fence,
+            want_shut_down,
+        )
+        answer: HeartbeatAnswer = self.commit(self.controller.heartbeat(request, self.now_ms))
+        return answer
+
+    def start(self, *brokers: int) -> None:
+        """Each broker registers and is unfenced."""
+        for broker in brokers:
+            assert self.register(broker).error is ErrorCode.none
+            assert not self.beat(broker).fenced
+
+    def fence(self, *brokers: int) -> None:
+        """Each broker in turn falls silent for a session timeout while the other unfenced ones do not."""
+        for silent in brokers:
+            others = [b.id for b in self.image.brokers.values() if not b.fenced and b.id != silent]
+            self.now_ms += TIMEOUT_MS
+            for other in others:
+                self.beat(other)
+            self.commit(self.controller.tick(self.now_ms))
+            assert self.image.brokers[silent].fenced
+
+    def topic(self, *replicas: int, min_isr: int = 1, unclean: bool = False) -> None:
+        """A topic of one partition on these replicas."""
+        config = {"min.insync.replicas": str(min_isr), "unclean.leader.election.enable": str(unclean).lower()}
+        new = NewTopic(TOPIC, TOPIC_ID, assignments=((0, replicas),), config=FrozenMap(config))
+        (result,) = self.commit(self.controller.create_topics([new]))
+        assert result.error is ErrorCode.none, result.message
+
+    def proposal(self, *isr: int, **changed: Any) -> IsrProposal:
+        """The current leader's proposal of this ISR; keywords replace fields of it."""
+        known = self.partition
+        given: dict[str, Any] = {
+            "topic_id": TOPIC_ID,
+            "index": 0,
+            "leader_epoch": known.leader_epoch,
+            "partition_epoch": known.partition_epoch,
+            "members": tuple((member, self.epoch(member)) for member in isr),
+        }
+        return IsrProposal(**given | changed)
+
+    def send(self, proposal: IsrProposal, *, sender: int | None = None, epoch: int | None = None) -> ErrorCode:
+        """Send a proposal, from the leader unless told otherwise; the error of the whole or of the proposal."""
+        sender = self.partition.leader if sender is None else sender
+        request = AlterPartition(sender, self.epoch(sender) if epoch is None else epoch, (proposal,))
+        answer: AlterPartitionAnswer = self.commit(self.controller.alter_partition(request))
+        return answer.error if answer.error is not ErrorCode.none else answer.results[0].error
+
+    def events(self, kind: str) -> list[TraceEvent]:
+        return [event for event in self.trace if event.kind == kind]
+
+
+def state(partition: PartitionImage) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Leader, ISR, ELR."""
+    return partition.leader, partition.isr, partition.elr
+
+
+def replayed(records: list[Record]) -> ClusterImage:
+    return ClusterImage().apply_all(records, 0)
+
+
+def changed(driver: Driver, act: Callable[[], object]) -> bool:
+    """Whether `act` wrote anything."""
+    before = len(driver.log)
+    act()
+    return len(driver.log) > before

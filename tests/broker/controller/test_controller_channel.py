@@ -1,0 +1,120 @@
+"""A broker looks for the active controller where it was told to, and elsewhere when that leads nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
+from kio.schema.errors import ErrorCode
+
+from images.broker.config import Endpoint, Voter
+from images.broker.controller import messages
+from images.broker.controller.channel import ActiveController, ControllerChannel
+from images.broker.controller.not_controller import not_controller
+from images.broker.controller.requests import ProducerIdsAnswer
+from images.broker.runtime.server import Hangup, Request, Server
+from images.wire.connection import Api, ConnectionLost
+
+REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=1)
+
+
+class Controllers:
+    """Servers of which one is the active controller, or none."""
+
+    def __init__(self, count: int) -> None:
+        self.active: int | None = None
+        self.hang_up = False
+        self.asked: list[int] = []
+        self.servers = [Server({Api.ALLOCATE_PRODUCER_IDS: self._handler(n)}, log=[].append) for n in range(count)]
+
+    def _handler(self, number: int) -> Callable[[Request], Awaitable[Any]]:
+        async def handle(request: Request) -> Any:
+            self.asked.append(number)
+            if number != self.active:
+                return not_controller(request.api, request.body)
+            if self.hang_up:
+                raise Hangup("deposed")
+            return messages.producer_ids(ProducerIdsAnswer(ErrorCode.none, 7, 1))
+
+        return handle
+
+    async def start(self) -> ActiveController:
+        voters = []
+        for number, server in enumerate(self.servers):
+            await server.start("127.0.0.1", 0)
+            voters.append(Voter(101 + number, Endpoint("127.0.0.1", server.port)))
+        return ActiveController(voters)
+
+
+def played(scenario: Callable[[Controllers, ActiveController, ControllerChannel], Awaitable[None]]) -> None:
+    async def play() -> None:
+        controllers = Controllers(3)
+        active = await controllers.start()
+        channel = ControllerChannel(active, "test", 2.0, 0.01)
+        try:
+            await scenario(controllers, active, channel)
+        finally:
+            channel.close()
+            for server in controllers.servers:
+                await server.close()
+
+    asyncio.run(asyncio.wait_for(play(), 20))
+
+
+def test_one_after_the_other_is_asked_until_one_is_active() -> None:
+    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+        controllers.active = 2
+        assert (await channel.forward(REQUEST)).producer_id_start == 7
+        assert controllers.asked == [0, 1, 2]
+        await channel.forward(REQUEST)
+        assert controllers.asked[3:] == [2], "it is remembered"
+
+    played(scenario)
+
+
+def test_who_is_told_to_lead_is_asked_first_unless_that_is_old_news() -> None:
+    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+        controllers.active = 1
+        active.told(102, 5)
+        active.told(103, 4)
+        active.told(-1, 6)
+        await channel.forward(REQUEST)
+        assert controllers.asked == [1]
+
+    played(scenario)
+
+
+def test_when_nobody_is_active_the_request_was_certainly_not_carried_out() -> None:
+    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+        hurried = ControllerChannel(active, "test", 0.1, 0.01)
+        with pytest.raises(ConnectionLost) as lost:
+            await hurried.forward(REQUEST)
+        assert not lost.value.sent
+        assert len(controllers.asked) > 3
+        hurried.close()
+
+    played(scenario)
+
+
+def test_a_request_that_may_have_been_carried_out_is_not_passed_on_again() -> None:
+    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+        controllers.active, controllers.hang_up = 0, True
+        with pytest.raises(ConnectionLost) as lost:
+            await channel.forward(REQUEST)
+        assert lost.value.sent
+        assert controllers.asked == [0]
+
+    played(scenario)
+
+
+def test_a_controller_that_cannot_be_reached_is_left_for_the_next() -> None:
+    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+        controllers.active = 1
+        await controllers.servers[0].close()
+        assert (await channel.forward(REQUEST)).producer_id_start == 7
+        assert controllers.asked == [1]
+
+    played(scenario)

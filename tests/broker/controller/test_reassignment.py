@@ -1,0 +1,263 @@
+"""A reassignment grows, catches up and completes at once, or is cancelled; it never loses what was promised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller.election import change
+from images.broker.metadata.image import NO_LEADER, PartitionImage
+from images.broker.replication import become_leader_or_follower as roles
+from images.broker.replication import leader as leading
+from images.broker.replication.partition import Limits, Partition, ProposeIsr, ReplicaFetch, View
+from images.broker.rules import Rules
+from tests.broker.controller.controller_driver import TOPIC, Driver, replayed, state
+
+
+def cluster(*off: str, replicas: tuple[int, ...] = (1, 2, 3), min_isr: int = 2, unclean: bool = False) -> Driver:
+    """Five brokers, and a partition on some of them."""
+    driver = Driver(*off)
+    driver.start(1, 2, 3, 4, 5)
+    driver.topic(*replicas, min_isr=min_isr, unclean=unclean)
+    return driver
+
+
+def reassign(driver: Driver, *target: int) -> ErrorCode:
+    (result,) = driver.commit(driver.controller.reassign([(TOPIC, 0, target)]))
+    return result.error
+
+
+def cancel(driver: Driver) -> ErrorCode:
+    (result,) = driver.commit(driver.controller.reassign([(TOPIC, 0, None)]))
+    return result.error
+
+
+# --- grow, catch up, complete -----------------------------------------------------------------------------------------
+
+
+def test_growing_leaves_the_isr_and_the_leader_epoch_as_they_are() -> None:
+    driver = cluster()
+    before = driver.partition
+    assert reassign(driver, 3, 4, 5) is ErrorCode.none
+    grown = driver.partition
+    assert (grown.replicas, grown.adding, grown.removing) == ((3, 4, 5, 1, 2), (4, 5), (1, 2))
+    assert set(grown.isr) == {1, 2, 3}
+    assert (grown.leader, grown.leader_epoch) == (1, before.leader_epoch)
+    assert grown.partition_epoch == before.partition_epoch + 1
+
+
+def test_a_reassignment_completes_in_the_very_change_that_brings_the_last_adding_replica_in_sync() -> None:
+    driver = cluster()
+    reassign(driver, 3, 4, 5)
+    epoch = driver.partition.leader_epoch
+    assert driver.send(driver.proposal(1, 2, 3, 4)) is ErrorCode.none
+    assert driver.partition.reassigning
+    records = len(driver.log)
+    assert driver.send(driver.proposal(1, 2, 3, 4, 5)) is ErrorCode.none
+    assert len(driver.log) == records + 1, "one record: nobody sees the target without the ISR that made it possible"
+    done = driver.partition
+    assert (done.replicas, done.adding, done.removing) == ((3, 4, 5), (), ())
+    assert state(done) == (3, (3, 4, 5), ())
+    assert done.leader_epoch == epoch + 1
+    assert replayed(driver.log).partition(TOPIC, 0) == done
+
+
+def test_a_leader_that_stays_still_begins_a_new_epoch_when_a_replica_goes() -> None:
+    driver = cluster()
+    epoch = driver.partition.leader_epoch
+    reassign(driver, 1, 2)
+    assert state(driver.partition) == (1, (1, 2), ())
+    assert driver.partition.leader_epoch == epoch + 1
+
+
+def test_a_target_that_is_in_sync_too_few_times_is_waited_for() -> None:
+    driver = cluster()
+    driver.fence(2)
+    assert reassign(driver, 1, 2) is ErrorCode.none
+    assert driver.partition.removing == (3,), "1 alone is not min.insync.replicas of the target"
+    driver.beat(2)
+    assert driver.send(driver.proposal(1, 2, 3)) is ErrorCode.none
+    assert state(driver.partition) == (1, (1, 2), ())
+
+
+@pytest.mark.parametrize("rule", ["reassignment_waits_for_isr"])
+def test_completing_early_leaves_a_committed_record_on_too_few_replicas(rule: str) -> None:
+    driver = cluster(rule)
+    reassign(driver, 1, 4)
+    assert driver.partition.isr == (1,), "4 has nothing yet: a record acknowledged by {1, 2, 3} is on one replica only"
+    assert not set(driver.partition.replicas) & {2, 3}
+
+
+def test_a_target_of_brokers_nobody_knows_or_named_twice_is_refused() -> None:
+    driver = cluster()
+    for wrong in ((), (1, 1), (1, 9)):
+        assert reassign(driver, *wrong) is ErrorCode.invalid_replica_assignment
+    assert not driver.partition.reassigning
+
+
+def test_a_new_order_changes_nothing_but_who_is_preferred() -> None:
+    driver = cluster()
+    reassign(driver, 3, 2, 1)
+    assert driver.partition.replicas == (3, 2, 1)
+    assert (driver.partition.leader, driver.partition.leader_epoch) == (1, 0)
+    assert not driver.partition.reassigning
+
+
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_gives_the_original_replicas_and_a_new_leader_epoch() -> None:
+    driver = cluster()
+    reassign(driver, 1, 2, 4)
+    driver.send(driver.proposal(1, 2))
+    reassign(driver, 1, 2, 4)
+    epoch = driver.partition.leader_epoch
+    assert cancel(driver) is ErrorCode.none
+    assert set(driver.partition.replicas) == {1, 2, 3}
+    assert not driver.partition.reassigning
+    assert driver.partition.leader_epoch == epoch + 1
+
+
+def test_cancelling_what_is_not_under_way_is_refused() -> None:
+    assert cancel(cluster()) is ErrorCode.no_reassignment_in_progress
+
+
+def _resting_on_the_new_replica(*off: str, unclean: bool = False) -> Driver:
+    driver = cluster(*off, unclean=unclean)
+    reassign(driver, 1, 4, 5)
+    driver.send(driver.proposal(1, 2, 3, 4))
+    driver.send(driver.proposal(1, 4))
+    return driver
+
+
+def test_cancelling_is_refused_while_too_few_of_the_original_replicas_are_in_sync() -> None:
+    driver = _resting_on_the_new_replica()
+    assert cancel(driver) is ErrorCode.invalid_replica_assignment
+    assert set(driver.partition.isr) == {1, 4}
+    assert reassign(driver, 2, 3) is ErrorCode.invalid_replica_assignment, "another one would drop 4 just the same"
+
+
+def test_cancelling_goes_ahead_where_unclean_election_is_allowed() -> None:
+    assert cancel(_resting_on_the_new_replica(unclean=True)) is ErrorCode.none
+
+
+def test_without_the_rule_cancelling_leaves_committed_records_on_one_replica() -> None:
+    driver = _resting_on_the_new_replica("cancel_needs_min_isr")
+    assert cancel(driver) is ErrorCode.none
+    assert driver.partition.isr == (1,), "what {1, 4} acknowledged is on 1 alone"
+
+
+# --- remove and add again (RC 6.5.4) ----------------------------------------------------------------------------------
+
+LIMITS = Limits(min_insync_replicas=2, replica_lag_time_max_ms=1_000, rules=Rules())
+ACTIVE = {1: 11, 2: 12, 3: 13}
+
+
+def view(image: PartitionImage) -> View:
+    return View(image.replicas, image.isr, image.leader, image.leader_epoch, image.partition_epoch)
+
+
+def _fetch(state: Partition, replica: int, offset: int, limits: Limits, epoch: int) -> leading.FetchStep:
+    asked = ReplicaFetch(replica, ACTIVE[replica], epoch, offset, -1)
+    return leading.on_replica_fetch(state, asked, ACTIVE, 0, limits)
+
+
+def _removed_and_added_again(*off: str) -> tuple[Partition, Limits]:
+    """The leader holds ten committed records. Follower 3, out of the ISR, has them too; it is removed, emptied and
+    added again, and the leader's broker reads both changes in one metadata update."""
+    driver = Driver(*off)
+    driver.start(1, 2, 3)
+    driver.topic(1, 2, 3, min_isr=2)
+    driver.send(driver.proposal(1, 2))
+    limits = replace(LIMITS, rules=Rules().without(off))
+    state = roles.apply_view(Partition(node=1), view(driver.partition), 0, limits).partition
+    state = leading.appended(state, state.epochs.assign(state.leader_epoch, 0), 10, limits).partition
+    state = _fetch(state, 2, 10, limits, state.leader_epoch).step.partition
+    follower = state.leading.follower(3)
+    assert follower is not None
+    known = tuple(f._replace(log_end=10, broker_epoch=13) if f.id == 3 else f for f in state.leading.followers)
+    state = state._replace(leadership=state.leading._replace(followers=known))
+    assert state.high_watermark == 10
+    reassign(driver, 1, 2)
+    reassign(driver, 1, 2, 3)
+    return roles.apply_view(state, view(driver.partition), 0, limits).partition, limits
+
+
+def test_rc_6_5_4_a_replica_removed_and_added_again_joins_only_on_a_fetch_of_its_own() -> None:
+    state, limits = _removed_and_added_again()
+    assert not _proposals(leading.on_tick(state, ACTIVE, 0, limits).decisions)
+    assert not _proposals(_fetch(state, 3, 0, limits, state.leader_epoch).step.decisions), "it is empty"
+    assert _proposals(_fetch(state, 3, 10, limits, state.leader_epoch).step.decisions)
+
+
+def test_rc_6_5_4_without_a_fetch_in_the_current_epoch_the_leaders_old_view_lets_an_emptied_replica_join() -> None:
+    state, limits = _removed_and_added_again("current_epoch_fetch_gates_isr_join")
+    assert _proposals(leading.on_tick(state, ACTIVE, 0, limits).decisions) == [(1, 2, 3)], "3 has not one record"
+
+
+def test_rc_6_5_4_a_fetch_sent_before_the_removal_is_fenced_after_it() -> None:
+    state, limits = _removed_and_added_again()
+    assert _fetch(state, 3, 10, limits, state.leader_epoch - 1).error is ErrorCode.fenced_leader_epoch
+
+
+def test_rc_6_5_4_without_the_new_leader_epoch_a_fetch_sent_before_the_removal_lets_an_emptied_replica_join() -> None:
+    state, limits = _removed_and_added_again("removal_bumps_leader_epoch")
+    late = _fetch(state, 3, 10, limits, 0)
+    assert late.error is ErrorCode.none
+    assert _proposals(late.step.decisions) == [(1, 2, 3)]
+
+
+def _proposals(decisions: tuple[object, ...]) -> list[tuple[int, ...]]:
+    return [decision.members for decision in decisions if isinstance(decision, ProposeIsr)]
+
+
+# --- elections somebody asks for --------------------------------------------------------------------------------------
+
+
+def elect(driver: Driver, *, unclean: bool = False) -> ErrorCode:
+    (result,) = driver.commit(driver.controller.elect([(TOPIC, 0)], unclean=unclean))
+    return result.error
+
+
+def test_a_preferred_election_hands_leadership_back() -> None:
+    driver = cluster()
+    assert elect(driver) is ErrorCode.election_not_needed
+    driver.fence(1)
+    driver.beat(1)
+    assert elect(driver) is ErrorCode.preferred_leader_not_available, "1 is not in the ISR"
+    driver.send(driver.proposal(1, 2, 3))
+    epoch = driver.partition.leader_epoch
+    assert elect(driver) is ErrorCode.none
+    assert (driver.partition.leader, driver.partition.leader_epoch) == (1, epoch + 1)
+
+
+def test_asking_for_every_partition_names_only_those_that_needed_it() -> None:
+    driver = cluster()
+    assert driver.commit(driver.controller.elect(None, unclean=False)) == ()
+
+
+def test_an_unclean_election_is_only_for_a_partition_without_a_leader_and_is_told_as_such() -> None:
+    driver = cluster(replicas=(1, 2), min_isr=1)
+    assert elect(driver, unclean=True) is ErrorCode.election_not_needed
+    driver.fence(2, 1)
+    assert driver.partition.leader == NO_LEADER
+    assert elect(driver, unclean=True) is ErrorCode.eligible_leaders_not_available
+    driver.beat(2)
+    assert driver.partition.leader == NO_LEADER, "2 may lack what 1 acknowledged alone"
+    assert elect(driver, unclean=True) is ErrorCode.none
+    assert state(driver.partition) == (2, (2,), ())
+    assert driver.events("partition_changed")[-1].detail["unclean"] is True
+
+
+def test_a_change_of_nothing_is_no_change() -> None:
+    driver = cluster()
+    same = change(
+        driver.image.topics[TOPIC],
+        driver.partition,
+        isr=driver.partition.isr,
+        eligible=driver.image.is_active,
+        rules=Rules(),
+    )
+    assert same is None

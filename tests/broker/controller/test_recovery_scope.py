@@ -1,0 +1,104 @@
+"""Every state of a small cluster with balanced unclean recovery, while fewer than MinISR replicas lose data (RC 6.8).
+
+The scope of `test_controller_scope`, with two kinds of unclean restart that the controller cannot tell apart: in one
+the broker keeps what it had, in the other it loses it, which happens to at most f = MinISR − 1 replicas at a time; a
+replica has made good its loss once it has caught up. Whenever the controller wants a recovery, every active replica may
+tell its log, and a log with every committed record is greater than one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller.placement import NewTopic
+from images.broker.controller.unclean_recovery import LogEnd
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import NO_LEADER
+from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver
+from tests.broker.controller.test_controller_scope import World, quiet, successors, wrong
+
+Lost = frozenset[int]
+
+
+def balanced(brokers: int, min_isr: int, *off: str) -> World:
+    driver = Driver(*off)
+    driver.start(*range(1, brokers + 1))
+    config = FrozenMap({"min.insync.replicas": str(min_isr), "unclean.recovery.strategy": "balanced"})
+    new = NewTopic(TOPIC, TOPIC_ID, assignments=((0, tuple(range(1, brokers + 1))),), config=config)
+    (result,) = driver.commit(driver.controller.create_topics([new]))
+    assert result.error is ErrorCode.none
+    return World(quiet(driver.controller), frozenset(driver.partition.replicas))
+
+
+def steps(now: World, lost: Lost, f: int) -> Iterator[tuple[str, World, Lost]]:
+    """Each event, the world after it, and who has then lost data that it has not made good."""
+    for name, then, _ in successors(now):
+        if "uncleanly" in name:
+            yield f"{name} with all it had", replace(then, complete=now.complete), lost
+            losing = lost | (now.complete - then.complete)
+            if len(losing) <= f:
+                yield name, then, losing
+        else:
+            yield name, then, lost - then.complete
+    image = now.controller.image
+    for recovery in now.controller.recoveries():
+        told = {
+            replica: LogEnd(image.brokers[replica].epoch, recovery.leader_epoch, *((1, 1) if whole else (0, 0)))
+            for replica in recovery.replicas
+            if image.is_active(replica)
+            for whole in [replica in now.complete]
+        }
+        step = now.controller.recover(TOPIC, 0, told, overdue=True)
+        yield f"recovery by {told}", World(quiet(step.state), now.complete), lost
+
+
+def explore(start: World, f: int) -> tuple[int, int, list[str] | None]:
+    """How many states there are, how many recoveries elected, and the shortest way to a broken promise."""
+    paths: dict[object, list[str]] = {(start.key(), frozenset[int]()): []}
+    frontier: list[tuple[World, Lost]] = [(start, frozenset())]
+    recovered = 0
+    while frontier:
+        found = []
+        for now, lost in frontier:
+            for name, then, losing in steps(now, lost, f):
+                path = [*paths[now.key(), lost], name]
+                broken = wrong(now.controller.image, then.controller.image)
+                if not {*then.partition.isr, *then.partition.elr} <= then.complete:
+                    broken = f"a candidate lacks a committed record: {then.partition}, complete: {then.complete}"
+                if broken is not None:
+                    return len(paths), recovered, [*path, broken]
+                recovered += name.startswith("recovery") and then.partition.leader != NO_LEADER
+                if (then.key(), losing) not in paths:
+                    paths[then.key(), losing] = path
+                    found.append((then, losing))
+        frontier = found
+    return len(paths), recovered, None
+
+
+@pytest.mark.parametrize(("brokers", "min_isr"), [(1, 1), (2, 2), (3, 2)])
+def test_rc_6_8_whoever_is_elected_holds_every_committed_record_in_every_reachable_state(
+    brokers: int, min_isr: int
+) -> None:
+    states, recovered, broken = explore(balanced(brokers, min_isr), min_isr - 1)
+    assert broken is None
+    assert states > 5
+    assert recovered > 0, "or nothing was shown of recoveries"
+
+
+def test_rc_6_8_with_one_loss_more_a_recovery_may_elect_one_that_lacks_a_committed_record() -> None:
+    _, _, broken = explore(balanced(2, 2), 2)
+    assert broken is not None
+    assert broken[-2].startswith("recovery")
+
+
+@pytest.mark.parametrize(
+    "rule", ["recovery_waits_for_last_known_elr", "recovery_elects_greatest_log", "recovery_keeps_last_known_elr"]
+)
+def test_without_the_rule_a_recovery_electing_one_that_lacks_a_committed_record_is_within_reach(rule: str) -> None:
+    _, _, broken = explore(balanced(2, 2, rule), 1)
+    assert broken is not None
+    assert broken[-2].startswith("recovery")

@@ -1,0 +1,93 @@
+"""A topic's configuration changes while it is in use, and nobody acts upon a minimum that no longer holds."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller.topic_config import APPEND, DELETE, SET, ConfigChange
+from images.broker.metadata.image import NO_LEADER
+from tests.broker.controller.controller_driver import TOPIC, Driver, replayed, state
+
+
+def configure(driver: Driver, name: str, value: str | None, operation: int = SET) -> tuple[ErrorCode, str | None]:
+    result = driver.commit(driver.controller.alter_config(TOPIC, [ConfigChange(name, operation, value)]))
+    return result.error, result.message
+
+
+def cluster(*off: str, min_isr: int) -> Driver:
+    driver = Driver(*off)
+    driver.start(1, 2, 3)
+    driver.topic(1, 2, 3, min_isr=min_isr)
+    return driver
+
+
+def test_a_lower_minimum_clears_the_elr() -> None:
+    driver = cluster(min_isr=2)
+    driver.send(driver.proposal(1))
+    assert state(driver.partition) == (1, (1,), (2, 3))
+    assert configure(driver, "min.insync.replicas", "1")[0] is ErrorCode.none
+    assert state(driver.partition) == (1, (1,), ()), "1 may now acknowledge alone what 2 and 3 do not have"
+    assert replayed(driver.log) == driver.image
+
+
+def test_a_leader_that_does_not_know_the_new_minimum_has_no_isr_change_committed() -> None:
+    driver = cluster(min_isr=1)
+    in_ignorance = driver.proposal(1)
+    configure(driver, "min.insync.replicas", "2")
+    assert driver.send(in_ignorance) is ErrorCode.invalid_update_version
+    assert state(driver.partition) == (1, (1, 2, 3), ())
+
+
+def test_without_the_rule_the_elr_counts_on_members_that_an_ignorant_leader_does_not_wait_for() -> None:
+    """The leader, still at minimum 1, learns from the answer that it is alone in the ISR and acknowledges alone; then
+    it falls silent and a member of the ELR is elected, which the controller takes to have everything."""
+    driver = cluster("min_isr_change_moves_partition_epoch", min_isr=1)
+    in_ignorance = driver.proposal(1)
+    configure(driver, "min.insync.replicas", "2")
+    assert driver.send(in_ignorance) is ErrorCode.none
+    assert state(driver.partition) == (1, (1,), (2, 3))
+    driver.fence(1)
+    assert driver.partition.leader in (2, 3)
+    assert driver.events("partition_changed")[-1].detail["unclean"] is False, "a loss nobody has consented to"
+
+
+def test_allowing_unclean_election_elects_where_nobody_leads() -> None:
+    driver = cluster(min_isr=1)
+    driver.send(driver.proposal(1))
+    driver.fence(1)
+    assert driver.partition.leader == NO_LEADER
+    assert configure(driver, "unclean.leader.election.enable", "true")[0] is ErrorCode.none
+    assert state(driver.partition) == (2, (2,), ())
+    assert driver.events("partition_changed")[-1].detail["unclean"] is True
+
+
+def test_a_deleted_setting_is_the_default_again() -> None:
+    driver = cluster(min_isr=2)
+    configure(driver, "min.insync.replicas", None, DELETE)
+    assert driver.image.topics[TOPIC].config["min.insync.replicas"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "operation", "message"),
+    [
+        ("min.insync", "2", SET, "unknown topic configuration 'min.insync'"),
+        ("min.insync.replicas", "0", SET, "min.insync.replicas"),
+        ("min.insync.replicas", None, SET, "a value to set is needed"),
+        ("min.insync.replicas", "1", APPEND, "nothing can be appended"),
+    ],
+)
+def test_a_wrong_change_is_refused_with_a_line_that_says_why(
+    name: str, value: str | None, operation: int, message: str
+) -> None:
+    driver = cluster(min_isr=2)
+    before = driver.image
+    error, line = configure(driver, name, value, operation)
+    assert error is ErrorCode.invalid_config
+    assert message in (line or "")
+    assert driver.image == before
+
+
+def test_the_configuration_of_a_topic_that_is_not_there_cannot_be_changed() -> None:
+    driver = Driver()
+    assert configure(driver, "min.insync.replicas", "1")[0] is ErrorCode.unknown_topic_or_partition

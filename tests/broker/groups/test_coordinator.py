@@ -1,0 +1,239 @@
+"""A coordinator tells only what is committed, and a new one nothing before it knows all that was told."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from images.broker.groups.group import Caller, Group, GroupLimits, GroupState, Join, JoinAnswer
+from images.broker.groups.rebalance import join, sync
+from images.broker.groups.records import Offset
+from images.broker.groups.shard import Shard, TopicPartition
+from images.broker.rules import Rules
+from images.broker.runtime.condition import Changes
+from tests.broker.replication.test_replica import LIMITS, Node, catch_up, fetch
+from tests.workloads.virtual_time import run
+
+P0 = TopicPartition("orders", 0)
+GROUPS = GroupLimits(1_000, 60_000, 0, Rules())
+
+
+class Coordinators:
+    """Two replicas of one partition of the coordinator's topic, and shards upon them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.nodes = {number: Node(number, replace(LIMITS, rules=rules)) for number in (1, 2)}
+        self.rules = rules
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.ensure_future(work))
+        return self.tasks[-1]
+
+    def lead(self, node: int, epoch: int) -> Shard:
+        """A shard on `node`, which leads from now on; the other one follows."""
+        other = 3 - node
+        self.nodes[node].lead(epoch)
+        self.nodes[other].follow(node, epoch)
+        shard = Shard(
+            self.nodes[node].replica,
+            self.rules,
+            0.2,
+            asyncio.get_running_loop().time,
+            self.spawn,
+            Changes(),
+            lambda line: None,
+        )
+        self.spawn(shard.load())
+        return shard
+
+    def replicate(self, leader: int) -> None:
+        catch_up(self.nodes[leader].replica, self.nodes[3 - leader].replica)
+
+    async def keep_replicating(self, leader: int) -> None:
+        while True:
+            fetch(self.nodes[leader].replica, self.nodes[3 - leader].replica)
+            await asyncio.sleep(0)
+
+
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run_test(*args: Any, **values: Any) -> None:
+        run(test(*args, **values))
+
+    return run_test
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def coordinators(*rules_off: str) -> Coordinators:
+    return Coordinators(Rules().without(rules_off))
+
+
+async def told(cluster: Coordinators, leader: int, shard: Shard) -> dict[TopicPartition, Offset]:
+    """What the shard tells of group g, while its follower keeps fetching."""
+    fetching = asyncio.ensure_future(cluster.keep_replicating(leader))
+    error, found = await shard.committed_offsets("g", asyncio.get_running_loop().time() + 5)
+    fetching.cancel()
+    assert error is ErrorCode.none
+    return found
+
+
+@in_virtual_time
+async def test_a_commit_is_answered_only_when_its_record_is_below_the_high_watermark() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    assert shard.loaded
+    committing = asyncio.ensure_future(shard.commit("g", [(P0, Offset(7, 3))]))
+    await turns()
+    assert not committing.done()
+    assert cluster.nodes[1].replica.log.end == 1
+    cluster.replicate(1)
+    assert await committing is ErrorCode.none
+    assert await told(cluster, 1, shard) == {P0: Offset(7, 3)}
+
+
+@in_virtual_time
+async def test_without_the_rule_a_commit_is_answered_that_nobody_else_has() -> None:
+    cluster = coordinators("offset_commit_after_high_watermark")
+    shard = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    assert await shard.commit("g", [(P0, Offset(7))]) is ErrorCode.none
+    assert cluster.nodes[2].replica.log.end == 0
+
+
+@in_virtual_time
+async def test_a_commit_whose_wait_ended_counts_from_when_it_is_committed_after_all() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    assert await shard.commit("g", [(P0, Offset(7))]) is ErrorCode.coordinator_not_available
+    assert await told(cluster, 1, shard) == {P0: Offset(7)}
+
+
+@in_virtual_time
+async def test_a_new_coordinator_finds_every_acknowledged_offset_and_the_newest_generation() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await turns()
+    ask = Join("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
+    await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
+    step = sync(shard.groups["g"], Caller("m1", 1), (None, None), {"m1": b"mine"}, shard.now_ms())
+    assert (await shard.sync_answer("g", step)).assignment == b"mine"
+    assert await shard.commit("g", [(P0, Offset(7, 3, "note"))]) is ErrorCode.none
+    fetching.cancel()
+    shard.close()
+
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    assert second.loaded
+    group = second.groups["g"]
+    assert (group.state, group.generation, group.members[0].assignment) == (GroupState.STABLE, 1, b"mine")
+    found = (await told(cluster, 2, second))[P0]
+    assert (found.offset, found.leader_epoch, found.metadata) == (7, 3, "note")
+
+
+@pytest.mark.parametrize("rule_on", [True, False])
+@in_virtual_time
+async def test_a_new_coordinator_serves_once_all_it_read_is_committed(rule_on: bool) -> None:
+    cluster = coordinators() if rule_on else coordinators("coordinator_waits_for_high_watermark")
+    first = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    committing = asyncio.ensure_future(first.commit("g", [(P0, Offset(7))]))
+    await turns()
+    fetch(
+        cluster.nodes[1].replica, cluster.nodes[2].replica
+    )  # it has the record, and not the news that it is committed
+    assert cluster.nodes[2].replica.state.log_end == 1
+    assert cluster.nodes[2].replica.state.high_watermark == 0
+    second = cluster.lead(2, 2)
+    await turns()
+    assert second.loaded is not rule_on
+    assert await committing is ErrorCode.not_coordinator
+    cluster.replicate(2)
+    await turns()
+    assert second.loaded
+
+
+@pytest.mark.parametrize("rule_on", [True, False])
+@in_virtual_time
+async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on: bool) -> None:
+    cluster = coordinators() if rule_on else coordinators("offset_fetch_confirmed_by_isr")
+    first = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    committing = asyncio.ensure_future(first.commit("g", [(P0, Offset(7))]))
+    await turns()
+    cluster.replicate(1)
+    assert await committing is ErrorCode.none
+    cluster.nodes[2].lead(2)  # and the first one does not hear of it, nor from its follower again
+    error, found = await first.committed_offsets("g", asyncio.get_running_loop().time() + 0.05)
+    if rule_on:
+        assert (error, found) == (ErrorCode.coordinator_load_in_progress, {})
+    else:
+        assert (error, found) == (ErrorCode.none, {P0: Offset(7)})
+
+
+@in_virtual_time
+async def test_a_group_that_nobody_could_join_does_not_come_to_be() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    ask = Join("", "m1", "consumer", (("range", b"s"),), 1, 1)
+    answer = await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
+    assert answer.error is ErrorCode.invalid_session_timeout
+    assert shard.groups == {}
+
+
+@in_virtual_time
+async def test_whoever_waits_for_a_rebalance_is_sent_to_the_new_coordinator() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    limits = replace(GROUPS, initial_rebalance_delay_ms=10_000)
+    ask = Join("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
+    step = join(Group("g"), ask, shard.now_ms(), limits)
+    joining = asyncio.ensure_future(shard.join_answer("g", step))
+    await turns()
+    shard.close()
+    assert await joining == JoinAnswer("m1", ErrorCode.not_coordinator)
+
+
+@in_virtual_time
+async def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await turns()
+    assert await shard.delete("g") is ErrorCode.group_id_not_found
+    assert await shard.commit("g", [(P0, Offset(7))]) is ErrorCode.none
+    ask = Join("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
+    await shard.join_answer("g", join(shard.groups["g"], ask, shard.now_ms(), GROUPS))
+    assert await shard.delete("g") is ErrorCode.non_empty_group
+    shard.groups["g"] = Group("g")
+    assert await shard.delete("g") is ErrorCode.none
+    fetching.cancel()
+    shard.close()
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    assert second.groups == {}
+    assert await told(cluster, 2, second) == {}

@@ -1,0 +1,378 @@
+"""A group's machine: rebalances, generations, silence, fencing; each claim on plain values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from images.broker.groups.group import (
+    Caller,
+    Group,
+    GroupLimits,
+    GroupState,
+    Join,
+    JoinAnswer,
+    Member,
+    Step,
+    Store,
+    SyncAnswer,
+)
+from images.broker.groups.membership import check_commit, heartbeat, leave, next_ms, on_time
+from images.broker.groups.rebalance import join, stored, sync
+from images.broker.groups.records import (
+    GroupRecord,
+    Offset,
+    OffsetRecord,
+    UnreadableRecord,
+    decode,
+    encode_group,
+    encode_group_gone,
+    encode_offset,
+    partition_for,
+)
+from images.broker.rules import Rules
+
+LIMITS = GroupLimits(1_000, 60_000, 0, Rules())
+RANGE = (("range", b"topics"),)
+
+
+def ask(member: str = "", new: str = "m1", **changes: object) -> Join:
+    return Join(member, new, "consumer", RANGE, 10_000, 20_000)._replace(**changes)  # type: ignore[arg-type]
+
+
+def joined(*members: str) -> Group:
+    """A group in which these members were told that they joined generation 1; the first one leads it."""
+    group = Group("g")
+    for number, member in enumerate(members):
+        limits = replace(LIMITS, initial_rebalance_delay_ms=1_000)
+        group = join(group, ask(new=member), number, limits).group
+    return on_time(group, 5_000).group
+
+
+def stable(*members: str) -> Group:
+    group = joined(*members)
+    for member in reversed(members):
+        assignments = {name: name.encode() for name in members} if member == group.leader else {}
+        group = sync(group, Caller(member, 1), (None, None), assignments, 5_000).group
+    return stored(group, 1, ErrorCode.none, 5_000).group
+
+
+def answers(step: Step) -> dict[str, ErrorCode]:
+    return {item.member_id: item.error for item in step.decisions if not isinstance(item, Store)}
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_member_leads_generation_one_and_is_told_all_members() -> None:
+    step = join(Group("g"), ask(), 0, LIMITS)
+    assert step.group.state is GroupState.COMPLETING
+    (answer,) = step.decisions
+    assert isinstance(answer, JoinAnswer)
+    assert (answer.generation, answer.leader, answer.members) == (1, "m1", (("m1", None, b"topics"),))
+
+
+def test_an_empty_group_waits_for_more_members_before_its_first_generation() -> None:
+    limits = replace(LIMITS, initial_rebalance_delay_ms=1_000)
+    first = join(Group("g"), ask(new="m1"), 0, limits)
+    assert first.decisions == ()
+    assert next_ms(first.group) == 1_000
+    second = join(first.group, ask(new="m2"), 600, limits)
+    assert second.decisions == ()
+    assert next_ms(second.group) == 1_600
+    assert answers(on_time(second.group, 1_600)) == {"m1": ErrorCode.none, "m2": ErrorCode.none}
+
+
+def test_a_client_that_can_is_given_an_id_and_joins_with_it() -> None:
+    first = join(Group("g"), ask(new="m1", id_required=True), 0, LIMITS)
+    assert first.answer == JoinAnswer("m1", ErrorCode.member_id_required)
+    assert first.group.members == ()
+    again = join(first.group, ask("m1", new="m2", id_required=True), 10, LIMITS)
+    assert [member.id for member in again.group.members] == ["m1"]
+
+
+def test_a_client_that_never_comes_back_with_its_id_holds_nobody_up_for_long() -> None:
+    group = join(Group("g"), ask(new="m1", id_required=True), 0, LIMITS).group
+    step = join(group, ask(new="m2"), 0, LIMITS)
+    assert step.decisions == ()
+    assert answers(on_time(step.group, 10_000)) == {"m2": ErrorCode.none}
+
+
+def test_a_member_nobody_knows_is_told_so() -> None:
+    assert join(stable("m1"), ask("m9"), 0, LIMITS).answer == JoinAnswer("m9", ErrorCode.unknown_member_id)
+
+
+@pytest.mark.parametrize("session_ms", [999, 60_001])
+def test_a_session_timeout_outside_the_limits_is_refused(session_ms: int) -> None:
+    step = join(Group("g"), ask(session_timeout_ms=session_ms), 0, LIMITS)
+    assert step.answer == JoinAnswer("", ErrorCode.invalid_session_timeout)
+
+
+def test_a_member_without_a_protocol_in_common_is_refused() -> None:
+    step = join(stable("m1"), ask(new="m2", protocols=(("sticky", b""),)), 0, LIMITS)
+    assert step.answer == JoinAnswer("", ErrorCode.inconsistent_group_protocol)
+
+
+def test_the_protocol_most_members_like_best_is_chosen_among_those_all_know() -> None:
+    both = (("sticky", b""), ("range", b""))
+    group = join(Group("g"), ask(new="m1", protocols=both), 0, replace(LIMITS, initial_rebalance_delay_ms=9)).group
+    group = join(group, ask(new="m2", protocols=(*reversed(both), ("cooperative", b""))), 0, LIMITS).group
+    group = join(group, ask(new="m3", protocols=(("cooperative", b""), *reversed(both))), 0, LIMITS).group
+    assert on_time(group, 9).group.protocol == "range"
+
+
+def test_a_newcomer_makes_everybody_join_anew() -> None:
+    step = join(stable("m1", "m2"), ask(new="m3"), 6_000, LIMITS)
+    assert step.group.state is GroupState.PREPARING
+    assert heartbeat(step.group, Caller("m1", 1), 6_000)[1] is ErrorCode.rebalance_in_progress
+    group = join(step.group, ask("m1"), 6_100, LIMITS).group
+    last = join(group, ask("m2"), 6_200, LIMITS)
+    assert last.group.generation == 2
+    assert answers(last) == dict.fromkeys(("m1", "m2", "m3"), ErrorCode.none)
+
+
+def test_a_member_that_does_not_join_in_time_is_left_behind() -> None:
+    group = join(stable("m1", "m2"), ask(new="m3"), 6_000, LIMITS).group
+    group = join(group, ask("m2"), 6_100, LIMITS).group
+    step = on_time(group._replace(members=tuple(m._replace(session_timeout_ms=50_000) for m in group.members)), 26_000)
+    assert [member.id for member in step.group.members] == ["m2", "m3"]
+    assert step.group.generation == 2
+    assert step.group.leader == "m2"
+
+
+def test_a_member_whose_join_answer_was_lost_is_told_it_again() -> None:
+    group = joined("m1", "m2")
+    assert join(group, ask("m2"), 5_100, LIMITS).answer == JoinAnswer(
+        "m2", ErrorCode.none, 1, "consumer", "range", "m1"
+    )
+
+
+# --- assignments ------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_told_an_assignment_before_it_is_in_the_log() -> None:
+    group = joined("m1", "m2")
+    follower = sync(group, Caller("m2", 1), (None, None), {}, 5_000)
+    assert (follower.answer, follower.decisions) == (None, ())
+    leader = sync(follower.group, Caller("m1", 1), (None, None), {"m1": b"a", "m2": b"b"}, 5_000)
+    assert (leader.answer, leader.decisions) == (None, (Store(1),))
+    told = stored(leader.group, 1, ErrorCode.none, 5_000).decisions
+    assert {item.member_id: item.assignment for item in told if isinstance(item, SyncAnswer)} == {
+        "m1": b"a",
+        "m2": b"b",
+    }
+
+
+def test_an_assignment_that_could_not_be_written_costs_the_generation() -> None:
+    group = sync(joined("m1"), Caller("m1", 1), (None, None), {"m1": b"a"}, 5_000).group
+    step = stored(group, 1, ErrorCode.rebalance_in_progress, 6_000)
+    assert step.group.state is GroupState.PREPARING
+    assert answers(step) == {"m1": ErrorCode.rebalance_in_progress}
+    assert stored(step.group, 1, ErrorCode.none, 6_100).group == step.group, "it may be written after all: too late"
+
+
+def test_a_member_of_a_stable_group_can_ask_for_its_assignment_again() -> None:
+    answer = sync(stable("m1", "m2"), Caller("m2", 1), (None, None), {}, 6_000).answer
+    assert answer == SyncAnswer("m2", ErrorCode.none, "consumer", "range", b"m2")
+
+
+@pytest.mark.parametrize(
+    ("caller", "protocol", "error"),
+    [
+        (Caller("m1", 7), (None, None), ErrorCode.illegal_generation),
+        (Caller("m9", 1), (None, None), ErrorCode.unknown_member_id),
+        (Caller("m1", 1), ("connect", None), ErrorCode.inconsistent_group_protocol),
+        (Caller("m1", 1), (None, "sticky"), ErrorCode.inconsistent_group_protocol),
+    ],
+)
+def test_a_sync_that_does_not_belong_to_the_generation_is_refused(
+    caller: Caller, protocol: tuple[str | None, str | None], error: ErrorCode
+) -> None:
+    assert sync(stable("m1"), caller, protocol, {}, 6_000).answer == SyncAnswer(caller.member_id, error)
+
+
+def test_a_member_that_never_syncs_is_removed() -> None:
+    group = joined("m1", "m2")
+    group = sync(group, Caller("m1", 1), (None, None), {}, 5_000).group
+    assert stored(group, 1, ErrorCode.none, 5_000).group.state is GroupState.STABLE
+    waiting = joined("m1", "m2")
+    waiting = sync(waiting, Caller("m2", 1), (None, None), {}, 5_000).group
+    step = on_time(heartbeat(waiting, Caller("m1", 1), 24_000)[0], 25_000)
+    assert [member.id for member in step.group.members] == ["m2"]
+    assert answers(step) == {"m2": ErrorCode.rebalance_in_progress}
+
+
+# --- membership -------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_member_is_removed_when_its_session_is_over() -> None:
+    group = heartbeat(stable("m1", "m2"), Caller("m1", 1), 10_000)[0]
+    assert next_ms(group) == 15_000
+    step = on_time(group, 15_000)
+    assert [member.id for member in step.group.members] == ["m1"]
+    assert step.group.state is GroupState.PREPARING
+
+
+def test_the_last_member_leaves_an_empty_group_of_a_new_generation_behind() -> None:
+    step, error = leave(stable("m1"), "m1", None, 6_000)
+    assert error is ErrorCode.none
+    assert (step.group.state, step.group.generation, step.decisions) == (GroupState.EMPTY, 2, (Store(2),))
+
+
+def test_a_member_that_leaves_while_it_waits_is_told_that_it_is_none() -> None:
+    group = join(stable("m1"), ask(new="m2"), 6_000, LIMITS).group
+    step, _ = leave(group, "m2", None, 6_000)
+    assert answers(step) == {"m2": ErrorCode.unknown_member_id}
+
+
+def test_a_static_member_comes_back_without_a_rebalance_and_its_old_self_is_fenced() -> None:
+    group = stable("m1", "m2")
+    static = group.members[1]._replace(instance_id="i2")
+    group = group.with_member(static)
+    step = join(group, ask(new="m3", instance_id="i2"), 6_000, LIMITS)
+    assert isinstance(step.answer, JoinAnswer)
+    assert (step.answer.generation, step.answer.skip_assignment) == (1, True)
+    assert step.group.state is GroupState.STABLE
+    assert heartbeat(step.group, Caller("m2", 1, "i2"), 6_000)[1] is ErrorCode.fenced_instance_id
+    assert check_commit(step.group, Caller("m2", 1, "i2"), 6_000, LIMITS)[1] is ErrorCode.fenced_instance_id
+    assert heartbeat(step.group, Caller("m3", 1, "i2"), 6_000)[1] is ErrorCode.none
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("caller", "error"),
+    [
+        (Caller("m1", 1), ErrorCode.none),
+        (Caller("m1", 0), ErrorCode.illegal_generation),
+        (Caller("m1", -1), ErrorCode.illegal_generation),
+        (Caller("m9", 1), ErrorCode.unknown_member_id),
+        (Caller("", -1), ErrorCode.unknown_member_id),
+    ],
+)
+def test_only_members_of_the_current_generation_commit(caller: Caller, error: ErrorCode) -> None:
+    assert check_commit(stable("m1"), caller, 6_000, LIMITS)[1] is error
+
+
+def test_without_the_rule_a_member_of_an_old_generation_commits() -> None:
+    lax = replace(LIMITS, rules=Rules().without(["generation_fences_commits"]))
+    assert check_commit(stable("m1"), Caller("m1", 0), 6_000, lax)[1] is ErrorCode.none
+
+
+def test_a_group_without_members_takes_commits_of_nobody_in_particular() -> None:
+    assert check_commit(None, Caller("", -1), 0, LIMITS)[1] is ErrorCode.none
+    assert check_commit(Group("g"), Caller("", -1), 0, LIMITS)[1] is ErrorCode.none
+    assert check_commit(None, Caller("m1", 3), 0, LIMITS)[1] is ErrorCode.illegal_generation
+
+
+def test_a_commit_waits_for_the_new_assignment_but_not_for_a_rebalance_that_has_only_begun() -> None:
+    assert check_commit(joined("m1"), Caller("m1", 1), 5_000, LIMITS)[1] is ErrorCode.rebalance_in_progress
+    preparing = join(stable("m1"), ask(new="m2"), 6_000, LIMITS).group
+    assert check_commit(preparing, Caller("m1", 1), 6_000, LIMITS)[1] is ErrorCode.none
+
+
+# --- any order of events ----------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["m1", "m2", "m3"])
+EVENT = st.one_of(
+    st.tuples(st.just("join"), NAMES),
+    st.tuples(st.just("rejoin"), NAMES),
+    st.tuples(st.just("sync"), NAMES),
+    st.tuples(st.just("stored"), st.sampled_from([ErrorCode.none, ErrorCode.rebalance_in_progress])),
+    st.tuples(st.just("leave"), NAMES),
+    st.tuples(st.just("time"), st.integers(1, 12_000)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENT, max_size=40))
+@example([("join", "m2"), ("join", "m1"), ("rejoin", "m2"), ("sync", "m1"), ("time", 10_000)])
+def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
+    events: list[tuple[str, object]],
+) -> None:
+    group, now_ms = Group("g"), 0
+    waiting: dict[tuple[type, str], None] = {}
+    for kind, value in events:
+        before, step = group, Step(group)
+        name = str(value)
+        if kind == "join" and group.member(name) is None:
+            step = join(group, ask(new=name), now_ms, LIMITS)
+        elif kind == "rejoin" and group.member(name) is not None:
+            step = join(group, ask(name), now_ms, LIMITS)
+        elif kind == "sync":
+            step = sync(group, Caller(name, group.generation), (None, None), {name: b"all"}, now_ms)
+        elif kind == "stored":
+            assert isinstance(value, ErrorCode)
+            step = stored(group, group.generation, value, now_ms)
+        elif kind == "leave":
+            step = leave(group, name, None, now_ms)[0]
+        elif kind == "time":
+            assert isinstance(value, int)
+            now_ms += value
+            step = on_time(group, now_ms)
+            assert next_ms(step.group) > now_ms
+        group = step.group
+        if step.waiting:
+            waiting[JoinAnswer if "join" in kind else SyncAnswer, step.waiting] = None
+        for answer in step.decisions:
+            if not isinstance(answer, Store):
+                waiting.pop((type(answer), answer.member_id), None)
+        assert group.generation >= before.generation
+        expected = {(JoinAnswer, member.id) for member in group.members if member.joining}
+        expected |= {(SyncAnswer, member.id) for member in group.members if member.syncing}
+        assert set(waiting) == expected
+        if group.state is GroupState.STABLE:
+            assert not waiting
+    for _ in range(100):
+        now_ms = max(now_ms, min(next_ms(group), now_ms + 30_000))
+        group = stored(on_time(group, now_ms).group, group.generation, ErrorCode.none, now_ms).group
+    assert group.state is GroupState.EMPTY, "a group whose members all fell silent is empty in the end"
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_offset_is_written_as_kafka_writes_it() -> None:
+    key, value = encode_offset("g", "t", 3, Offset(7, 2, "me", 1))
+    assert key.hex() == "0001" + "000167" + "000174" + "00000003"
+    assert value is not None
+    assert value.hex() == "0003" + f"{7:016x}" + f"{2:08x}" + "00026d65" + f"{1:016x}"
+    assert decode(key, value) == OffsetRecord("g", "t", 3, Offset(7, 2, "me", 1))
+
+
+def test_a_group_comes_back_from_its_record_as_far_as_a_new_coordinator_needs_it() -> None:
+    group = stable("m1", "m2")
+    found = decode(*encode_group(group, 99))
+    assert isinstance(found, GroupRecord)
+    assert found.value is not None
+    again = found.value.loaded(5_000)
+    assert again == group._replace(deadline_ms=again.deadline_ms, grows_until_ms=0)
+
+
+def test_a_record_without_value_takes_back() -> None:
+    assert decode(*encode_group_gone("g")) == GroupRecord("g", None)
+    assert decode(*encode_offset("g", "t", 0, None)) == OffsetRecord("g", "t", 0, None)
+
+
+@pytest.mark.parametrize("key", [b"", b"\x00", b"\x00\x07", b"\x00\x01\x00\x05ab", None])
+def test_what_is_no_record_of_a_coordinator_is_refused_and_not_guessed_at(key: bytes | None) -> None:
+    with pytest.raises(UnreadableRecord):
+        decode(key, b"\x00\x03")
+
+
+def test_a_group_falls_to_the_partition_javas_hash_says() -> None:
+    # String.hashCode: "a" = 97, "ab" = 97 · 31 + 98, and the sign bit is dropped, not negated.
+    assert partition_for("a", 50) == 97 % 50
+    assert partition_for("ab", 50) == (97 * 31 + 98) % 50
+    assert partition_for("polygenelubricants", 7) == 0, "its hash is the least of all integers"
+
+
+def test_a_member_keeps_nothing_but_its_chosen_protocol() -> None:
+    member = Member("m", protocols=(("range", b"r"), ("sticky", b"s")))
+    assert member.metadata_for("sticky") == b"s"
+    assert member.metadata_for(None) == b""

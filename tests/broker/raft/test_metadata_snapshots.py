@@ -1,0 +1,141 @@
+"""A snapshot stands for the metadata below it: the same image, on a log that begins there."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from random import Random
+
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import (
+    ChangeBroker,
+    ClusterImage,
+    PartitionImage,
+    ProducerIdsBlock,
+    Record,
+    RegisterBroker,
+    RemoveTopic,
+    TopicConfigRecord,
+    TopicRecord,
+)
+from images.broker.ports import Doors
+from images.broker.raft.log import DIRECTORY, MetadataLog
+from images.broker.raft.snapshots import packed, unpacked
+from images.broker.raft.values import LogEnd, SnapshotId
+from images.broker.rules import Rules
+from images.broker.runtime.files import RealFiles, write_durably
+from images.wire.batch import check, iterate
+
+ID, GONE = uuid.UUID(int=7), uuid.UUID(int=8)
+
+
+def partition(index: int) -> PartitionImage:
+    return PartitionImage("t", ID, index, (1, 2, 3), (1, 2), (3,), (), 1, 4, 9, adding=(3,))
+
+
+CHANGES: list[list[Record]] = [
+    [RegisterBroker(1, "a", "h1", 9092)],
+    [RegisterBroker(2, "b", "h2", 9092), ChangeBroker(2, 1, fenced=False, shutting_down=False)],
+    [RegisterBroker(3, "c", "h3", 9092), ChangeBroker(3, 3, fenced=False, shutting_down=True)],
+    [TopicRecord("t", ID), TopicConfigRecord("t", FrozenMap({"min.insync.replicas": "2"})), partition(0), partition(1)],
+    [TopicRecord("gone", GONE), RemoveTopic("gone", GONE), ProducerIdsBlock(3000)],
+]
+BYTES = 200
+
+
+def opened(directory: Path, between: int = BYTES) -> MetadataLog:
+    doors = Doors(RealFiles(directory), Random(1), [].append, [].append)
+    return MetadataLog(doors, 1 << 20, Rules(), between)
+
+
+def written(log: MetadataLog, epoch: int = 3) -> ClusterImage:
+    for records in CHANGES:
+        log.append(log.change(records, epoch, 0))
+    return log.image(log.end)
+
+
+def snapshots(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / DIRECTORY).glob("*.checkpoint"))
+
+
+def test_a_snapshot_makes_the_same_image_broker_epochs_and_all(tmp_path: Path) -> None:
+    image = written(opened(tmp_path))
+    data = packed(image, 3)
+    assert unpacked(data, SnapshotId(image.offset, 3)) == image
+    assert [check(batch).leader_epoch for _, batch in iterate(data)] == [3]
+
+
+def test_an_empty_image_has_a_snapshot_too() -> None:
+    assert unpacked(packed(ClusterImage(), 1), SnapshotId(1, 1)) == ClusterImage(offset=1)
+
+
+def test_a_log_that_has_grown_enough_is_trimmed_and_says_the_same(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    image = written(log)
+    committed = log.end - 3
+    before = opened(tmp_path / "other")
+    assert not before.trim(before.end), "nothing has grown"
+    assert log.trim(log.end)
+    assert not log.trim(log.end), "nothing has grown since"
+    assert (log.start, log.log_end, log.snapshot) == (image.offset, LogEnd(3, image.offset), (image.offset, 3))
+    assert committed < log.start
+    log.append(log.change([ProducerIdsBlock(4000)], 4, 0))
+    image = log.image(log.end)
+    log.close()
+    again = opened(tmp_path)
+    assert again.image(again.end) == image
+    assert (again.start, again.log_end) == (log.start, LogEnd(4, log.start + 1))
+
+
+def test_only_what_is_committed_goes_into_a_snapshot(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    written(log)
+    committed = log.end - 3
+    assert log.trim(committed)
+    assert log.snapshot == SnapshotId(committed, 3)
+    assert log.end == committed + 3
+    log.truncate(committed)
+    assert log.log_end == LogEnd(3, committed)
+
+
+def test_the_snapshots_before_the_latest_are_gone(tmp_path: Path) -> None:
+    log = opened(tmp_path, 1)
+    for records in CHANGES:
+        log.append(log.change(records, 3, 0))
+        assert log.trim(log.end)
+    assert snapshots(tmp_path) == [f"{log.end:020d}-{3:010d}.checkpoint"]
+
+
+def test_a_snapshot_of_the_leader_takes_the_place_of_the_whole_log(tmp_path: Path) -> None:
+    leader = opened(tmp_path / "leader")
+    image = written(leader)
+    leader.trim(leader.end)
+    snapshot = leader.snapshot
+    assert snapshot is not None
+    data = leader.snapshot_content(snapshot)
+    assert data is not None
+    follower = opened(tmp_path / "follower")
+    follower.append(follower.change([ProducerIdsBlock(9)], 1, 0))
+    follower.restore(snapshot, data)
+    for log in (follower, opened(tmp_path / "follower")):
+        assert log.image(log.end) == image
+        assert (log.start, log.log_end) == (snapshot.end, LogEnd(3, snapshot.end))
+        assert log.view.epochs.latest == 3
+
+
+def test_a_snapshot_that_was_written_and_not_yet_begun_with_is_begun_with_at_the_next_start(tmp_path: Path) -> None:
+    """A crash between the two: the log is behind the snapshot, or goes on from something else."""
+    leader = opened(tmp_path / "leader")
+    image = written(leader)
+    data = packed(image, 3)
+    name = f"{DIRECTORY}/{image.offset:020d}-{3:010d}.checkpoint"
+    for records, epoch in ((CHANGES[:1], 3), ([*CHANGES, [ProducerIdsBlock(9)]], 2)):
+        place = tmp_path / f"epoch-{epoch}"
+        log = opened(place)
+        for change in records:
+            log.append(log.change(change, epoch, 0))
+        log.close()
+        write_durably(RealFiles(place), name, data)
+        again = opened(place)
+        assert again.image(again.end) == image
+        assert (again.start, again.end) == (image.offset, image.offset)

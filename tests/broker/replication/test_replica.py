@@ -1,0 +1,387 @@
+"""A replica is its decision machine and its log, in step after everything that can happen to either.
+
+Replicas here are whole, on disks in memory, and fetch from each other directly; only the network between them is left
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from images.broker.replication.partition import NO_LEADER, Limits, ReplicaFetch, Role, View
+from images.broker.replication.replica import Appended, Replica, Slice
+from images.broker.runtime.condition import resolve
+from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
+
+ALL, LEADER_ONLY = -1, 1
+
+
+def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connection: int = 1) -> Slice:
+    """One round of replication from `leader` to `follower`."""
+    state = follower.state
+    asked = ReplicaFetch(
+        state.node,
+        ACTIVE[state.node],
+        state.leader_epoch,
+        state.log_end,
+        state.epochs.latest,
+        log_start=state.log_start,
+    )
+    found = leader.fetch_for_replica(asked, connection, ACTIVE, max_bytes, True)
+    if found.error is ErrorCode.none:
+        leader.answered(state.node, connection)
+        if found.diverging is not None:
+            follower.diverged(asked.offset, asked.leader_epoch, *found.diverging)
+        else:
+            follower.replicate(asked.offset, asked.leader_epoch, found.records, found.high_watermark, found.log_start)
+    return found
+
+
+def catch_up(leader: Replica, follower: Replica) -> None:
+    """Fetch until there is nothing more to have."""
+    for _ in range(20):
+        before = follower.state
+        fetch(leader, follower)
+        if follower.state == before:
+            return
+    raise AssertionError("the follower does not come to rest")
+
+
+def in_step(replica: Replica) -> bool:
+    """Whether machine and log say the same."""
+    state, log = replica.state, replica.log
+    return state.epochs is log.epochs and (state.log_start, state.log_end) == (log.start, log.end)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(10):
+            await scenario()
+
+    asyncio.run(limited())
+
+
+async def soon() -> float:
+    """Let everything that can run do so; a time of the loop that is far enough to wait for."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return asyncio.get_running_loop().time() + 5.0
+
+
+def pair(limits: Limits = LIMITS) -> tuple[Node, Node]:
+    """Replica 1 leading in epoch 1, with replica 2."""
+    first, second = Node(1, limits), Node(2, limits)
+    first.lead(1)
+    second.follow(1, 1)
+    return first, second
+
+
+# --- acknowledging ----------------------------------------------------------------------------------------------------
+
+
+def test_an_append_is_acknowledged_once_every_in_sync_replica_fetched_beyond_it() -> None:
+    async def scenario() -> None:
+        first, second = pair()
+        appended = first.replica.append(produced(b"a"), ALL)
+        waiting = asyncio.ensure_future(first.replica.committed(appended, await soon()))
+        fetch(first.replica, second.replica)
+        await soon()
+        assert not waiting.done()
+        fetch(first.replica, second.replica)
+        assert await waiting is ErrorCode.none
+
+    run(scenario)
+
+
+def test_a_repeated_batch_is_not_appended_again_and_is_acknowledged_no_sooner_than_the_first() -> None:
+    async def scenario() -> None:
+        first, second = pair()
+        batch = produced(b"a", b"b", producer=7, sequence=0)
+        original = first.replica.append(batch, ALL)
+        repeated = first.replica.append(batch, ALL)
+        assert repeated == original
+        assert first.values == [b"a", b"b"]
+        waiting = [asyncio.ensure_future(first.replica.committed(each, await soon())) for each in (original, repeated)]
+        fetch(first.replica, second.replica)
+        await soon()
+        assert not any(each.done() for each in waiting)
+        fetch(first.replica, second.replica)
+        assert await asyncio.gather(*waiting) == [ErrorCode.none, ErrorCode.none]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("epochs", [(2,), (2, 3)], ids=["deposed", "deposed and elected again"])
+def test_an_append_that_waits_while_leadership_changes_is_not_acknowledged(epochs: tuple[int, ...]) -> None:
+    async def scenario() -> None:
+        first, _ = pair()
+        appended = first.replica.append(produced(b"a"), ALL)
+        waiting = asyncio.ensure_future(first.replica.committed(appended, await soon()))
+        await soon()
+        for epoch in epochs:
+            if epoch == 2:
+                first.follow(2, epoch)
+            else:
+                first.lead(epoch)
+        assert await waiting is ErrorCode.not_leader_or_follower
+
+    run(scenario)
+
+
+def test_an_append_of_an_earlier_leadership_is_not_acknowledged_for_what_stands_there_now() -> None:
+    """A Produce waits for its partitions in turn: by then this one may have been lost, replaced and committed anew."""
+
+    async def scenario() -> None:
+        first, second = pair()
+        lost = first.replica.append(produced(b"lost"), ALL)
+        second.lead(2)
+        second.replica.append(produced(b"kept"), ALL)
+        first.follow(2, 2)
+        catch_up(second.replica, first.replica)
+        first.lead(3)
+        second.follow(1, 3)
+        catch_up(first.replica, second.replica)
+        assert first.replica.state.high_watermark == 1
+        assert first.values == [b"kept"]
+        assert await first.replica.committed(lost, await soon()) is ErrorCode.not_leader_or_follower
+
+    run(scenario)
+
+
+def test_an_append_that_is_not_committed_in_time_is_not_acknowledged() -> None:
+    async def scenario() -> None:
+        first, _ = pair()
+        appended = first.replica.append(produced(b"a"), ALL)
+        now = asyncio.get_running_loop().time()
+        for until in (now + 0.01, now, now - 1e6):
+            assert await first.replica.committed(appended, until) is ErrorCode.request_timed_out
+
+    run(scenario)
+
+
+def test_nobody_waits_for_a_replica_any_more_once_all_were_answered_or_gave_up() -> None:
+    async def scenario() -> None:
+        first, _ = pair()
+        appended = first.replica.append(produced(b"a"), ALL)
+        patient = asyncio.ensure_future(first.replica.committed(appended, await soon()))
+        asking = asyncio.ensure_future(first.replica.latest(await soon()))
+        await soon()
+        assert first.replica.changes.waiting
+        patient.cancel()
+        asking.cancel()
+        await asyncio.wait((patient, asking))
+        assert not first.replica.changes.waiting
+        loop: Any = asyncio.get_running_loop()
+        assert not [handle for handle in loop._scheduled if handle._callback is resolve]
+
+    run(scenario)
+
+
+# --- refusing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (None, ErrorCode.invalid_record),
+        (b"", ErrorCode.invalid_record),
+        (produced(b"a") + produced(b"b"), ErrorCode.invalid_record),
+        (produced(b"a") + produced(b"b")[:-1], ErrorCode.corrupt_message),
+        (produced(b"a")[:60], ErrorCode.corrupt_message),
+        (produced(b"a")[:-1], ErrorCode.corrupt_message),
+        (produced(b"a")[:16] + b"\x01" + produced(b"a")[17:], ErrorCode.corrupt_message),
+        (produced(b"a")[:-1] + b"\xff", ErrorCode.corrupt_message),
+        (produced(b"a", producer=7), ErrorCode.invalid_record),
+        (produced(b"x" * PLENTY), ErrorCode.message_too_large),
+    ],
+    ids=[
+        "null",
+        "empty",
+        "two batches",
+        "a batch and part of one",
+        "less than a header",
+        "cut short",
+        "an old format",
+        "damaged",
+        "a producer without sequence",
+        "too large",
+    ],
+)
+def test_records_that_are_not_one_intact_batch_are_refused_and_not_stored(
+    records: bytes | None, error: ErrorCode
+) -> None:
+    first, _ = pair()
+    assert first.replica.append(records, ALL) == Appended(error)
+    assert first.replica.log.end == 0
+    assert in_step(first.replica)
+
+
+def test_a_full_disk_is_an_error_of_the_node_and_loses_nothing() -> None:
+    first, second = pair()
+    first.replica.append(produced(b"a", producer=7, sequence=0), ALL)
+    catch_up(first.replica, second.replica)
+    first.disk.capacity_bytes = first.disk.used_bytes() + 30
+    with pytest.raises(OSError, match="No space left"):
+        first.replica.append(produced(b"b", producer=7, sequence=1), ALL)
+    assert first.values == [b"a"]
+    assert in_step(first.replica)
+    assert first.replica.state.high_watermark == 1
+
+
+def test_a_fetch_accepted_before_a_cut_asks_for_nothing_that_is_there_no_more() -> None:
+    """Possible only for who opts out of fencing: everybody else's fetch has outlived its leader epoch."""
+    first, second = pair()
+    first.replica.append(produced(b"a"), LEADER_ONLY)
+    second.lead(2)
+    first.follow(2, 2)
+    catch_up(second.replica, first.replica)
+    first.lead(3)
+    assert first.replica.log.end == 0
+    assert first.replica.read_for_replica(2, -1, 1, PLENTY, True).error is ErrorCode.offset_out_of_range
+
+
+# --- the latest offset ------------------------------------------------------------------------------------------------
+
+
+def test_a_deposed_leader_refuses_to_tell_the_latest_offset() -> None:
+    async def scenario() -> None:
+        first, second = pair()
+        catch_up(first.replica, second.replica)
+        waiting = asyncio.ensure_future(first.replica.latest(await soon()))
+        await soon()
+        assert not waiting.done()
+        first.follow(2, 2)
+        assert await waiting == (ErrorCode.not_leader_or_follower, -1)
+        assert await first.replica.latest(await soon()) == (ErrorCode.not_leader_or_follower, -1)
+        assert not [event for event in first.trace if event.kind == "latest_told"]
+
+    run(scenario)
+
+
+def test_a_leader_that_hears_of_nobody_does_not_tell_the_latest_offset() -> None:
+    async def scenario() -> None:
+        first, second = pair()
+        catch_up(first.replica, second.replica)
+        until = asyncio.get_running_loop().time() + 0.01
+        assert await first.replica.latest(until) == (ErrorCode.offset_not_available, -1)
+
+    run(scenario)
+
+
+def test_the_latest_offset_is_told_as_soon_as_the_last_silent_member_has_left_the_isr() -> None:
+    async def scenario() -> None:
+        first, second = pair(replace(LIMITS, min_insync_replicas=1))
+        first.replica.append(produced(b"a"), ALL)
+        catch_up(first.replica, second.replica)
+        waiting = asyncio.ensure_future(first.replica.latest(await soon()))
+        await soon()
+        assert not waiting.done()
+        first.lead(1, isr=(1,), partition_epoch=11)
+        await soon()
+        assert waiting.done(), "the controller has fenced the member that was waited for"
+        assert waiting.result() == (ErrorCode.none, 1)
+
+    run(scenario)
+
+
+# --- cutting ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_cut_is_new_to_the_producer_table_and_what_was_kept_is_a_repetition() -> None:
+    first, second = pair()
+    kept, cut = produced(b"a", producer=7, sequence=0), produced(b"b", producer=7, sequence=1)
+    first.replica.append(kept, LEADER_ONLY)
+    fetch(first.replica, second.replica)
+    first.replica.append(cut, LEADER_ONLY)
+    second.lead(2)
+    first.follow(2, 2)
+    catch_up(second.replica, first.replica)
+    assert first.values == [b"a"]
+    leader = first.lead(3)
+    assert leader.append(kept, LEADER_ONLY).end == 1
+    assert leader.append(cut, LEADER_ONLY).end == 2
+    assert first.values == [b"a", b"b"]
+
+
+def test_a_cut_inside_a_batch_takes_all_of_it_and_the_machine_knows() -> None:
+    """As when a leader that lost the end of its log goes on in the same epoch: only a broken rule leads there."""
+    first, second = pair()
+    first.replica.append(produced(b"a", b"b", b"c"), LEADER_ONLY)
+    catch_up(first.replica, second.replica)
+    follower = second.replica
+    follower.cut_to_leader_end(1, 2)
+    assert in_step(follower)
+    assert follower.state.log_end == 0
+    assert follower.state.high_watermark == 0
+    (cut,) = (event for event in second.trace if event.kind == "truncated")
+    assert cut.offset == 0
+    catch_up(first.replica, follower)
+    assert second.values == [b"a", b"b", b"c"]
+
+
+def test_a_follower_refuses_what_does_not_follow_its_end_and_says_so() -> None:
+    first, second = pair()
+    for value in (b"a", b"b"):
+        first.replica.append(produced(value), LEADER_ONLY)
+    later = first.replica.log.read(1, PLENTY, 2)
+    assert "does not follow 0" in str(second.replica.replicate(0, 1, later, 0))
+    assert "corrupt" in str(second.replica.replicate(0, 1, b"\xff" * 100, 0))
+    assert in_step(second.replica)
+    assert second.replica.log.end == 0
+
+
+# --- in step ----------------------------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("elect"), st.integers(0, 2)),
+        st.tuples(st.just("nobody"), st.just(0)),
+        st.tuples(st.just("append"), st.integers(1, 3)),
+        st.tuples(st.just("fetch"), st.integers(0, 2)),
+        st.tuples(st.just("fetch one batch"), st.integers(0, 2)),
+        st.tuples(st.just("cut"), st.integers(0, 5)),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_machine_and_log_agree_after_every_step(steps: list[tuple[str, int]]) -> None:
+    """Any leader is elected at any time, so logs diverge in every way they can."""
+    nodes = [Node(number) for number in (1, 2, 3)]
+    epoch, leader, count = 0, nodes[0], 0
+    for what, number in [("elect", 0), *steps]:
+        if what in ("elect", "nobody"):
+            epoch += 1
+            leader = nodes[number]
+            for node in nodes:
+                elected = NO_LEADER if what == "nobody" else leader.replica.state.node
+                node.replica.apply_view(View((1, 2, 3), (1, 2, 3), elected, epoch, epoch))
+        elif what == "append" and leader.replica.state.role is Role.LEADER:
+            values = [b"%d" % (count + position) for position in range(number)]
+            leader.replica.append(produced(*values, producer=7 + number, sequence=count), LEADER_ONLY)
+            count += number
+        elif what.startswith("fetch") and nodes[number] is not leader and leader.replica.state.leadership is not None:
+            fetch(leader.replica, nodes[number].replica, max_bytes=1 if "one" in what else PLENTY)
+        elif what == "cut":
+            for node in nodes:
+                if node.replica.state.role is Role.FOLLOWER:
+                    node.replica.cut_to_leader_end(epoch, number)
+        assert all(in_step(node.replica) for node in nodes)
+        assert all(node.replica.state.high_watermark <= node.replica.log.end for node in nodes)
+    if leader.replica.state.leadership is not None:
+        for node in nodes:
+            if node is not leader:
+                catch_up(leader.replica, node.replica)
+                assert node.values == leader.values
+                assert node.replica.log.producers == leader.replica.log.producers

@@ -1,0 +1,158 @@
+"""The generated codec writes what kio writes, and lets kio read nothing that would end the process."""
+
+from __future__ import annotations
+
+import io
+from random import Random
+from struct import pack
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.fetch.v16.request import FetchRequest, FetchTopic
+from kio.serial import entity_reader, entity_writer
+
+from images.wire.codec import Malformed, decode_varint, encode_varint, measurer, writer
+from images.wire.messages import (
+    Api,
+    decode_request,
+    encode_request,
+    encode_response,
+    read_head,
+    request_class,
+    response_class,
+)
+from tests.wire.message_values import EVERY_CLASS, class_name, filled, instances
+
+
+def written(entity: Any) -> bytes:
+    pieces: list[bytes] = []
+    writer(type(entity))(entity, pieces)
+    return b"".join(pieces)
+
+
+def written_by_kio(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("message", EVERY_CLASS, ids=class_name)
+def test_every_message_is_written_as_kio_writes_it_and_measured_in_full(message: type) -> None:
+    for seed in range(3):
+        entity = filled(message, seed)
+        expected = written_by_kio(entity)
+        assert written(entity) == expected
+        assert measurer(message)(expected, 0, len(expected)) == len(expected)
+        assert entity_reader(message)(expected, 0) == (entity, len(expected))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_message_is_written_as_kio_writes_it_and_reads_back(data: st.DataObject) -> None:
+    entity = data.draw(st.sampled_from(EVERY_CLASS).flatmap(instances))
+    expected = written_by_kio(entity)
+    assert written(entity) == expected
+    assert measurer(type(entity))(expected, 0, len(expected)) == len(expected)
+    assert entity_reader(type(entity))(expected, 0) == (entity, len(expected))
+
+
+@pytest.mark.parametrize("message", EVERY_CLASS, ids=class_name)
+def test_every_beginning_of_a_message_is_refused(message: type) -> None:
+    whole = written(filled(message))
+    for size in range(0, len(whole), max(1, len(whole) // 50)):
+        with pytest.raises(Malformed):
+            measurer(message)(whole[:size], 0, size)
+
+
+def test_an_array_that_claims_more_elements_than_there_are_bytes_is_refused_before_kio_reserves_memory() -> None:
+    # 2^31 topics in a Fetch of each form: kio would abort the process here, not raise.
+    old = pack(">iiiib", -1, 500, 1, 1 << 20, 0) + pack(">i", 2**31 - 1) + bytes(40)
+    with pytest.raises(Malformed, match="topics claims too many"):
+        measurer(request_class(Api.FETCH, 4))(old, 0, len(old))
+    new = pack(">iiibii", 500, 1, 1 << 20, 0, 0, -1) + encode_varint(2**33) + bytes(40)
+    with pytest.raises(Malformed, match="topics claims too many"):
+        measurer(request_class(Api.FETCH, 16))(new, 0, len(new))
+
+
+def test_a_negative_length_is_refused() -> None:
+    metadata = pack(">i", -2)
+    with pytest.raises(Malformed, match="length of -2"):
+        measurer(request_class(Api.METADATA, 1))(metadata, 0, len(metadata))
+
+
+def test_a_tagged_field_that_lies_about_its_size_is_refused() -> None:
+    fetch = filled(FetchRequest)
+    body = written(fetch)
+    state = written(fetch.replica_state)
+    tagged = b"\x01" + bytes([len(state)]) + state
+    assert body.count(tagged) == 1
+    lying = body.replace(tagged, b"\x01" + bytes([len(state) + 1]) + state)
+    with pytest.raises(Malformed, match="tagged field 1"):
+        measurer(FetchRequest)(lying, 0, len(lying))
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**32), message=st.sampled_from([c for c in EVERY_CLASS if c.__name__.endswith("Request")]))
+def test_damaged_requests_are_read_or_refused_but_never_end_the_process(seed: int, message: Any) -> None:
+    random = Random(seed)
+    frame = bytearray(encode_request(filled(message, seed % 5), 1, "client"))
+    for _ in range(random.randrange(1, 5)):
+        at = random.randrange(12, len(frame))
+        frame[at : at + random.choice((1, 4, 5))] = random.choice(
+            (bytes([random.randrange(256)]), b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x7f")
+        )
+    try:
+        decode_request(bytes(frame))
+    except Malformed:
+        pass
+
+
+@given(st.integers(0, 2**35 - 1))
+def test_varints_read_back(value: int) -> None:
+    encoded = encode_varint(value)
+    assert decode_varint(encoded, 0) == (value, len(encoded))
+
+
+def test_a_varint_without_end_is_refused() -> None:
+    for endless in (b"", b"\x80", b"\xff" * 6):
+        with pytest.raises(Malformed, match="does not end"):
+            decode_varint(endless, 0)
+
+
+def test_a_frame_says_its_own_length_and_who_asks_what() -> None:
+    fetch = filled(FetchRequest)
+    frame = encode_request(fetch, 77, "me")
+    assert int.from_bytes(frame[:4]) == len(frame) - 4
+    head = read_head(frame)
+    assert (head.api_key, head.version, head.correlation_id, head.client_id) == (1, 16, 77, "me")
+    assert decode_request(frame) == (head, fetch)
+    assert read_head(encode_request(fetch, 1, None)).client_id is None
+
+
+def test_tagged_fields_in_a_request_header_are_skipped() -> None:
+    fetch = filled(FetchRequest)
+    frame = encode_request(fetch, 77, "me")
+    end = read_head(frame).end
+    tagged = frame[:end] + b"\x02" + b"\x00\x03abc" + b"\x05\x00" + frame[end + 1 :]
+    assert decode_request(tagged)[1] == fetch
+
+
+def test_bytes_after_a_message_are_refused() -> None:
+    frame = encode_request(filled(FetchRequest), 77, "me")
+    with pytest.raises(Malformed, match="3 bytes too many"):
+        decode_request(frame + b"abc")
+
+
+def test_an_answer_to_api_versions_has_the_old_header_in_every_version() -> None:
+    # A client does not know what the broker speaks before it has read this answer (KIP-511).
+    for version in range(4):
+        frame = encode_response(filled(response_class(Api.API_VERSIONS, version)), 9)
+        assert frame[4:8] == pack(">i", 9)
+        assert frame[8:] == written(filled(response_class(Api.API_VERSIONS, version)))
+
+
+def test_a_missing_id_is_written_as_zeros() -> None:
+    assert written(FetchTopic(topic_id=None, partitions=()))[:16] == UUID(int=0).bytes
