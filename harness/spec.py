@@ -42,10 +42,10 @@ from harness.cluster.hosts import Host, check_hosts
 from harness.cluster.systems import DEFAULTS, SYSTEMS, Capability
 from harness.environments.registry import ENVIRONMENTS, ONE_CLOCK
 from images.broker.rules import NAMES
-from nemesis.cluster_shape import Ground
+from nemesis.cluster_shape import ClusterShape
 from nemesis.fields import FieldError, read
-from nemesis.ports import Means
-from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
+from nemesis.ports import EnvironmentCapability
+from nemesis.schedule import FAIR_FAMILIES, FAMILIES, Schedule, parse_script
 from nemesis.swarm import draw
 from workloads.registry import WORKLOADS
 
@@ -166,28 +166,26 @@ class Spec:
         """Whether anything is to go wrong in the run."""
         return bool(self.families or self.script)
 
-    @property
-    def unfair_families(self) -> tuple[str, ...]:
-        """Families asked for by name that the protocol promises nothing against."""
-        present = (*self.families, *self.script.families)
-        return tuple(family for family in BY_NAME_ONLY if family in present)
-
     def schedule(
-        self, brokers: Sequence[str], controllers: Sequence[str], random: Random, lacks: Collection[Means] = ()
+        self,
+        brokers: Sequence[str],
+        controllers: Sequence[str],
+        random: Random,
+        unsupported: Collection[EnvironmentCapability] = (),
     ) -> Schedule:
-        """The faults of the run: the script, or a draw from `random` among those that need nothing of `lacks`."""
+        """The faults of the run: the script, or a draw from `random` among those that need nothing of `unsupported`."""
         if not self.families:
             return self.script
-        ground = Ground(
+        cluster = ClusterShape(
             brokers=tuple(brokers),
             controllers=tuple(controllers),
             partitions=self.partitions,
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
-            lacks=lacks,
+            unsupported=unsupported,
             recovers=self.unclean_recovery != "manual",
         )
-        return draw(random, ground, self.time_limit_s, self.families)
+        return draw(random, cluster, self.time_limit_s, self.families)
 
     def check_settings(self) -> CheckSettings:
         """What the checkers need to know."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from nemesis.ports import Means
+from nemesis.ports import EnvironmentCapability
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ClusterShape:
     """What there is to be broken."""
 
     brokers: tuple[str, ...]
@@ -18,7 +18,7 @@ class Ground:
     min_insync_replicas: int = 2
     patience_s: float = 2.0
     """How long the cluster takes to act on a silent broker: the scale of every duration drawn."""
-    lacks: Collection[Means] = ()
+    unsupported: Collection[EnvironmentCapability] = ()
     """What the environment cannot do; faults that need it are not drawn."""
     recovers: bool = False
     """Whether the cluster recovers by itself from unclean shutdowns of more brokers than may lose data."""

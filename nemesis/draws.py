@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from nemesis.cluster_shape import Ground
+from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.admin import (
     CancelReassignment,
     ControlledRestart,
@@ -25,32 +25,32 @@ from nemesis.faults.admin import (
 from nemesis.faults.clock import Clock
 from nemesis.faults.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
 from nemesis.faults.fault import Fault
-from nemesis.faults.network_partition import Flavour, Partition, Shape
+from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.controllers import LaggingController, ZombieController
 from nemesis.faults.scripted.leader import (
     DeafLeader,
     HiddenCommit,
-    LostIncarnation,
     QuickSuccession,
+    StaleBrokerEpoch,
     UncleanReturn,
     ZombieFollower,
 )
 from nemesis.faults.scripted.overtaking import LateProposal, RemovedAndBack
-from nemesis.ports import Keep, Means
+from nemesis.ports import EnvironmentCapability, KeepUnsynced
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Character:
+class RunProfile:
     """What kind of run this is; drawn once."""
 
     victims: tuple[str, ...]
     leader_bias: float
     held_share: float
-    keeps: tuple[Keep, ...]
+    keeps: tuple[KeepUnsynced, ...]
 
 
 def some(random: Random, items: Sequence[T]) -> list[T]:
@@ -59,84 +59,86 @@ def some(random: Random, items: Sequence[T]) -> list[T]:
     return [items[index] for index in sorted(random.sample(range(len(items)), count))]
 
 
-def _broker(random: Random, ground: Ground, character: Character) -> str:
-    if random.random() < character.leader_bias:
-        return f"leader/{random.randrange(ground.partitions)}"
-    return random.choice(ground.brokers)
+def _broker(random: Random, cluster: ClusterShape, profile: RunProfile) -> str:
+    if random.random() < profile.leader_bias:
+        return f"leader/{random.randrange(cluster.partitions)}"
+    return random.choice(cluster.brokers)
 
 
-def _controller(random: Random, ground: Ground) -> str:
+def _controller(random: Random, cluster: ClusterShape) -> str:
     """Mostly the active one: the others are missed less."""
-    return "controller" if random.random() < 0.6 else random.choice(ground.controllers)
+    return "controller" if random.random() < 0.6 else random.choice(cluster.controllers)
 
 
-def _controllers(random: Random, ground: Ground) -> tuple[str, ...]:
+def _controllers(random: Random, cluster: ClusterShape) -> tuple[str, ...]:
     """One, now and then more."""
     if random.random() < 0.7:
-        return (_controller(random, ground),)
-    return tuple(some(random, ground.controllers))
+        return (_controller(random, cluster),)
+    return tuple(some(random, cluster.controllers))
 
 
-def _partition(random: Random, ground: Ground, character: Character) -> Fault:
-    several = len(ground.controllers) > 1
-    shape = random.choice([shape for shape in Shape if several or shape is not Shape.CONTROLLERS_APART])
+def _partition(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    several = len(cluster.controllers) > 1
+    shape = random.choice(
+        [shape for shape in PartitionShape if several or shape is not PartitionShape.CONTROLLERS_APART]
+    )
     nodes: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
-    broker = _broker(random, ground, character)
+    broker = _broker(random, cluster, profile)
     match shape:
-        case Shape.ISOLATE:
-            nodes = (_controller(random, ground) if ground.controllers and random.random() < 0.25 else broker,)
-        case Shape.MINORITY:
-            size = max(1, (len(ground.brokers) - 1) // 2)
-            nodes = tuple(random.sample(ground.brokers, size)) if size > 1 else (broker,)
-        case Shape.BRIDGE | Shape.HALVES:
+        case PartitionShape.ISOLATE:
+            nodes = (_controller(random, cluster) if cluster.controllers and random.random() < 0.25 else broker,)
+        case PartitionShape.MINORITY:
+            size = max(1, (len(cluster.brokers) - 1) // 2)
+            nodes = tuple(random.sample(cluster.brokers, size)) if size > 1 else (broker,)
+        case PartitionShape.BRIDGE | PartitionShape.HALVES:
             nodes = (broker,)
-        case Shape.RING:
-            nodes = tuple(random.sample(ground.brokers, len(ground.brokers)))
-        case Shape.ONE_WAY:
-            everyone = ground.brokers + ground.controllers
+        case PartitionShape.RING:
+            nodes = tuple(random.sample(cluster.brokers, len(cluster.brokers)))
+        case PartitionShape.ONE_WAY:
+            everyone = cluster.brokers + cluster.controllers
             nodes = (broker if random.random() < 0.7 else random.choice(everyone),)
             others = [node for node in everyone if node not in nodes]
             against = () if random.random() < 0.4 or not others else (random.choice(others),)
-        case Shape.LEADER_ONLY:
-            nodes = (f"leader/{random.randrange(ground.partitions)}",)
-        case Shape.CONTROLLER_FROM_BROKERS:
-            nodes = tuple(some(random, ground.brokers)) if random.random() < 0.5 else (broker,)
-        case Shape.CONTROLLERS_APART:
-            nodes = (_controller(random, ground),)
-    flavour = Flavour.HELD if random.random() < character.held_share else Flavour.RESET
-    return Partition(shape=shape, nodes=nodes, against=against, flavour=flavour)
+        case PartitionShape.LEADER_ONLY:
+            nodes = (f"leader/{random.randrange(cluster.partitions)}",)
+        case PartitionShape.CONTROLLER_FROM_BROKERS:
+            nodes = tuple(some(random, cluster.brokers)) if random.random() < 0.5 else (broker,)
+        case PartitionShape.CONTROLLERS_APART:
+            nodes = (_controller(random, cluster),)
+    flavour = ConnectionFate.HELD if random.random() < profile.held_share else ConnectionFate.RESET
+    return NetworkPartition(shape=shape, nodes=nodes, against=against, flavour=flavour)
 
 
-def _kill(random: Random, ground: Ground, character: Character) -> Fault:
-    if ground.controllers and (not character.victims or random.random() < 0.25):
-        return Kill(nodes=_controllers(random, ground))
-    if ground.recovers and random.random() < 0.7:
-        return Kill(nodes=tuple(some(random, ground.brokers)))
-    return Kill(nodes=tuple(some(random, character.victims)))
+def _kill(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    if cluster.controllers and (not profile.victims or random.random() < 0.25):
+        return Kill(nodes=_controllers(random, cluster))
+    if cluster.recovers and random.random() < 0.7:
+        return Kill(nodes=tuple(some(random, cluster.brokers)))
+    return Kill(nodes=tuple(some(random, profile.victims)))
 
 
-def _power_loss(random: Random, ground: Ground, character: Character) -> Fault:
-    if ground.controllers and (not character.victims or random.random() < 0.25):
-        return PowerLoss(nodes=_controllers(random, ground), keep=random.choice(character.keeps))
-    return PowerLoss(nodes=tuple(some(random, character.victims)), keep=random.choice(character.keeps))
+def _power_loss(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    if cluster.controllers and (not profile.victims or random.random() < 0.25):
+        return PowerLoss(nodes=_controllers(random, cluster), keep=random.choice(profile.keeps))
+    return PowerLoss(nodes=tuple(some(random, profile.victims)), keep=random.choice(profile.keeps))
 
 
-def _pause(random: Random, ground: Ground, character: Character) -> Fault:
+def _pause(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
     kind = random.random()
-    if ground.controllers and kind < 0.2:
-        return Pause(nodes=_controllers(random, ground))
+    if cluster.controllers and kind < 0.2:
+        return Pause(nodes=_controllers(random, cluster))
     if kind < 0.35:
-        return Pause(nodes=tuple(some(random, ground.brokers)))
-    return Pause(nodes=(_broker(random, ground, character),))
+        return Pause(nodes=tuple(some(random, cluster.brokers)))
+    return Pause(nodes=(_broker(random, cluster, profile),))
 
 
-def _clock(random: Random, ground: Ground, character: Character) -> Fault:
-    node = _broker(random, ground, character)
-    if ground.controllers and random.random() < 0.2:
-        node = _controller(random, ground)
+def _clock(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    node = _broker(random, cluster, profile)
+    if cluster.controllers and random.random() < 0.2:
+        node = _controller(random, cluster)
     kind = random.choice(("jump", "freeze", "skew", "both"))
-    jump_ms = random.choice((-1, 1, 1)) * max(1, round(ground.patience_s * 1000 * random.uniform(0.05, 2.0)))
+    jump_ms = random.choice((-1, 1, 1)) * max(1, round(cluster.patience_s * 1000 * random.uniform(0.05, 2.0)))
     rate = round(random.choice((random.uniform(0.3, 0.95), random.uniform(1.05, 3.0))), 3)
     return Clock(
         nodes=(node,),
@@ -145,13 +147,13 @@ def _clock(random: Random, ground: Ground, character: Character) -> Fault:
     )
 
 
-def _packets(random: Random, ground: Ground, character: Character) -> Fault:
+def _packets(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
     delay_ms = round(10 ** random.uniform(0.3, 3.0), 1)
     slow, lossy = random.choice(((True, False), (False, True), (True, True)))
-    if Means.DELAY in ground.lacks:
+    if EnvironmentCapability.DELAY in cluster.unsupported:
         slow, lossy = False, True
-    against = "all" if random.random() < 0.4 else random.choice(("brokers", "controllers", *ground.brokers))
-    node = _broker(random, ground, character)
+    against = "all" if random.random() < 0.4 else random.choice(("brokers", "controllers", *cluster.brokers))
+    node = _broker(random, cluster, profile)
     if node == against:
         against = "all"
     return Packets(
@@ -164,9 +166,9 @@ def _packets(random: Random, ground: Ground, character: Character) -> Fault:
     )
 
 
-def draw_story(random: Random, ground: Ground, character: Character) -> Fault:
-    patience_ms = ground.patience_s * 1000
-    partition = random.randrange(ground.partitions)
+def draw_story(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    patience_ms = cluster.patience_s * 1000
+    partition = random.randrange(cluster.partitions)
     stories: list[Fault] = [
         ZombieFollower(partition, patience_ms),
         HiddenCommit(partition, patience_ms),
@@ -175,46 +177,48 @@ def draw_story(random: Random, ground: Ground, character: Character) -> Fault:
         LateProposal(partition, patience_ms),
         RemovedAndBack(partition, patience_ms),
     ]
-    if character.victims:
-        victim = random.choice(character.victims)
-        keep = random.choice(character.keeps)
-        stories.append(UncleanReturn(victim, Keep.NOTHING if keep is Keep.EVERYTHING else keep, patience_ms))
-        stories.append(LostIncarnation(victim, partition, Keep.NOTHING, patience_ms))
-    if len(ground.controllers) >= 3:
+    if profile.victims:
+        victim = random.choice(profile.victims)
+        keep = random.choice(profile.keeps)
+        stories.append(
+            UncleanReturn(victim, KeepUnsynced.NOTHING if keep is KeepUnsynced.EVERYTHING else keep, patience_ms)
+        )
+        stories.append(StaleBrokerEpoch(victim, partition, KeepUnsynced.NOTHING, patience_ms))
+    if len(cluster.controllers) >= 3:
         stories += [ZombieController(patience_ms), LaggingController(patience_ms)]
-    return random.choice([story for story in stories if not story.needs() & set(ground.lacks)])
+    return random.choice([story for story in stories if not story.needs() & set(cluster.unsupported)])
 
 
-def _admin(random: Random, ground: Ground, character: Character) -> Fault:
-    partition = random.randrange(ground.partitions)
+def _admin(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    partition = random.randrange(cluster.partitions)
     return random.choice(
         (
             Reassign(partition),
-            CancelReassignment(partition, ground.patience_s * 1000),
+            CancelReassignment(partition, cluster.patience_s * 1000),
             ElectPreferred(partition),
             RaiseMinIsr(),
-            ControlledRestart((_broker(random, ground, character),)),
-            RollingRestart(ground.patience_s * 1000),
-            DeleteRecords(partition, random.random() < 0.25, ground.patience_s * 1000),
+            ControlledRestart((_broker(random, cluster, profile),)),
+            RollingRestart(cluster.patience_s * 1000),
+            DeleteRecords(partition, random.random() < 0.25, cluster.patience_s * 1000),
             MoveController(),
         )
     )
 
 
-def _wipe(random: Random, ground: Ground, character: Character) -> Fault:
-    return WipeDisk(nodes=tuple(some(random, character.victims)))
+def _wipe(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    return WipeDisk(nodes=tuple(some(random, profile.victims)))
 
 
-def _power_loss_all(random: Random, ground: Ground, character: Character) -> Fault:
-    return PowerLossAll(keep=random.choice(character.keeps))
+def _power_loss_all(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    return PowerLossAll(keep=random.choice(profile.keeps))
 
 
-def _fsync_lies(random: Random, ground: Ground, character: Character) -> Fault:
-    return FsyncLies(nodes=tuple(some(random, character.victims)))
+def _fsync_lies(random: Random, cluster: ClusterShape, profile: RunProfile) -> Fault:
+    return FsyncLies(nodes=tuple(some(random, profile.victims)))
 
 
-DRAWS: Mapping[str, Callable[[Random, Ground, Character], Fault]] = {
-    Partition.family: _partition,
+DRAWS: Mapping[str, Callable[[Random, ClusterShape, RunProfile], Fault]] = {
+    NetworkPartition.family: _partition,
     Kill.family: _kill,
     PowerLoss.family: _power_loss,
     Pause.family: _pause,

@@ -1,12 +1,12 @@
-"""A fault's hold on the cluster: the hands with which it acts, and what undoes all of it.
+"""Applies a fault to the cluster and records how to undo it.
 
-Whatever a fault cuts, freezes, stops or bends is remembered in its `Site`, and `Site.heal()` undoes all of it in
-reverse order. A fault therefore has no heal of its own to forget, and a fault that is a whole sequence of steps heals
-as one.
+What a fault cuts, freezes, stops or changes is recorded in its `FaultHandle`, and `FaultHandle.heal()` undoes all of it
+in reverse order. So a fault needs no heal of its own, and a fault with many steps heals as one.
 
-Faults overlap. Two of them may cut the same link or stop the same node; what several hold comes back only when the last
-one lets go (`Grips`). Evidence is measured by the environment when a thing comes back, so it belongs to the fault that
-let go last; a fault that let go earlier notes how many of its things were still held (`overlapped`).
+Faults overlap. Two of them may cut the same link or stop the same node; such a resource comes back when the last fault
+that holds it heals (`ActiveEffects`). The environment measures evidence when a resource comes back, so the evidence
+goes to the fault that healed last; a fault that healed earlier counts how many of its resources another one still held
+(`overlapped`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from nemesis.ports import ClockChange, Cluster, Evidence, Keep, Link, LinkQuality
+from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality
 from nemesis.targets import check_target
 
 
 @dataclass(slots=True)
-class Grips:
+class ActiveEffects:
     """Who holds what, over all faults of a run."""
 
     cuts: dict[Link, int] = field(default_factory=dict)
@@ -36,16 +36,16 @@ class Grips:
     """What is to be asked of the cluster once everything is healed, by what it does."""
 
 
-def _take(grips: dict[Any, int], key: Any) -> None:
-    grips[key] = grips.get(key, 0) + 1
+def _take(effects: dict[Any, int], key: Any) -> None:
+    effects[key] = effects.get(key, 0) + 1
 
 
-def _let_go(grips: dict[Any, int], key: Any) -> bool:
+def _let_go(effects: dict[Any, int], key: Any) -> bool:
     """Whether that was the last grip."""
-    grips[key] -= 1
-    if grips[key]:
+    effects[key] -= 1
+    if effects[key]:
         return False
-    del grips[key]
+    del effects[key]
     return True
 
 
@@ -53,10 +53,12 @@ _PEAKS: Final = ("offset_ms", "asked_below")
 """Evidence of which the largest reading counts; everything else adds up."""
 
 
-class Site:
+class FaultHandle:
     """One fault's hold on the cluster; see the module's docstring. Not used again once healed."""
 
-    def __init__(self, cluster: Cluster, grips: Grips, random: Random, topic: str = "", min_isr: int = 1) -> None:
+    def __init__(
+        self, cluster: ClusterUnderTest, effects: ActiveEffects, random: Random, topic: str = "", min_isr: int = 1
+    ) -> None:
         self.cluster = cluster
         self.random = random
         self.evidence: dict[str, float] = {}
@@ -64,7 +66,7 @@ class Site:
         self.aimed_at: list[str] = []
         self.resolved: dict[str, list[str]] = {}
         self.notes: list[str] = []
-        self._grips = grips
+        self._effects = effects
         self.topic = topic
         self.min_isr = min_isr
         """`min.insync.replicas` as the run has it."""
@@ -137,47 +139,47 @@ class Site:
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> Callable[[], Awaitable[None]]:
         """Cut `links` until the fault heals, or until what this returns is called and awaited."""
         for link in links:
-            _take(self._grips.cuts, link)
+            _take(self._effects.cuts, link)
 
-        async def mend() -> None:
-            free = [link for link in links if _let_go(self._grips.cuts, link)]
+        async def heal_links() -> None:
+            free = [link for link in links if _let_go(self._effects.cuts, link)]
             self._overlapped(len(links) - len(free))
             if free:
-                self._gather(await self.cluster.mend(free))
+                self._gather(await self.cluster.heal_links(free))
 
-        early = self._undone_by(mend)
+        early = self._undone_by(heal_links)
         await self.cluster.cut(links, reset=reset)
         return early
 
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
         """Make `links` slow or lossy; of several qualities a link was given the latest one holds."""
         for link in links:
-            self._grips.qualities.setdefault(link, []).append(quality)
+            self._effects.qualities.setdefault(link, []).append(quality)
 
-        async def restore() -> None:
+        async def clear_degradation() -> None:
             free = []
             for link in links:
-                held = self._grips.qualities[link]
+                held = self._effects.qualities[link]
                 held.remove(quality)
                 if held:
                     await self.cluster.degrade([link], held[-1])
                 else:
-                    del self._grips.qualities[link]
+                    del self._effects.qualities[link]
                     free.append(link)
             self._overlapped(len(links) - len(free))
             if free:
-                self._gather(await self.cluster.restore(free))
+                self._gather(await self.cluster.clear_degradation(free))
 
-        self._undone_by(restore)
+        self._undone_by(clear_degradation)
         await self.cluster.degrade(links, quality)
 
     async def pause(self, node: str) -> Callable[[], Awaitable[None]]:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""
-        _take(self._grips.paused, node)
+        _take(self._effects.paused, node)
         self.aim([node])
 
         async def resume() -> None:
-            if _let_go(self._grips.paused, node):
+            if _let_go(self._effects.paused, node):
                 self._gather(await self.cluster.resume(node), node)
             else:
                 self._overlapped(1)
@@ -194,7 +196,7 @@ class Site:
         """Tell a process to leave; it starts again as after `kill`."""
         return await self._stop(node, lambda: self.cluster.stop(node))
 
-    async def power_off(self, node: str, keep: Keep) -> Callable[[], Awaitable[None]]:
+    async def power_off(self, node: str, keep: KeepUnsynced) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses writes that were not synced."""
         return await self._stop(node, lambda: self.cluster.power_off(node, keep))
 
@@ -203,11 +205,11 @@ class Site:
         return await self._stop(node, lambda: self.cluster.wipe(node))
 
     async def _stop(self, node: str, stop: Callable[[], Awaitable[Evidence]]) -> Callable[[], Awaitable[None]]:
-        _take(self._grips.down, node)
+        _take(self._effects.down, node)
         self.aim([node])
 
         async def start() -> None:
-            if _let_go(self._grips.down, node):
+            if _let_go(self._effects.down, node):
                 await self.cluster.start(node)
             else:
                 self._overlapped(1)
@@ -218,25 +220,25 @@ class Site:
 
     async def lie_about_fsync(self, node: str) -> None:
         """Have a node's disk acknowledge syncs without keeping anything."""
-        _take(self._grips.lying, node)
+        _take(self._effects.lying, node)
         self.aim([node])
 
-        async def tell_the_truth() -> None:
-            if _let_go(self._grips.lying, node):
+        async def stop_lying() -> None:
+            if _let_go(self._effects.lying, node):
                 self._gather(await self.cluster.lie_about_fsync(node, False), node)
             else:
                 self._overlapped(1)
 
-        self._undone_by(tell_the_truth)
+        self._undone_by(stop_lying)
         await self.cluster.lie_about_fsync(node, True)
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
         """Bend a node's clock; of several changes the latest holds, and the clock is true again after the last."""
-        _take(self._grips.clocks, node)
+        _take(self._effects.clocks, node)
         self.aim([node])
 
         async def reset() -> None:
-            if _let_go(self._grips.clocks, node):
+            if _let_go(self._effects.clocks, node):
                 self._gather(await self.cluster.reset_clock(node), node)
             else:
                 self._overlapped(1)
@@ -258,12 +260,12 @@ class Site:
     def claim_placement(self, partition: int) -> bool:
         """Have the placement of a partition to oneself until everything claimed later is undone; False when another
         fault has it: two that put back what they found would put back each other's work."""
-        if partition in self._grips.placements:
+        if partition in self._effects.placements:
             return False
-        _take(self._grips.placements, partition)
+        _take(self._effects.placements, partition)
 
         async def release() -> None:
-            _let_go(self._grips.placements, partition)
+            _let_go(self._effects.placements, partition)
 
         self._undone_by(release)
         return True
@@ -283,7 +285,7 @@ class Site:
     def confirmed_by(self, what: str, confirm: Callable[[], Awaitable[None]]) -> None:
         """Have `confirm` called once everything is healed, since what was changed and undone may yet change again. Of
         several faults the first knew best how it was."""
-        self._grips.confirmations.setdefault(what, confirm)
+        self._effects.confirmations.setdefault(what, confirm)
 
     def _undone_by(self, undo: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """Noted before the deed: a fault cancelled in the middle of one undoes it too; every call is idempotent."""

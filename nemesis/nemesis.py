@@ -16,9 +16,9 @@ from random import Random
 from typing import Any
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Grips, Site
-from nemesis.ports import Cluster
-from nemesis.schedule import Planned, Schedule
+from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.ports import ClusterUnderTest
+from nemesis.schedule import Schedule, ScheduledFault
 
 _LATE_S = 4.0
 """How long after the last fault a request may still be carried out that nobody answered: longer than a broker goes on
@@ -42,7 +42,7 @@ class Injection:
     """The fault's own fields, and under `resolved` the nodes its symbolic targets stood for."""
     evidence: Mapping[str, Any]
     """Numbers by name, summed over nodes; under `nodes` the same a node when there were several."""
-    bit: bool
+    took_effect: bool
     note: str
 
 
@@ -51,7 +51,7 @@ class Nemesis:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterUnderTest,
         schedule: Schedule,
         random: Random,
         record: Callable[[Injection], None],
@@ -64,7 +64,7 @@ class Nemesis:
         self._record = record
         self._topic = topic
         self._min_isr = min_isr
-        self._grips = Grips()
+        self._effects = ActiveEffects()
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []
         """Every fault that has healed, in that order."""
@@ -85,57 +85,59 @@ class Nemesis:
             if start_s + planned.at_s < until_s
         ]
         await asyncio.gather(*faults, asyncio.sleep(until_s - start_s))
-        if self._grips.confirmations:
+        if self._effects.confirmations:
             await asyncio.sleep(_LATE_S)
-        for confirm in self._grips.confirmations.values():
+        for confirm in self._effects.confirmations.values():
             await confirm()
 
-    async def _carry_out(self, number: int, planned: Planned, random: Random, start_s: float, until_s: float) -> None:
+    async def _carry_out(
+        self, number: int, planned: ScheduledFault, random: Random, start_s: float, until_s: float
+    ) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, start_s + planned.at_s - loop.time()))
         fault = planned.fault
-        site = Site(self._cluster, self._grips, random, self._topic, self._min_isr)
+        handle = FaultHandle(self._cluster, self._effects, random, self._topic, self._min_isr)
         began_ns = self._cluster.now_ns()
         self._active[number] = fault.describe()
         try:
             async with asyncio.timeout_at(min(loop.time() + planned.for_s, until_s)):
-                self._record(_injection(number, fault, site, began_ns, None))
-                await fault.inject(site)
+                self._record(_injection(number, fault, handle, began_ns, None))
+                await fault.inject(handle)
                 if not fault.ends_by_itself:
                     began_ns = self._cluster.now_ns()
-                self._record(_injection(number, fault, site, began_ns, None))
-                self._active[number] = " ".join((fault.describe(), *_resolved(site)))
+                self._record(_injection(number, fault, handle, began_ns, None))
+                self._active[number] = " ".join((fault.describe(), *_resolved(handle)))
                 if not fault.ends_by_itself:
                     await loop.create_future()
         except TimeoutError:
             pass
         except Exception as error:
-            site.notes.append(f"injecting failed: {type(error).__name__}: {error}")
+            handle.notes.append(f"injecting failed: {type(error).__name__}: {error}")
         finally:
-            await site.heal()
+            await handle.heal()
             del self._active[number]
-            healed = _injection(number, fault, site, began_ns, self._cluster.now_ns())
+            healed = _injection(number, fault, handle, began_ns, self._cluster.now_ns())
             self.injections.append(healed)
             self._record(healed)
 
 
-def _injection(number: int, fault: Fault, site: Site, began_ns: int, ended_ns: int | None) -> Injection:
-    evidence: dict[str, Any] = dict(site.evidence)
-    if len(site.evidence_of_node) > 1:
-        evidence["nodes"] = site.evidence_of_node
+def _injection(number: int, fault: Fault, handle: FaultHandle, began_ns: int, ended_ns: int | None) -> Injection:
+    evidence: dict[str, Any] = dict(handle.evidence)
+    if len(handle.evidence_of_node) > 1:
+        evidence["nodes"] = handle.evidence_of_node
     return Injection(
         number=number,
         fault=fault.name,
         family=fault.family,
-        nodes=tuple(site.aimed_at),
+        nodes=tuple(handle.aimed_at),
         started_ns=began_ns,
         ended_ns=ended_ns,
-        detail={**fault.to_mapping(), "resolved": site.resolved},
+        detail={**fault.to_mapping(), "resolved": handle.resolved},
         evidence=evidence,
-        bit=fault.bit(site.evidence),
-        note="; ".join([" ".join((fault.describe(), *_resolved(site))), *site.notes]),
+        took_effect=fault.took_effect(handle.evidence),
+        note="; ".join([" ".join((fault.describe(), *_resolved(handle))), *handle.notes]),
     )
 
 
-def _resolved(site: Site) -> list[str]:
-    return [f"[{target}: {' '.join(nodes)}]" for target, nodes in site.resolved.items() if target != "all"]
+def _resolved(handle: FaultHandle) -> list[str]:
+    return [f"[{target}: {' '.join(nodes)}]" for target, nodes in handle.resolved.items() if target != "all"]

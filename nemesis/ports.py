@@ -1,6 +1,6 @@
 """What a fault needs from a cluster.
 
-An environment implements `Cluster`: the simulation by reaching into its world, others by commands on the node.
+An environment implements `ClusterUnderTest`: the simulation by reaching into its world, others by commands on the node.
 Nodes are named `b1 … bN` (brokers) and `c1 … cM` (controllers). Every call that ends a fault returns *evidence*:
 numbers that show whether the fault bit, measured by the environment and not assumed by the fault.
 """
@@ -46,7 +46,7 @@ class LinkQuality:
     """Share of packets lost, 0 to 1. On a stream a loss shows as the delay of a retransmission."""
 
 
-class Keep(StrEnum):
+class KeepUnsynced(StrEnum):
     """What a power loss leaves of the writes that were not synced."""
 
     NOTHING = "nothing"
@@ -65,7 +65,7 @@ class ClockChange:
     rate: float = 1.0
 
 
-class Means(StrEnum):
+class EnvironmentCapability(StrEnum):
     """What some environments cannot do, and some faults need."""
 
     DELAY = "delay"
@@ -76,7 +76,7 @@ DONE, UNANSWERED = "", "UNANSWERED"
 """What becomes of an administrator's request: it was carried out, or nobody told; else the name of Kafka's error."""
 
 
-class Answer(NamedTuple):
+class AdminResult(NamedTuple):
     """What an administrator was told of a request that changes something."""
 
     outcome: str
@@ -84,32 +84,32 @@ class Answer(NamedTuple):
     """Somebody was asked, too, who did not tell: what was asked for may yet be carried out, even a second time."""
 
 
-class Admin(Protocol):
+class ClusterAdmin(Protocol):
     """An administrator of the cluster under test, over Kafka's protocol."""
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """The brokers that hold a partition, the preferred one first; empty when nobody tells."""
 
-    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> Answer:
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         """Move a partition to other replicas, or (None) cancel its reassignment."""
 
-    async def elect_preferred(self, topic: str, partition: int) -> Answer:
+    async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """Have the preferred replica elected."""
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Where a partition's log starts, and the high watermark; None when no leader tells."""
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> Answer:
+    async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
         """Delete a partition's records below `offset`, or with -1 below the high watermark."""
 
-    async def configure(self, topic: str, name: str, value: str) -> Answer:
+    async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         """Change one key of a topic's configuration."""
 
-    async def move_controller(self) -> Answer:
+    async def move_controller(self) -> AdminResult:
         """Have the active controller resign, so that another one is elected."""
 
 
-class Cluster(Protocol):
+class ClusterUnderTest(Protocol):
     """A running cluster that can be broken. Calls are idempotent: cutting what is cut changes nothing."""
 
     @property
@@ -119,11 +119,11 @@ class Cluster(Protocol):
     def controllers(self) -> tuple[str, ...]: ...
 
     @property
-    def lacks(self) -> Mapping[Means, str]:
+    def unsupported(self) -> Mapping[EnvironmentCapability, str]:
         """What cannot be done here, with what is missing for it, in a few words."""
 
     @property
-    def admin(self) -> Admin: ...
+    def admin(self) -> ClusterAdmin: ...
 
     def now_ns(self) -> int:
         """True time since the run began, unaffected by clock faults."""
@@ -137,13 +137,13 @@ class Cluster(Protocol):
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Stop delivery on each link. Open connections hang (`reset=False`) or break."""
 
-    async def mend(self, links: Sequence[Link]) -> Evidence:
+    async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again, held data first. Evidence: `held` (messages that were stopped), `refused` (connections)."""
 
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
         """Make links slow or lossy."""
 
-    async def restore(self, links: Sequence[Link]) -> Evidence:
+    async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         """Undo `degrade`. Evidence: `delayed` (messages), `delay_seconds` (in all), `lost` (retransmissions)."""
 
     async def pause(self, node: str) -> None:
@@ -162,7 +162,7 @@ class Cluster(Protocol):
         """Start the process of a node that is down; returns once the process runs, not once it is ready.
         One that has been told to leave is waited for first."""
 
-    async def power_off(self, node: str, keep: Keep) -> Evidence:
+    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
         """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`."""
 
     async def wipe(self, node: str) -> Evidence:

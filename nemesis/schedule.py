@@ -30,27 +30,27 @@ from nemesis.faults.admin import (
 from nemesis.faults.clock import Clock
 from nemesis.faults.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
 from nemesis.faults.fault import Fault
-from nemesis.faults.network_partition import Partition
+from nemesis.faults.network_partition import NetworkPartition
 from nemesis.faults.packets import Packets
 from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.controllers import LaggingController, ZombieController
 from nemesis.faults.scripted.leader import (
     DeafLeader,
     HiddenCommit,
-    LostIncarnation,
     QuickSuccession,
+    StaleBrokerEpoch,
     UncleanReturn,
     ZombieFollower,
 )
 from nemesis.faults.scripted.overtaking import LateProposal, RemovedAndBack
 from nemesis.fields import FieldError, read, seconds
-from nemesis.ports import Means
+from nemesis.ports import EnvironmentCapability
 from nemesis.targets import TargetError, check_target
 
 FAULTS: Mapping[str, type[Fault]] = {
     fault.name: fault
     for fault in (
-        Partition,
+        NetworkPartition,
         Kill,
         PowerLoss,
         Pause,
@@ -60,7 +60,7 @@ FAULTS: Mapping[str, type[Fault]] = {
         UncleanReturn,
         DeafLeader,
         HiddenCommit,
-        LostIncarnation,
+        StaleBrokerEpoch,
         Reassign,
         CancelReassignment,
         ElectPreferred,
@@ -92,7 +92,7 @@ FAIR_FAMILIES = tuple(family for family in FAMILIES if family not in BY_NAME_ONL
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ScheduledFault:
     """A fault with its time, in seconds from the start of the workload."""
 
     at_s: float
@@ -108,12 +108,12 @@ class Planned:
 class Schedule:
     """Faults in the order of their injection; equal times keep the order given."""
 
-    planned: tuple[Planned, ...] = ()
+    planned: tuple[ScheduledFault, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "planned", tuple(sorted(self.planned, key=lambda planned: planned.at_s)))
 
-    def __iter__(self) -> Iterator[Planned]:
+    def __iter__(self) -> Iterator[ScheduledFault]:
         return iter(self.planned)
 
     def __len__(self) -> int:
@@ -134,11 +134,11 @@ class Schedule:
                 except TargetError as error:
                     raise FieldError(f"faults[{number}]: {error}") from None
 
-    def unmet(self, lacks: Mapping[Means, str]) -> str:
-        """The first fault that needs what `lacks` names, and what is missing for it, in one line; empty without any."""
+    def unmet(self, unsupported: Mapping[EnvironmentCapability, str]) -> str:
+        """One line: the first fault that needs something unsupported, and the reason; empty when there is none."""
         for number, planned in enumerate(self.planned):
-            for need in sorted(planned.fault.needs() & lacks.keys()):
-                return f"faults[{number}]: {planned.fault.name} needs {need}, and {lacks[need]}"
+            for need in sorted(planned.fault.needs() & unsupported.keys()):
+                return f"faults[{number}]: {planned.fault.name} needs {need}, and {unsupported[need]}"
         return ""
 
     def to_script(self) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def parse_script(script: object) -> Schedule:
     return Schedule(tuple(_parse(item, f"faults[{number}]") for number, item in enumerate(script)))
 
 
-def _parse(item: object, where: str) -> Planned:
+def _parse(item: object, where: str) -> ScheduledFault:
     if not isinstance(item, Mapping):
         raise FieldError(f"{where}: {item!r} is not a fault such as {{at: 5s, for: 3s, fault: kill, nodes: [b2]}}")
     values = dict(item)
@@ -164,4 +164,4 @@ def _parse(item: object, where: str) -> Planned:
         if needed not in values:
             raise FieldError(f"{where}.{needed}: missing; a duration such as 5s")
     at_s, for_s = seconds(values.pop("at"), f"{where}.at"), seconds(values.pop("for"), f"{where}.for")
-    return Planned(at_s, for_s, read(FAULTS[name], values, where))
+    return ScheduledFault(at_s, for_s, read(FAULTS[name], values, where))

@@ -9,34 +9,34 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from nemesis.cluster_shape import Ground
+from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.clock import Clock
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.fault import Fault
-from nemesis.faults.network_partition import Flavour, Partition, Shape
+from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.process import Kill, Pause
-from nemesis.ports import Keep
-from nemesis.schedule import Planned, Schedule
+from nemesis.ports import KeepUnsynced
+from nemesis.schedule import Schedule, ScheduledFault
 
 
-def targets(ground: Ground) -> st.SearchStrategy[str]:
+def targets(cluster: ClusterShape) -> st.SearchStrategy[str]:
     """One target: a broker, a controller, or the leader of a partition."""
-    leaders = [f"leader/{index}" for index in range(ground.partitions)]
-    return st.sampled_from([*ground.brokers, *ground.controllers, *leaders])
+    leaders = [f"leader/{index}" for index in range(cluster.partitions)]
+    return st.sampled_from([*cluster.brokers, *cluster.controllers, *leaders])
 
 
-def faults(ground: Ground, victims: tuple[str, ...]) -> st.SearchStrategy[Fault]:
+def faults(cluster: ClusterShape, victims: tuple[str, ...]) -> st.SearchStrategy[Fault]:
     """One fault of any fair family that is a single step."""
-    one = targets(ground).map(lambda target: (target,))
-    brokers = st.sampled_from(ground.brokers).map(lambda broker: (broker,))
+    one = targets(cluster).map(lambda target: (target,))
+    brokers = st.sampled_from(cluster.brokers).map(lambda broker: (broker,))
     kinds: list[st.SearchStrategy[Fault]] = [
         st.builds(Pause, nodes=one),
         st.builds(
-            Partition,
-            shape=st.sampled_from(list(Shape)),
+            NetworkPartition,
+            shape=st.sampled_from(list(PartitionShape)),
             nodes=brokers,
-            flavour=st.sampled_from(list(Flavour)),
+            flavour=st.sampled_from(list(ConnectionFate)),
         ),
         st.builds(
             Packets,
@@ -54,16 +54,16 @@ def faults(ground: Ground, victims: tuple[str, ...]) -> st.SearchStrategy[Fault]
         victim = st.sampled_from(victims).map(lambda node: (node,))
         kinds += [
             st.builds(Kill, nodes=victim),
-            st.builds(PowerLoss, nodes=victim, keep=st.sampled_from(list(Keep))),
+            st.builds(PowerLoss, nodes=victim, keep=st.sampled_from(list(KeepUnsynced))),
         ]
     return st.one_of(kinds)
 
 
 @st.composite
-def schedules(draw: st.DrawFn, ground: Ground, time_limit_s: float = 30.0, most: int = 12) -> Schedule:
+def schedules(draw: st.DrawFn, cluster: ClusterShape, time_limit_s: float = 30.0, most: int = 12) -> Schedule:
     """A fair schedule of up to `most` faults within `time_limit_s`."""
-    victims = tuple(draw(st.permutations(ground.brokers)))[: ground.unclean_budget]
+    victims = tuple(draw(st.permutations(cluster.brokers)))[: cluster.unclean_budget]
     moments = st.integers(0, int(time_limit_s * 10)).map(lambda tenths: tenths / 10)
-    durations = st.integers(1, int(ground.patience_s * 50)).map(lambda tenths: tenths / 10)
-    planned = st.builds(Planned, at_s=moments, for_s=durations, fault=faults(ground, victims))
+    durations = st.integers(1, int(cluster.patience_s * 50)).map(lambda tenths: tenths / 10)
+    planned = st.builds(ScheduledFault, at_s=moments, for_s=durations, fault=faults(cluster, victims))
     return Schedule(tuple(draw(st.lists(planned, max_size=most))))

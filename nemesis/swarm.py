@@ -1,7 +1,7 @@
 """Schedules drawn from a seed, swarm fashion.
 
-A schedule that always has a bit of everything tests one mixture over and over. Here the *character* of a run is drawn
-first, and the faults from that character:
+A schedule that always has a bit of everything tests one mixture over and over. Here the *profile* of a run is drawn
+first, and the faults from that profile:
 
 - which families take part, from one to all of them, and how often each;
 - the tempo: one long outage, a few long ones, many short ones, bursts with quiet between them, or a steady rain;
@@ -25,15 +25,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from nemesis.cluster_shape import Ground
-from nemesis.draws import DRAWS, Character, draw_story, some
+from nemesis.cluster_shape import ClusterShape
+from nemesis.draws import DRAWS, RunProfile, draw_story, some
 from nemesis.faults.clock import Clock
 from nemesis.faults.disk import FsyncLies, PowerLoss, WipeDisk
 from nemesis.faults.fault import Fault
 from nemesis.faults.process import Kill
 from nemesis.faults.scripted.leader import ZombieFollower
-from nemesis.ports import Keep
-from nemesis.schedule import FAIR_FAMILIES, Planned, Schedule
+from nemesis.ports import KeepUnsynced
+from nemesis.schedule import FAIR_FAMILIES, Schedule, ScheduledFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,77 +61,81 @@ TEMPI: Mapping[str, Tempo] = {
 }
 
 
-def draw(random: Random, ground: Ground, time_limit_s: float, families: Sequence[str] = FAIR_FAMILIES) -> Schedule:
+def draw(
+    random: Random, cluster: ClusterShape, time_limit_s: float, families: Sequence[str] = FAIR_FAMILIES
+) -> Schedule:
     """A schedule for a run of `time_limit_s`, with some or all of `families`."""
-    families = [family for family in families if _possible(family, ground)]
+    families = [family for family in families if _possible(family, cluster)]
     if not families or time_limit_s <= 0:
         return Schedule()
     chosen = some(random, families)
     undisturbed = ZombieFollower.family in chosen and random.random() < 0.5
     weights = [random.uniform(0.2, 1.0) for _ in chosen]
     tempo = random.choice(list(TEMPI.values()))
-    character = Character(
-        victims=tuple(random.sample(ground.brokers, ground.unclean_budget)),
+    profile = RunProfile(
+        victims=tuple(random.sample(cluster.brokers, cluster.unclean_budget)),
         leader_bias=random.choice((0.2, 0.5, 0.9)),
         held_share=random.choice((0.0, 0.5, 0.8, 1.0)),
         keeps=_keeps(random),
     )
-    planned = _whole_run_clocks(random, ground, time_limit_s) if "clock" in chosen else []
+    planned = _whole_run_clocks(random, cluster, time_limit_s) if "clock" in chosen else []
     if undisturbed:
-        return Schedule(tuple(_stories(random, ground, character, time_limit_s)))
-    at_s = random.uniform(0, min(tempo.gap * ground.patience_s, time_limit_s / 2))
+        return Schedule(tuple(_stories(random, cluster, profile, time_limit_s)))
+    at_s = random.uniform(0, min(tempo.gap * cluster.patience_s, time_limit_s / 2))
     injections = 0
     while injections < tempo.most:
         for _ in range(random.randint(1, tempo.burst)):
             if at_s >= time_limit_s:
                 return Schedule(tuple(planned))
             (family,) = random.choices(chosen, weights)
-            fault = DRAWS[family](random, ground, character)
-            while tempo.most == 1 and not fault.bites_alone:
-                fault = DRAWS[family](random, ground, character)
+            fault = DRAWS[family](random, cluster, profile)
+            while tempo.most == 1 and not fault.effective_alone:
+                fault = DRAWS[family](random, cluster, profile)
             shortest, longest = (tempo.shortest, tempo.longest)
-            duration = shortest * (longest / shortest) ** random.random() * ground.patience_s
+            duration = shortest * (longest / shortest) ** random.random() * cluster.patience_s
             if fault.ends_by_itself:
-                duration = _STORY_LONGEST * ground.patience_s
+                duration = _STORY_LONGEST * cluster.patience_s
             planned.append(_to_the_millisecond(at_s, min(duration, time_limit_s - at_s), fault))
             injections += 1
-            at_s += random.expovariate(20 / ground.patience_s) if tempo.burst > 1 else 0.0
-        at_s += random.expovariate(1 / (tempo.gap * ground.patience_s))
+            at_s += random.expovariate(20 / cluster.patience_s) if tempo.burst > 1 else 0.0
+        at_s += random.expovariate(1 / (tempo.gap * cluster.patience_s))
     return Schedule(tuple(planned))
 
 
-def _stories(random: Random, ground: Ground, character: Character, time_limit_s: float) -> Iterator[Planned]:
-    at_s = random.uniform(0.2, 2.0) * ground.patience_s
+def _stories(
+    random: Random, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
+) -> Iterator[ScheduledFault]:
+    at_s = random.uniform(0.2, 2.0) * cluster.patience_s
     while at_s < time_limit_s:
-        story = draw_story(random, ground, character)
-        yield _to_the_millisecond(at_s, min(_STORY_LONGEST * ground.patience_s, time_limit_s - at_s), story)
-        at_s += random.uniform(0.7, 1.0) * _STORY_LONGEST * ground.patience_s
+        story = draw_story(random, cluster, profile)
+        yield _to_the_millisecond(at_s, min(_STORY_LONGEST * cluster.patience_s, time_limit_s - at_s), story)
+        at_s += random.uniform(0.7, 1.0) * _STORY_LONGEST * cluster.patience_s
 
 
-def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> Planned:
+def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> ScheduledFault:
     """So that a schedule written as a script is the same schedule."""
-    return Planned(round(at_s, 3), round(for_s, 3), fault)
+    return ScheduledFault(round(at_s, 3), round(for_s, 3), fault)
 
 
-def _possible(family: str, ground: Ground) -> bool:
+def _possible(family: str, cluster: ClusterShape) -> bool:
     if family in (Kill.family, PowerLoss.family):
-        return bool(ground.unclean_budget or ground.controllers)
+        return bool(cluster.unclean_budget or cluster.controllers)
     if family in (WipeDisk.family, FsyncLies.family):
-        return bool(ground.unclean_budget)
+        return bool(cluster.unclean_budget)
     return True
 
 
-def _whole_run_clocks(random: Random, ground: Ground, time_limit_s: float) -> list[Planned]:
+def _whole_run_clocks(random: Random, cluster: ClusterShape, time_limit_s: float) -> list[ScheduledFault]:
     if random.random() < 0.7:
         return []
-    nodes = some(random, ground.brokers + ground.controllers)
+    nodes = some(random, cluster.brokers + cluster.controllers)
     return [
-        Planned(0.0, time_limit_s, Clock(nodes=(node,), rate=round(random.choice((0.9, 0.98, 1.02, 1.1)), 3)))
+        ScheduledFault(0.0, time_limit_s, Clock(nodes=(node,), rate=round(random.choice((0.9, 0.98, 1.02, 1.1)), 3)))
         for node in nodes
     ]
 
 
-def _keeps(random: Random) -> tuple[Keep, ...]:
+def _keeps(random: Random) -> tuple[KeepUnsynced, ...]:
     """What power losses of a run leave; some of them lose something."""
-    keeps = tuple(some(random, list(Keep)))
-    return (Keep.NOTHING,) if keeps == (Keep.EVERYTHING,) else keeps
+    keeps = tuple(some(random, list(KeepUnsynced)))
+    return (KeepUnsynced.NOTHING,) if keeps == (KeepUnsynced.EVERYTHING,) else keeps

@@ -128,7 +128,7 @@ def _faults(outcome: Outcome) -> RenderableType:
     for heading in ("fault", "injected", "bit", "evidence"):
         table.add_column(heading)
     for family, injections in families.items():
-        bit = sum(injection.bit for injection in injections)
+        bit = sum(injection.took_effect for injection in injections)
         totals: dict[str, float] = {}
         for injection in injections:
             for name, value in injection.evidence.items():

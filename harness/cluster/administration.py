@@ -25,7 +25,7 @@ from kio.schema.list_offsets.v7 import response as listed
 
 from harness.environments.base import Layout
 from images.wire.connection import Connection, ConnectionLost
-from nemesis.ports import DONE, UNANSWERED, Answer
+from nemesis.ports import DONE, UNANSWERED, AdminResult
 
 ANSWER_LIMIT_S = 1.0
 _METADATA = "__cluster_metadata"
@@ -44,7 +44,7 @@ class _Told(NamedTuple):
 
 
 class Administration:
-    """Implements `nemesis.ports.Admin`; a connection a request."""
+    """Implements `nemesis.ports.ClusterAdmin`; a connection a request."""
 
     def __init__(self, layout: Layout) -> None:
         self._addresses = {node.name: (node.host, node.port) for node in layout.brokers}
@@ -63,7 +63,7 @@ class Administration:
                 return tuple(self._names[replica] for replica in found.replica_nodes if replica in self._names)
         return ()
 
-    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> Answer:
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         """AlterPartitionReassignments; None cancels."""
         target = None if replicas is None else tuple(self._ids[replica] for replica in replicas)
         moved = reassigning.ReassignablePartition(partition_index=partition, replicas=target)
@@ -74,7 +74,7 @@ class Administration:
         )
         return _answered(told, lambda answer: answer.responses[0].partitions[0])
 
-    async def elect_preferred(self, topic: str, partition: int) -> Answer:
+    async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """ElectLeaders."""
         wanted = electing.TopicPartitions(topic=topic, partitions=(partition,))
         told = await self._ask(
@@ -82,7 +82,7 @@ class Administration:
         )
         return _answered(told, lambda answer: answer.replica_election_results[0].partition_result[0])
 
-    async def configure(self, topic: str, name: str, value: str) -> Answer:
+    async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         """IncrementalAlterConfigs."""
         entry = configuring.AlterableConfig(name=name, config_operation=_SET, value=value)
         resource = configuring.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
@@ -107,7 +107,7 @@ class Administration:
             found.append(int(part_told.offset))
         return found[0], found[1]
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> Answer:
+    async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
         """DeleteRecords, of the partition's leader."""
         part = deleting.DeleteRecordsPartition(partition_index=partition, offset=offset)
         told = await self._ask(
@@ -122,12 +122,12 @@ class Administration:
         told = await self._quorum()
         return self._names.get(told.leader_id) if told is not None else None
 
-    async def move_controller(self) -> Answer:
+    async def move_controller(self) -> AdminResult:
         """EndQuorumEpoch, sent to the leader of the quorum."""
         quorum = await self._quorum()
         name = self._names.get(quorum.leader_id) if quorum is not None else None
         if quorum is None or name not in self._controllers:
-            return Answer(UNANSWERED)
+            return AdminResult(UNANSWERED)
         partition = ending.PartitionData(
             partition_index=0, leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch, preferred_candidates=()
         )
@@ -183,9 +183,9 @@ def _not_leader(answer: Any) -> bool:
     return any(part.error_code is ErrorCode.not_leader_or_follower for part in answer.topics[0].partitions)
 
 
-def _answered(told: _Told, result: Callable[[Any], Any]) -> Answer:
+def _answered(told: _Told, result: Callable[[Any], Any]) -> AdminResult:
     """What the part of the answer that `result` picks says."""
     part = None if told.answer is None else result(told.answer)
     if part is None:
-        return Answer(UNANSWERED, told.in_doubt)
-    return Answer(DONE if part.error_code is ErrorCode.none else str(part.error_code.name).upper(), told.in_doubt)
+        return AdminResult(UNANSWERED, told.in_doubt)
+    return AdminResult(DONE if part.error_code is ErrorCode.none else str(part.error_code.name).upper(), told.in_doubt)

@@ -2,7 +2,7 @@
 
 An environment carries out one run: it lays nodes out, starts the given event loop (simulated or real) and runs the
 *scenario*, the runner's one coroutine, on it, handing it a `Deployment`. A deployment is the cluster under test: it can
-be deployed, talked to (`bootstrap`), broken (`nemesis.ports.Cluster`) and collected from.
+be deployed, talked to (`bootstrap`), broken (`nemesis.ports.ClusterUnderTest`) and collected from.
 
     layout = environment.layout(brokers=3, controllers=3)
     layout = layout.with_properties({node.name: system.properties(node, layout, settings) for node in layout.nodes})
@@ -21,7 +21,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from images.trace import TraceEvent
-from nemesis.ports import Cluster
+from nemesis.ports import ClusterUnderTest
 
 T = TypeVar("T")
 
@@ -129,8 +129,8 @@ class TrailPoint:
     digest: str
 
 
-class Deployment(Cluster, Protocol):
-    """One cluster, deployed for one run. Everything of `nemesis.ports.Cluster`, and:"""
+class Deployment(ClusterUnderTest, Protocol):
+    """One cluster, deployed for one run. Everything of `nemesis.ports.ClusterUnderTest`, and:"""
 
     @property
     def layout(self) -> Layout: ...

@@ -33,7 +33,7 @@ from images.broker.config import NodeConfig
 from images.broker.node import run_node
 from images.broker.ports import Doors
 from images.trace import TraceEvent
-from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality, Means
+from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -179,7 +179,7 @@ class SimDeployment:
         """Every scheduling decision and every byte that left a node, in one hash."""
         return self._world.hexdigest()
 
-    # nemesis.ports.Cluster
+    # nemesis.ports.ClusterUnderTest
 
     @property
     def brokers(self) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class SimDeployment:
         return tuple(node.name for node in self._layout.controllers)
 
     @property
-    def lacks(self) -> Mapping[Means, str]:
+    def unsupported(self) -> Mapping[EnvironmentCapability, str]:
         """Nothing."""
         return {}
 
@@ -223,11 +223,11 @@ class SimDeployment:
         for link in links:
             self._world.network.cut(link.source, link.target, reset=reset)
 
-    async def mend(self, links: Sequence[Link]) -> Evidence:
+    async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again. Evidence: `held`, `refused` (connection attempts stopped), `reset` (ends broken)."""
         held = refused = reset = 0
         for link in links:
-            counters = self._world.network.mend(link.source, link.target)
+            counters = self._world.network.heal_link(link.source, link.target)
             held += counters.held
             refused += counters.refused
             reset += counters.reset
@@ -238,11 +238,11 @@ class SimDeployment:
         for link in links:
             self._world.network.degrade(link.source, link.target, quality)
 
-    async def restore(self, links: Sequence[Link]) -> Evidence:
+    async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         """Undo `degrade`."""
         delayed = lost = delay_ns = 0
         for link in links:
-            counters = self._world.network.restore(link.source, link.target)
+            counters = self._world.network.clear_degradation(link.source, link.target)
             delayed += counters.delayed
             delay_ns += counters.delay_ns
             lost += counters.lost
@@ -307,7 +307,7 @@ class SimDeployment:
                 return
             await asyncio.sleep(STOP_LOOK_S)
 
-    async def power_off(self, node: str, keep: Keep) -> Evidence:
+    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
         """End the process and drop unsynced writes; the machine is off until `start`."""
         machine = self._machine(node)
         killed = machine.node.alive

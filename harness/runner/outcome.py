@@ -81,7 +81,7 @@ class Outcome:
         for injection in self.injections:
             family = faults.setdefault(injection.family, {"injected": 0, "bit": 0})
             family["injected"] += 1
-            family["bit"] += injection.bit
+            family["bit"] += injection.took_effect
         return {
             "run": str(self.directory),
             "seed": self.spec.seed,
@@ -101,4 +101,4 @@ class Outcome:
     @property
     def bitten(self) -> tuple[str, ...]:
         """The fault families of which at least one fault bit."""
-        return tuple(dict.fromkeys(injection.family for injection in self.injections if injection.bit))
+        return tuple(dict.fromkeys(injection.family for injection in self.injections if injection.took_effect))

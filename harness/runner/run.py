@@ -232,9 +232,9 @@ class _Performance:
     def _make_nemesis(self, deployment: Deployment) -> Nemesis:
         spec = self._spec
         schedule = spec.schedule(
-            deployment.brokers, deployment.controllers, deployment.stream("schedule"), deployment.lacks
+            deployment.brokers, deployment.controllers, deployment.stream("schedule"), deployment.unsupported
         )
-        unmet = schedule.unmet(deployment.lacks)
+        unmet = schedule.unmet(deployment.unsupported)
         if unmet:
             raise NotCarriedOut(unmet)
         # The same run as a spec that spells every fault out: what one reads, edits, or makes smaller.
@@ -246,7 +246,7 @@ class _Performance:
 
     def _record_fault(self, injection: Injection) -> None:
         values = {name: getattr(injection, name) for name in Injection.__slots__}
-        self._directory.append_fault(values.pop("number"), **values)
+        self._directory.append_fault(values.pop("number"), bit=values.pop("took_effect"), **values)
         self._tell()
 
     def _recovered(self, missing: Sequence[str], seconds: float) -> dict[str, Any]:

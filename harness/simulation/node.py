@@ -18,7 +18,7 @@ from harness.simulation.event_loop.loop import NodeLoop, describe_error
 from harness.simulation.storage.crash_points import Fuse
 from harness.simulation.storage.disk import PowerLossReport, SimDisk
 from harness.simulation.storage.files import SimFiles
-from nemesis.ports import Keep
+from nemesis.ports import KeepUnsynced
 
 if TYPE_CHECKING:
     from harness.simulation.world import World
@@ -107,7 +107,7 @@ class SimNode:
         self.world.network.process_died(loop)
         return True
 
-    def power_off(self, keep: Keep, random: Random) -> PowerLossReport:
+    def power_off(self, keep: KeepUnsynced, random: Random) -> PowerLossReport:
         """End the process, if any, and drop unsynced writes; the machine stays off until `start`."""
         self._end()
         if self.powered:

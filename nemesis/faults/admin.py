@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Site
-from nemesis.ports import DONE, UNANSWERED, Answer, both_ways
+from nemesis.handle import FaultHandle
+from nemesis.ports import DONE, UNANSWERED, AdminResult, both_ways
 
 _RETRY_S = 0.5
 _RETRIES = 120
@@ -35,15 +35,15 @@ class Reassign(Fault):
 
     name: ClassVar[str] = "reassign"
     family: ClassVar[str] = "admin"
-    decisive: ClassVar[tuple[str, ...]] = ("reassigned",)
+    proof: ClassVar[tuple[str, ...]] = ("reassigned",)
 
     partition: int = 0
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
-        asked = await _move(site, self.partition, [])
+        asked = await _move(handle, self.partition, [])
         if asked:
-            site.count("reassigned")
+            handle.count("reassigned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +56,24 @@ class CancelReassignment(Fault):
 
     name: ClassVar[str] = "cancel-reassignment"
     family: ClassVar[str] = "admin"
-    decisive: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
+    proof: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
 
     partition: int = 0
     patience_ms: float = 2_000.0
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Move away, move back, and cancel that."""
-        answers: list[Answer] = []
-        before = await _move(site, self.partition, answers)
+        answers: list[AdminResult] = []
+        before = await _move(handle, self.partition, answers)
         if not before:
             return
-        admin, patience_s = site.cluster.admin, self.patience_ms / 1000
-        await site.sleep(site.random.uniform(0.0, 1.0) * patience_s)
-        await noted(answers, admin.reassign(site.topic, self.partition, before))
-        await site.sleep(site.random.random() ** 3 * patience_s)
-        told = (await noted(answers, admin.reassign(site.topic, self.partition, None))).outcome
+        admin, patience_s = handle.cluster.admin, self.patience_ms / 1000
+        await handle.sleep(handle.random.uniform(0.0, 1.0) * patience_s)
+        await noted(answers, admin.reassign(handle.topic, self.partition, before))
+        await handle.sleep(handle.random.random() ** 3 * patience_s)
+        told = (await noted(answers, admin.reassign(handle.topic, self.partition, None))).outcome
         outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(told, "refused")
-        site.count("unanswered" if told == UNANSWERED else outcome)
+        handle.count("unanswered" if told == UNANSWERED else outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class ElectPreferred(Fault):
 
     name: ClassVar[str] = "elect-preferred"
     family: ClassVar[str] = "admin"
-    bites_alone: ClassVar[bool] = False
-    decisive: ClassVar[tuple[str, ...]] = ("elected",)
+    effective_alone: ClassVar[bool] = False
+    proof: ClassVar[tuple[str, ...]] = ("elected",)
 
     partition: int = 0
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once; it bites when leadership moved by it."""
-        told = (await site.cluster.admin.elect_preferred(site.topic, self.partition)).outcome
-        site.count("elected" if told == DONE else "not_needed" if told == "ELECTION_NOT_NEEDED" else "refused")
+        told = (await handle.cluster.admin.elect_preferred(handle.topic, self.partition)).outcome
+        handle.count("elected" if told == DONE else "not_needed" if told == "ELECTION_NOT_NEEDED" else "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,19 @@ class RaiseMinIsr(Fault):
 
     name: ClassVar[str] = "raise-min-isr"
     family: ClassVar[str] = "admin"
-    decisive: ClassVar[tuple[str, ...]] = ("raised",)
+    proof: ClassVar[tuple[str, ...]] = ("raised",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Raise it; healing lowers it to what it was."""
-        admin, key = site.cluster.admin, "min.insync.replicas"
-        answers: list[Answer] = []
+        admin, key = handle.cluster.admin, "min.insync.replicas"
+        answers: list[AdminResult] = []
 
-        async def lower() -> Answer:
-            return await admin.configure(site.topic, key, str(site.min_isr))
+        async def lower() -> AdminResult:
+            return await admin.configure(handle.topic, key, str(handle.min_isr))
 
-        site.undone_by(lambda: until_done(site, lower, "lowering min.insync.replicas", answers))
-        if (await noted(answers, admin.configure(site.topic, key, str(site.min_isr + 1)))).outcome == DONE:
-            site.count("raised")
+        handle.undone_by(lambda: until_done(handle, lower, "lowering min.insync.replicas", answers))
+        if (await noted(answers, admin.configure(handle.topic, key, str(handle.min_isr + 1)))).outcome == DONE:
+            handle.count("raised")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,14 @@ class ControlledRestart(Fault):
 
     name: ClassVar[str] = "controlled-restart"
     family: ClassVar[str] = "admin"
-    decisive: ClassVar[tuple[str, ...]] = ("stopped",)
+    proof: ClassVar[tuple[str, ...]] = ("stopped",)
 
     nodes: tuple[str, ...] = ("any",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Stop every node."""
-        for node in await site.find(self.nodes):
-            await site.stop(node)
+        for node in await handle.find(self.nodes):
+            await handle.stop(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +140,19 @@ class RollingRestart(Fault):
     name: ClassVar[str] = "rolling-restart"
     family: ClassVar[str] = "admin"
     ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("stopped",)
+    proof: ClassVar[tuple[str, ...]] = ("stopped",)
 
     patience_ms: float = 2_000.0
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Once around."""
-        brokers = list(site.cluster.brokers)
-        site.random.shuffle(brokers)
+        brokers = list(handle.cluster.brokers)
+        handle.random.shuffle(brokers)
         for broker in brokers:
-            start = await site.stop(broker)
-            await site.sleep(site.random.uniform(0.0, 0.3) * self.patience_ms / 1000)
+            start = await handle.stop(broker)
+            await handle.sleep(handle.random.uniform(0.0, 0.3) * self.patience_ms / 1000)
             await start()
-            await site.sleep(site.random.uniform(0.2, 1.0) * self.patience_ms / 1000)
+            await handle.sleep(handle.random.uniform(0.2, 1.0) * self.patience_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,41 +170,41 @@ class DeleteRecords(Fault):
     name: ClassVar[str] = "delete-records"
     family: ClassVar[str] = "admin"
     ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("deleted", "begun")
+    proof: ClassVar[tuple[str, ...]] = ("deleted", "begun")
 
     partition: int = 0
     stalled: bool = False
     patience_ms: float = 2_000.0
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once, as soon as a leader tells where the log starts and ends."""
         if self.stalled:
-            await self._stall(site)
-        offset = await self._draw(site)
+            await self._stall(handle)
+        offset = await self._draw(handle)
         if offset == TO_HIGH_WATERMARK:
-            site.count("to_high_watermark")
+            handle.count("to_high_watermark")
         else:
-            site.note("asked_below", offset)
-        told = (await site.cluster.admin.delete_records(site.topic, self.partition, offset)).outcome
+            handle.note("asked_below", offset)
+        told = (await handle.cluster.admin.delete_records(handle.topic, self.partition, offset)).outcome
         outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
-        site.count(outcome.get(told, "refused"))
+        handle.count(outcome.get(told, "refused"))
 
-    async def _stall(self, site: Site) -> None:
-        leader = await site.leader(self.partition)
+    async def _stall(self, handle: FaultHandle) -> None:
+        leader = await handle.leader(self.partition)
         if leader is None:
-            site.notes.append("no leader to be cut off")
+            handle.notes.append("no leader to be cut off")
             return
-        site.aim([leader])
-        await site.cut(both_ways([leader], [broker for broker in site.cluster.brokers if broker != leader]))
-        await site.sleep(site.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
+        handle.aim([leader])
+        await handle.cut(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
+        await handle.sleep(handle.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
 
-    async def _draw(self, site: Site) -> int:
-        if self.stalled or site.random.random() < _TO_HIGH_WATERMARK_SHARE:
+    async def _draw(self, handle: FaultHandle) -> int:
+        if self.stalled or handle.random.random() < _TO_HIGH_WATERMARK_SHARE:
             return TO_HIGH_WATERMARK
-        while (known := await site.cluster.admin.offsets(site.topic, self.partition)) is None:
-            await site.sleep(_RETRY_S)
+        while (known := await handle.cluster.admin.offsets(handle.topic, self.partition)) is None:
+            await handle.sleep(_RETRY_S)
         start, end = known
-        return start + int((end - start) * site.random.random() ** 3)
+        return start + int((end - start) * handle.random.random() ** 3)
 
 
 class MoveController(Fault):
@@ -212,43 +212,43 @@ class MoveController(Fault):
 
     name: ClassVar[str] = "move-controller"
     family: ClassVar[str] = "admin"
-    decisive: ClassVar[tuple[str, ...]] = ("moved",)
+    proof: ClassVar[tuple[str, ...]] = ("moved",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
-        site.aim((await site.active_controller(),))
-        told = (await site.cluster.admin.move_controller()).outcome
+        handle.aim((await handle.active_controller(),))
+        told = (await handle.cluster.admin.move_controller()).outcome
         if told == DONE:
-            site.count("moved")
+            handle.count("moved")
         else:
-            site.notes.append(f"not moved: {told}")
+            handle.notes.append(f"not moved: {told}")
 
 
-async def _move(site: Site, partition: int, answers: list[Answer]) -> tuple[str, ...]:
+async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> tuple[str, ...]:
     """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. What is
     answered to this and to later requests about the partition goes into `answers`."""
-    admin = site.cluster.admin
-    if not site.claim_placement(partition):
-        site.notes.append("another fault is moving it")
+    admin = handle.cluster.admin
+    if not handle.claim_placement(partition):
+        handle.notes.append("another fault is moving it")
         return ()
-    before = await admin.replicas(site.topic, partition)
-    outside = [broker for broker in site.cluster.brokers if broker not in before]
-    if len(before) < 2 or (not outside and len(before) <= site.min_isr):
-        site.notes.append("no replica can be spared")
+    before = await admin.replicas(handle.topic, partition)
+    outside = [broker for broker in handle.cluster.brokers if broker not in before]
+    if len(before) < 2 or (not outside and len(before) <= handle.min_isr):
+        handle.notes.append("no replica can be spared")
         return ()
-    leaving = site.random.choice(before)
-    coming = (site.random.choice(outside),) if outside else ()
+    leaving = handle.random.choice(before)
+    coming = (handle.random.choice(outside),) if outside else ()
     target = tuple(broker for broker in before if broker != leaving) + coming
-    site.aim((leaving, *coming))
+    handle.aim((leaving, *coming))
 
-    async def back() -> Answer:
-        return await admin.reassign(site.topic, partition, before)
+    async def back() -> AdminResult:
+        return await admin.reassign(handle.topic, partition, before)
 
     if not outside:
-        site.undone_by(lambda: until_done(site, back, put_back(partition), answers))
-    told = (await noted(answers, admin.reassign(site.topic, partition, target))).outcome
+        handle.undone_by(lambda: until_done(handle, back, put_back(partition), answers))
+    told = (await noted(answers, admin.reassign(handle.topic, partition, target))).outcome
     if told != DONE:
-        site.notes.append(f"not reassigned: {told}")
+        handle.notes.append(f"not reassigned: {told}")
         return ()
     return before
 
@@ -258,15 +258,17 @@ def put_back(partition: int) -> str:
     return f"putting the replica of partition {partition} back"
 
 
-async def noted(answers: list[Answer], request: Awaitable[Answer]) -> Answer:
+async def noted(answers: list[AdminResult], request: Awaitable[AdminResult]) -> AdminResult:
     """The answer to `request`, which counts as in doubt from the beginning: the fault may be cancelled over it."""
-    answers.append(Answer(UNANSWERED, in_doubt=True))
+    answers.append(AdminResult(UNANSWERED, in_doubt=True))
     place = len(answers) - 1
     answers[place] = await request
     return answers[place]
 
 
-async def until_done(site: Site, request: Callable[[], Awaitable[Answer]], what: str, undone: Sequence[Answer]) -> None:
+async def until_done(
+    handle: FaultHandle, request: Callable[[], Awaitable[AdminResult]], what: str, undone: Sequence[AdminResult]
+) -> None:
     """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed."""
 
     async def ask() -> None:
@@ -275,9 +277,9 @@ async def until_done(site: Site, request: Callable[[], Awaitable[Answer]], what:
             told = (await request()).outcome
             if told == DONE:
                 return
-            await site.sleep(_RETRY_S)
-        site.notes.append(f"{what} was not done: {told}")
+            await handle.sleep(_RETRY_S)
+        handle.notes.append(f"{what} was not done: {told}")
 
     await ask()
     if any(answer.in_doubt for answer in undone):
-        site.confirmed_by(what, ask)
+        handle.confirmed_by(what, ask)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Site
+from nemesis.handle import FaultHandle
 from nemesis.ports import ClockChange
 
 
@@ -20,7 +20,7 @@ class Clock(Fault):
 
     name: ClassVar[str] = "clock"
     family: ClassVar[str] = "clock"
-    decisive: ClassVar[tuple[str, ...]] = ("offset_ms",)
+    proof: ClassVar[tuple[str, ...]] = ("offset_ms",)
 
     nodes: tuple[str, ...] = ("any",)
     jump_ms: float = 0.0
@@ -34,10 +34,10 @@ class Clock(Fault):
         if self.rate == 1 and not self.jump_ms:
             raise ValueError("rate: 1 without jump_ms leaves the clock as it is")
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Bend the clock of every node."""
-        for node in await site.find(self.nodes):
-            await site.set_clock(node, ClockChange(self.jump_ms, self.rate))
+        for node in await handle.find(self.nodes):
+            await handle.set_clock(node, ClockChange(self.jump_ms, self.rate))
 
     def describe(self) -> str:
         """Targets, and what their clocks do."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Site
-from nemesis.ports import Evidence, Keep
+from nemesis.handle import FaultHandle
+from nemesis.ports import Evidence, KeepUnsynced
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +22,22 @@ class PowerLoss(Fault):
 
     name: ClassVar[str] = "power-loss"
     family: ClassVar[str] = "power-loss"
-    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     nodes: tuple[str, ...] = ("any",)
-    keep: Keep = Keep.PREFIX
+    keep: KeepUnsynced = KeepUnsynced.PREFIX
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
-        for node in await site.find(self.nodes):
-            await site.power_off(node, self.keep)
+        for node in await handle.find(self.nodes):
+            await handle.power_off(node, self.keep)
 
-    def bit(self, evidence: Evidence) -> bool:
+    def took_effect(self, evidence: Evidence) -> bool:
         """Bytes were lost. A loss told to keep everything bites by the kill alone, and so does one of controllers, who
         have nothing unsynced that counts."""
         of_controllers = all(node.startswith("c") for node in self.nodes)
-        decisive = ("killed",) if self.keep is Keep.EVERYTHING or of_controllers else self.decisive
-        return any(evidence.get(name, 0) > 0 for name in decisive)
+        proof = ("killed",) if self.keep is KeepUnsynced.EVERYTHING or of_controllers else self.proof
+        return any(evidence.get(name, 0) > 0 for name in proof)
 
     def describe(self) -> str:
         """Targets, and what is kept."""
@@ -54,14 +54,14 @@ class WipeDisk(Fault):
 
     name: ClassVar[str] = "wipe-disk"
     family: ClassVar[str] = "wipe"
-    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     nodes: tuple[str, ...] = ("any",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Kill every node and empty its disk."""
-        for node in await site.find(self.nodes):
-            await site.wipe(node)
+        for node in await handle.find(self.nodes):
+            await handle.wipe(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,18 @@ class PowerLossAll(Fault):
 
     name: ClassVar[str] = "power-loss-all"
     family: ClassVar[str] = "power-loss-all"
-    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
-    keep: Keep = Keep.PREFIX
+    keep: KeepUnsynced = KeepUnsynced.PREFIX
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every broker and controller."""
-        for node in await site.find(("all",)):
-            await site.power_off(node, self.keep)
+        for node in await handle.find(("all",)):
+            await handle.power_off(node, self.keep)
 
-    def bit(self, evidence: Evidence) -> bool:
+    def took_effect(self, evidence: Evidence) -> bool:
         """As `PowerLoss`."""
-        return PowerLoss(keep=self.keep).bit(evidence)
+        return PowerLoss(keep=self.keep).took_effect(evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ class FsyncLies(Fault):
 
     name: ClassVar[str] = "fsync-lies"
     family: ClassVar[str] = "fsync-lies"
-    decisive: ClassVar[tuple[str, ...]] = ("lies",)
+    proof: ClassVar[tuple[str, ...]] = ("lies",)
 
     nodes: tuple[str, ...] = ("any",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Make every node's disk lie."""
-        for node in await site.find(self.nodes):
-            await site.lie_about_fsync(node)
+        for node in await handle.find(self.nodes):
+            await handle.lie_about_fsync(node)

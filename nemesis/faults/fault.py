@@ -1,6 +1,6 @@
-"""What a fault is: a frozen value that names *what* and *to whom* (`nemesis.targets`).
+"""Base class of faults: a frozen value that says what goes wrong and on which targets (`nemesis.targets`).
 
-It acts on a cluster only through a `nemesis.handle.Site`, its own hold on it, which undoes whatever the fault has done.
+A fault acts on a cluster only through a `nemesis.handle.FaultHandle`, which undoes everything the fault did.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from nemesis.handle import Site
-from nemesis.ports import Evidence, Means
+from nemesis.handle import FaultHandle
+from nemesis.ports import EnvironmentCapability, Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +21,22 @@ class Fault:
     """As a schedule names it."""
     family: ClassVar[str]
     """As `--faults` names it."""
-    decisive: ClassVar[tuple[str, ...]]
+    proof: ClassVar[tuple[str, ...]]
     """Names of evidence; the fault has bitten when any of them is not zero."""
     ends_by_itself: ClassVar[bool] = False
     """Whether the fault heals as soon as it is injected, being a sequence of steps that has then come to its end."""
-    bites_alone: ClassVar[bool] = True
+    effective_alone: ClassVar[bool] = True
     """Whether it does anything where nothing else goes wrong."""
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Do it. May take its time when the fault is a sequence of steps; it is cancelled when its time is over."""
         raise NotImplementedError
 
-    def bit(self, evidence: Evidence) -> bool:
+    def took_effect(self, evidence: Evidence) -> bool:
         """Whether the evidence shows that the fault did something."""
-        return any(evidence.get(name, 0) != 0 for name in self.decisive)
+        return any(evidence.get(name, 0) != 0 for name in self.proof)
 
-    def needs(self) -> frozenset[Means]:
+    def needs(self) -> frozenset[EnvironmentCapability]:
         """What the environment must be able to do for it."""
         return frozenset()
 

@@ -3,7 +3,7 @@
 A partition is a set of one-way links that deliver nothing, made from a *shape*. In the `held` flavour open connections
 hang and what was sent arrives after healing, late and in order; in the `reset` flavour they break at once.
 
-Shape                    cut, both ways unless said otherwise                        nodes without being told
+PartitionShape                    cut, both ways unless said otherwise                        nodes without being told
 -----------------------  -----------------------------------------------------------  ------------------------
 isolate                  each of `nodes` from every other node                        any
 minority                 `nodes` together from all others; the controllers stay with  minority
@@ -30,11 +30,11 @@ from enum import StrEnum
 from typing import ClassVar
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Site
+from nemesis.handle import FaultHandle
 from nemesis.ports import Link, both_ways, one_way
 
 
-class Shape(StrEnum):
+class PartitionShape(StrEnum):
     """See the module's docstring."""
 
     ISOLATE = "isolate"
@@ -48,7 +48,7 @@ class Shape(StrEnum):
     CONTROLLERS_APART = "controllers-apart"
 
 
-class Flavour(StrEnum):
+class ConnectionFate(StrEnum):
     """What becomes of open connections."""
 
     HELD = "held"
@@ -56,53 +56,55 @@ class Flavour(StrEnum):
 
 
 DEFAULT_NODES = {
-    Shape.ISOLATE: ("any",),
-    Shape.MINORITY: ("minority",),
-    Shape.HALVES: (),
-    Shape.BRIDGE: ("any",),
-    Shape.RING: (),
-    Shape.ONE_WAY: ("any",),
-    Shape.LEADER_ONLY: ("leader/0",),
-    Shape.CONTROLLER_FROM_BROKERS: ("brokers",),
-    Shape.CONTROLLERS_APART: ("controller",),
+    PartitionShape.ISOLATE: ("any",),
+    PartitionShape.MINORITY: ("minority",),
+    PartitionShape.HALVES: (),
+    PartitionShape.BRIDGE: ("any",),
+    PartitionShape.RING: (),
+    PartitionShape.ONE_WAY: ("any",),
+    PartitionShape.LEADER_ONLY: ("leader/0",),
+    PartitionShape.CONTROLLER_FROM_BROKERS: ("brokers",),
+    PartitionShape.CONTROLLERS_APART: ("controller",),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Partition(Fault):
+class NetworkPartition(Fault):
     """A network partition of some shape."""
 
     name: ClassVar[str] = "partition"
     family: ClassVar[str] = "partition"
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused", "reset")
+    proof: ClassVar[tuple[str, ...]] = ("held", "refused", "reset")
 
-    shape: Shape = Shape.ISOLATE
+    shape: PartitionShape = PartitionShape.ISOLATE
     nodes: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     """Who does not hear `nodes`; for `one-way` alone, and `all` when empty."""
-    flavour: Flavour = Flavour.HELD
+    flavour: ConnectionFate = ConnectionFate.HELD
 
     def __post_init__(self) -> None:
-        if self.against and self.shape is not Shape.ONE_WAY:
+        if self.against and self.shape is not PartitionShape.ONE_WAY:
             raise ValueError(f"against: only shape one-way takes it, not {self.shape}")
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Cut every link of the shape."""
-        brokers, controllers = site.cluster.brokers, site.cluster.controllers
-        nodes = await site.find(self.nodes or DEFAULT_NODES[self.shape])
-        if self.shape in (Shape.HALVES, Shape.RING):
+        brokers, controllers = handle.cluster.brokers, handle.cluster.controllers
+        nodes = await handle.find(self.nodes or DEFAULT_NODES[self.shape])
+        if self.shape in (PartitionShape.HALVES, PartitionShape.RING):
             rest = [broker for broker in brokers if broker not in nodes]
-            site.random.shuffle(rest)
+            handle.random.shuffle(rest)
             nodes = (*nodes, *rest)
-            site.aim(nodes)
+            handle.aim(nodes)
         # Without being noted as aimed at: those are the ones who do not hear.
-        aimed_at = len(site.aimed_at)
-        against = await site.find(self.against or ("all",)) if self.shape is Shape.ONE_WAY else ()
-        del site.aimed_at[aimed_at:]
-        await site.cut(links(self.shape, nodes, brokers, controllers, against), reset=self.flavour is Flavour.RESET)
+        aimed_at = len(handle.aimed_at)
+        against = await handle.find(self.against or ("all",)) if self.shape is PartitionShape.ONE_WAY else ()
+        del handle.aimed_at[aimed_at:]
+        await handle.cut(
+            links(self.shape, nodes, brokers, controllers, against), reset=self.flavour is ConnectionFate.RESET
+        )
 
     def describe(self) -> str:
-        """Shape, targets and flavour."""
+        """PartitionShape, targets and flavour."""
         words = [str(self.shape), *self.nodes]
         if self.against:
             words += ["→", *self.against]
@@ -110,7 +112,7 @@ class Partition(Fault):
 
 
 def links(
-    shape: Shape,
+    shape: PartitionShape,
     nodes: Sequence[str],
     brokers: Sequence[str],
     controllers: Sequence[str],
@@ -120,27 +122,27 @@ def links(
     everyone = (*brokers, *controllers)
     others = [node for node in everyone if node not in nodes]
     match shape:
-        case Shape.ISOLATE:
+        case PartitionShape.ISOLATE:
             cut = both_ways(nodes, everyone)
-        case Shape.MINORITY:
+        case PartitionShape.MINORITY:
             cut = both_ways(nodes, others)
-        case Shape.HALVES:
+        case PartitionShape.HALVES:
             order = _beginning_with(nodes, brokers)
             middle = (len(order) + 1) // 2
             cut = both_ways((*order[:middle], *controllers), order[middle:])
-        case Shape.BRIDGE:
+        case PartitionShape.BRIDGE:
             order = _beginning_with(nodes, brokers)[1:]
             middle = (len(order) + 1) // 2
             cut = both_ways(order[:middle], order[middle:])
-        case Shape.RING:
+        case PartitionShape.RING:
             cut = _ring(_beginning_with(nodes, brokers))
-        case Shape.ONE_WAY:
+        case PartitionShape.ONE_WAY:
             cut = one_way(nodes, [node for node in against if node not in nodes] or everyone)
-        case Shape.LEADER_ONLY:
+        case PartitionShape.LEADER_ONLY:
             cut = both_ways(nodes, [broker for broker in brokers if broker not in nodes])
-        case Shape.CONTROLLER_FROM_BROKERS:
+        case PartitionShape.CONTROLLER_FROM_BROKERS:
             cut = both_ways(controllers, nodes)
-        case Shape.CONTROLLERS_APART:
+        case PartitionShape.CONTROLLERS_APART:
             cut = both_ways(nodes, [controller for controller in controllers if controller not in nodes])
     # Two isolated nodes meet in both their lists.
     return tuple(dict.fromkeys(cut))

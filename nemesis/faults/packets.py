@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Site
-from nemesis.ports import LinkQuality, Means, both_ways, one_way
+from nemesis.handle import FaultHandle
+from nemesis.ports import EnvironmentCapability, LinkQuality, both_ways, one_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Packets(Fault):
 
     name: ClassVar[str] = "packets"
     family: ClassVar[str] = "packets"
-    decisive: ClassVar[tuple[str, ...]] = ("delayed", "lost")
+    proof: ClassVar[tuple[str, ...]] = ("delayed", "lost")
 
     nodes: tuple[str, ...] = ("any",)
     against: tuple[str, ...] = ("all",)
@@ -38,20 +38,20 @@ class Packets(Fault):
         if not (self.delay_ms or self.jitter_ms or self.loss):
             raise ValueError("delay_ms, jitter_ms, loss: all are 0, so the links stay as they are")
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Degrade every link."""
-        nodes = await site.find(self.nodes)
-        aimed_at = len(site.aimed_at)
-        against = await site.find(self.against)
-        del site.aimed_at[aimed_at:]
+        nodes = await handle.find(self.nodes)
+        aimed_at = len(handle.aimed_at)
+        against = await handle.find(self.against)
+        del handle.aimed_at[aimed_at:]
         links = one_way(nodes, against) if self.one_way else both_ways(nodes, against)
-        await site.degrade(
+        await handle.degrade(
             tuple(dict.fromkeys(links)), LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss)
         )
 
-    def needs(self) -> frozenset[Means]:
+    def needs(self) -> frozenset[EnvironmentCapability]:
         """Loss alone needs nothing."""
-        return frozenset({Means.DELAY} if self.delay_ms or self.jitter_ms else ())
+        return frozenset({EnvironmentCapability.DELAY} if self.delay_ms or self.jitter_ms else ())
 
     def describe(self) -> str:
         """Targets, and how bad their links are."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Site
+from nemesis.handle import FaultHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Kill(Fault):
 
     name: ClassVar[str] = "kill"
     family: ClassVar[str] = "kill"
-    decisive: ClassVar[tuple[str, ...]] = ("killed",)
+    proof: ClassVar[tuple[str, ...]] = ("killed",)
 
     nodes: tuple[str, ...] = ("any",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Kill every node."""
-        for node in await site.find(self.nodes):
-            await site.kill(node)
+        for node in await handle.find(self.nodes):
+            await handle.kill(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Pause(Fault):
 
     name: ClassVar[str] = "pause"
     family: ClassVar[str] = "pause"
-    decisive: ClassVar[tuple[str, ...]] = ("missed",)
+    proof: ClassVar[tuple[str, ...]] = ("missed",)
 
     nodes: tuple[str, ...] = ("any",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Freeze every node."""
-        for node in await site.find(self.nodes):
-            await site.pause(node)
+        for node in await handle.find(self.nodes):
+            await handle.pause(node)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from harness.cluster.hosts import Host
 from harness.spec import Spec, SpecError, faults_of, load, loads, parse
-from nemesis.cluster_shape import Ground
+from nemesis.cluster_shape import ClusterShape
 from nemesis.schedule import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
 
-GROUND = Ground(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 
 
 def test_an_empty_spec_is_the_default_run() -> None:
@@ -139,7 +139,7 @@ def test_a_spec_written_out_reads_back_the_same(spec: Spec) -> None:
     assert loads(spec.to_yaml()) == spec
 
 
-@given(schedules(GROUND))
+@given(schedules(CLUSTER))
 def test_a_scripted_spec_written_out_reads_back_the_same(schedule: object) -> None:
     spec = Spec(families=(), script=schedule)  # type: ignore[arg-type]
     assert loads(spec.to_yaml()) == spec

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from nemesis.ports import UNANSWERED, Answer, ClockChange, Evidence, Keep, Link, LinkQuality
+from nemesis.ports import UNANSWERED, AdminResult, ClockChange, Evidence, KeepUnsynced, Link, LinkQuality
 
 
 class FakeCluster:
-    """Implements `nemesis.ports.Cluster`; what holds now can be read off its attributes."""
+    """Implements `nemesis.ports.ClusterUnderTest`; what holds now can be read off its attributes."""
 
     def __init__(self, brokers: int = 3, controllers: int = 1) -> None:
         self.brokers = tuple(f"b{number}" for number in range(1, brokers + 1))
@@ -45,35 +45,35 @@ class FakeCluster:
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         return self.placed
 
-    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> Answer:
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         self.calls.append(f"reassign {topic}-{partition} {'cancel' if replicas is None else ' '.join(replicas)}")
         return self._answer()
 
-    async def elect_preferred(self, topic: str, partition: int) -> Answer:
+    async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         self.calls.append(f"elect {topic}-{partition}")
         return self._answer()
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         return self.offsets_told
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> Answer:
+    async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
         self.calls.append(f"delete {topic}-{partition} {offset}")
         return self._answer()
 
-    async def configure(self, topic: str, name: str, value: str) -> Answer:
+    async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         self.calls.append(f"configure {topic} {name}={value}")
         return self._answer()
 
-    async def move_controller(self) -> Answer:
+    async def move_controller(self) -> AdminResult:
         self.calls.append("move controller")
         return self._answer()
 
     async def controller(self) -> str | None:
         return self.active
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> AdminResult:
         outcome = self.answers.pop(0) if self.answers else ""
-        return Answer(outcome, in_doubt=self.frozen_over_a_request or outcome == UNANSWERED)
+        return AdminResult(outcome, in_doubt=self.frozen_over_a_request or outcome == UNANSWERED)
 
     def now_ns(self) -> int:
         now_s = asyncio.get_running_loop().time()
@@ -89,8 +89,8 @@ class FakeCluster:
         if reset:
             self.resets.update(links)
 
-    async def mend(self, links: Sequence[Link]) -> Evidence:
-        self.calls.append("mend")
+    async def heal_links(self, links: Sequence[Link]) -> Evidence:
+        self.calls.append("heal_links")
         held = len(self.cuts.intersection(links))
         self.cuts.difference_update(links)
         return {"held": float(held), "refused": 0.0}
@@ -98,7 +98,7 @@ class FakeCluster:
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
         self.qualities.update(dict.fromkeys(links, quality))
 
-    async def restore(self, links: Sequence[Link]) -> Evidence:
+    async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         delayed = sum(self.qualities.pop(link, None) is not None for link in links)
         return {"delayed": float(delayed), "delay_seconds": 0.0, "lost": 0.0}
 
@@ -128,9 +128,9 @@ class FakeCluster:
         self.calls.append(f"start {node}")
         self.down.discard(node)
 
-    async def power_off(self, node: str, keep: Keep) -> Evidence:
+    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
         evidence = await self.kill(node)
-        return {**evidence, "unsynced_bytes": 100.0, "lost_bytes": 0.0 if keep is Keep.EVERYTHING else 60.0}
+        return {**evidence, "unsynced_bytes": 100.0, "lost_bytes": 0.0 if keep is KeepUnsynced.EVERYTHING else 60.0}
 
     async def wipe(self, node: str) -> Evidence:
         self.calls.append(f"wipe {node}")

@@ -19,32 +19,32 @@ from nemesis.faults.admin import (
 )
 from nemesis.faults.fault import Fault
 from nemesis.faults.process import Pause
-from nemesis.handle import Grips, Site
+from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
-from nemesis.schedule import Planned, Schedule
+from nemesis.schedule import Schedule, ScheduledFault
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
 
-def carried_out(fault: Fault, cluster: FakeCluster) -> Site:
+def carried_out(fault: Fault, cluster: FakeCluster) -> FaultHandle:
     """The fault injected and healed."""
-    site = Site(cluster, Grips(), Random(3), "t", min_isr=2)
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
 
     async def scenario() -> None:
-        await fault.inject(site)
-        await site.heal()
+        await fault.inject(handle)
+        await handle.heal()
 
     run(scenario())
-    return site
+    return handle
 
 
 def test_where_all_brokers_hold_a_replica_one_is_taken_away_and_put_back() -> None:
     cluster = FakeCluster()
-    site = carried_out(Reassign(0), cluster)
+    handle = carried_out(Reassign(0), cluster)
     away, back = cluster.calls
     assert len(away.split()) == 4
     assert back == "reassign t-0 b1 b2 b3"
-    assert site.evidence == {"reassigned": 1.0}
+    assert handle.evidence == {"reassigned": 1.0}
 
 
 def test_a_partition_moves_to_a_broker_outside_when_there_is_one() -> None:
@@ -64,17 +64,17 @@ def test_what_was_taken_away_is_put_back_however_often_that_is_refused() -> None
 
 def test_the_last_replicas_that_are_needed_are_not_taken_away() -> None:
     cluster = FakeCluster(brokers=2)
-    site = carried_out(Reassign(0), cluster)
+    handle = carried_out(Reassign(0), cluster)
     assert not cluster.calls
-    assert not Reassign(0).bit(site.evidence)
+    assert not Reassign(0).took_effect(handle.evidence)
 
 
 def test_two_faults_do_not_move_one_partition_at_a_time() -> None:
-    cluster, grips = FakeCluster(), Grips()
-    second = Site(cluster, grips, Random(4), "t", min_isr=2)
+    cluster, effects = FakeCluster(), ActiveEffects()
+    second = FaultHandle(cluster, effects, Random(4), "t", min_isr=2)
 
     async def scenario() -> None:
-        first = Site(cluster, grips, Random(3), "t", min_isr=2)
+        first = FaultHandle(cluster, effects, Random(3), "t", min_isr=2)
         await Reassign(0).inject(first)
         await Reassign(0).inject(second)
         assert second.notes == ["another fault is moving it"]
@@ -83,7 +83,7 @@ def test_two_faults_do_not_move_one_partition_at_a_time() -> None:
 
     run(scenario())
     assert len(cluster.calls) == 2
-    assert not grips.placements
+    assert not effects.placements
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_two_faults_do_not_move_one_partition_at_a_time() -> None:
 def test_what_came_of_cancelling_is_told(answer: str, evidence: str) -> None:
     cluster = FakeCluster()
     cluster.answers = ["", "", answer]
-    site = carried_out(CancelReassignment(0), cluster)
+    handle = carried_out(CancelReassignment(0), cluster)
     assert cluster.calls[2:] == ["reassign t-0 cancel", "reassign t-0 b1 b2 b3"]
-    assert site.evidence == {evidence: 1.0}
+    assert handle.evidence == {evidence: 1.0}
 
 
 def test_an_election_bites_only_when_leadership_moved() -> None:
     cluster = FakeCluster()
     cluster.answers = ["ELECTION_NOT_NEEDED"]
-    assert not ElectPreferred(0).bit(carried_out(ElectPreferred(0), cluster).evidence)
-    assert ElectPreferred(0).bit(carried_out(ElectPreferred(0), cluster).evidence)
+    assert not ElectPreferred(0).took_effect(carried_out(ElectPreferred(0), cluster).evidence)
+    assert ElectPreferred(0).took_effect(carried_out(ElectPreferred(0), cluster).evidence)
 
 
 def test_a_raised_minimum_is_lowered_to_what_the_run_has_and_never_below() -> None:
@@ -113,11 +113,11 @@ def test_a_raised_minimum_is_lowered_to_what_the_run_has_and_never_below() -> No
 
 def test_a_rolling_restart_stops_a_broker_only_when_the_one_before_is_started() -> None:
     cluster = FakeCluster()
-    site = carried_out(RollingRestart(), cluster)
+    handle = carried_out(RollingRestart(), cluster)
     stopped = [call.split()[1] for call in cluster.calls[::2]]
     assert sorted(stopped) == ["b1", "b2", "b3"]
     assert cluster.calls == [f"{step} {broker}" for broker in stopped for step in ("stop", "start")]
-    assert site.evidence == {"stopped": 3.0}
+    assert handle.evidence == {"stopped": 3.0}
 
 
 def test_a_broker_told_to_leave_is_down_until_the_fault_heals() -> None:
@@ -131,13 +131,13 @@ def test_records_are_deleted_within_the_log_or_below_its_high_watermark_and_what
     for seed in range(60):
         cluster = FakeCluster()
         cluster.offsets_told = (4, 9)
-        site = Site(cluster, Grips(), Random(seed), "t", min_isr=2)
-        run(DeleteRecords(0).inject(site))
+        handle = FaultHandle(cluster, ActiveEffects(), Random(seed), "t", min_isr=2)
+        run(DeleteRecords(0).inject(handle))
         (call,) = cluster.calls
         offset = int(call.split()[-1])
         offsets.add(offset)
         asked = {"to_high_watermark": 1.0} if offset == -1 else {"asked_below": float(offset)}
-        assert site.evidence == asked | {"deleted": 1.0}
+        assert handle.evidence == asked | {"deleted": 1.0}
     assert offsets >= {-1, 4, 5, 8}
     assert offsets <= {-1, *range(4, 10)}
 
@@ -153,9 +153,9 @@ def test_records_are_deleted_within_the_log_or_below_its_high_watermark_and_what
 def test_a_deletion_bites_once_a_leader_has_begun_it(answer: str, outcome: str, bit: bool) -> None:
     cluster = FakeCluster()
     cluster.answers = [answer]
-    site = carried_out(DeleteRecords(0), cluster)
-    assert site.evidence[outcome] == 1.0
-    assert DeleteRecords(0).bit(site.evidence) is bit
+    handle = carried_out(DeleteRecords(0), cluster)
+    assert handle.evidence[outcome] == 1.0
+    assert DeleteRecords(0).took_effect(handle.evidence) is bit
 
 
 def test_a_stalled_deletion_cuts_the_leader_off_first_and_asks_for_all_that_is_committed() -> None:
@@ -163,25 +163,25 @@ def test_a_stalled_deletion_cuts_the_leader_off_first_and_asks_for_all_that_is_c
     cuts: list[int] = []
 
     async def scenario() -> None:
-        site = Site(cluster, Grips(), Random(3), "t", min_isr=2)
-        await DeleteRecords(0, stalled=True).inject(site)
+        handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
+        await DeleteRecords(0, stalled=True).inject(handle)
         cuts.append(len(cluster.cuts))
-        await site.heal()
-        assert site.evidence["to_high_watermark"] == 1.0
+        await handle.heal()
+        assert handle.evidence["to_high_watermark"] == 1.0
 
     run(scenario())
     assert cuts == [4]
-    assert cluster.calls == ["cut", "delete t-0 -1", "mend"]
+    assert cluster.calls == ["cut", "delete t-0 -1", "heal_links"]
     assert cluster.pristine
 
 
 def test_until_a_leader_tells_offsets_nothing_is_deleted() -> None:
     cluster = FakeCluster()
     cluster.offsets_told = None
-    site = Site(cluster, Grips(), Random(3), "t", min_isr=2)
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
 
     async def scenario() -> None:
-        injecting = asyncio.ensure_future(DeleteRecords(0).inject(site))
+        injecting = asyncio.ensure_future(DeleteRecords(0).inject(handle))
         await asyncio.sleep(5)
         assert not cluster.calls
         cluster.offsets_told = (3, 3)
@@ -194,18 +194,18 @@ def test_until_a_leader_tells_offsets_nothing_is_deleted() -> None:
 def test_moving_the_controller_asks_the_active_one_once() -> None:
     cluster = FakeCluster(controllers=3)
     cluster.active = "c2"
-    site = carried_out(MoveController(), cluster)
+    handle = carried_out(MoveController(), cluster)
     assert cluster.calls == ["move controller"]
-    assert site.aimed_at == ["c2"]
-    assert MoveController().bit(site.evidence)
+    assert handle.aimed_at == ["c2"]
+    assert MoveController().took_effect(handle.evidence)
 
 
 def test_a_controller_that_is_not_moved_leaves_no_evidence() -> None:
     cluster = FakeCluster(controllers=3)
     cluster.active, cluster.answers = None, ["UNANSWERED"]
-    site = carried_out(MoveController(), cluster)
-    assert not MoveController().bit(site.evidence)
-    assert "not moved: UNANSWERED" in site.notes
+    handle = carried_out(MoveController(), cluster)
+    assert not MoveController().took_effect(handle.evidence)
+    assert "not moved: UNANSWERED" in handle.notes
 
 
 BACK = "reassign t-0 b1 b2 b3"
@@ -215,7 +215,7 @@ BACK = "reassign t-0 b1 b2 b3"
 def test_what_undoes_a_request_in_doubt_is_asked_for_once_more_when_everything_is_healed(frozen: bool) -> None:
     cluster = FakeCluster()
     cluster.frozen_over_a_request, cluster.answers = frozen, [] if frozen else ["UNANSWERED"]
-    schedule = Schedule((Planned(1, 2, Reassign(0)), Planned(1, 20, Pause(nodes=("b1",)))))
+    schedule = Schedule((ScheduledFault(1, 2, Reassign(0)), ScheduledFault(1, 20, Pause(nodes=("b1",)))))
 
     async def scenario() -> None:
         running = asyncio.ensure_future(nemesis(cluster, schedule).run(asyncio.get_running_loop().time() + 60))
@@ -230,7 +230,7 @@ def test_what_undoes_a_request_in_doubt_is_asked_for_once_more_when_everything_i
 
 def test_what_is_certain_is_undone_once() -> None:
     cluster = FakeCluster()
-    run_schedule(cluster, Planned(1, 2, Reassign(0)))
+    run_schedule(cluster, ScheduledFault(1, 2, Reassign(0)))
     assert cluster.calls[1:] == [BACK]
 
 
@@ -240,7 +240,7 @@ def test_of_several_faults_in_doubt_the_first_knew_how_it_was() -> None:
 
     async def scenario() -> None:
         running = asyncio.ensure_future(
-            nemesis(cluster, Schedule((Planned(1, 2, Reassign(0)), Planned(11, 2, Reassign(0))))).run(
+            nemesis(cluster, Schedule((ScheduledFault(1, 2, Reassign(0)), ScheduledFault(11, 2, Reassign(0))))).run(
                 asyncio.get_running_loop().time() + 60
             )
         )
@@ -256,7 +256,7 @@ def nemesis(cluster: FakeCluster, schedule: Schedule) -> Nemesis:
     return Nemesis(cluster, schedule, Random(1), lambda _: None, "t", min_isr=2)
 
 
-def run_schedule(cluster: FakeCluster, *planned: Planned) -> None:
+def run_schedule(cluster: FakeCluster, *planned: ScheduledFault) -> None:
     async def scenario() -> None:
         await nemesis(cluster, Schedule(planned)).run(asyncio.get_running_loop().time() + 60)
 

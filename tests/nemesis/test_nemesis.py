@@ -8,30 +8,30 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
-from nemesis.cluster_shape import Ground
+from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.clock import Clock
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.fault import Fault
-from nemesis.faults.network_partition import Partition, Shape
+from nemesis.faults.network_partition import NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.leader import UncleanReturn, ZombieFollower
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import Keep, Link
-from nemesis.schedule import Planned, Schedule
+from nemesis.ports import KeepUnsynced, Link
+from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.strategies import schedules
 from nemesis.targets import TargetError, check_target
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
-GROUND = Ground(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 
 
 def _in(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-def carry_out(*planned: Planned, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
+def carry_out(*planned: ScheduledFault, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
     """Every record of a schedule, in order."""
     cluster = cluster or FakeCluster()
     records: list[Injection] = []
@@ -45,28 +45,28 @@ def carry_out(*planned: Planned, cluster: FakeCluster | None = None, until_s: fl
     return records
 
 
-def healed(*planned: Planned, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
+def healed(*planned: ScheduledFault, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
     return [record for record in carry_out(*planned, cluster=cluster, until_s=until_s) if record.ended_ns is not None]
 
 
 def test_a_fault_is_injected_at_its_time_and_healed_after_its_duration() -> None:
-    (record,) = healed(Planned(5, 3, Kill(nodes=("b2",))))
+    (record,) = healed(ScheduledFault(5, 3, Kill(nodes=("b2",))))
     assert (record.started_ns, record.ended_ns) == (5_000_000_000, 8_000_000_000)
-    assert record.bit
+    assert record.took_effect
     assert record.nodes == ("b2",)
 
 
 def test_everything_is_healed_at_the_end_of_the_run_whatever_the_schedule_says() -> None:
-    (record,) = healed(Planned(5, 1000, Partition(Shape.ISOLATE, ("b1",))), until_s=10)
+    (record,) = healed(ScheduledFault(5, 1000, NetworkPartition(PartitionShape.ISOLATE, ("b1",))), until_s=10)
     assert record.ended_ns == 10_000_000_000
 
 
 def test_a_fault_planned_after_the_end_of_the_run_never_happens() -> None:
-    assert carry_out(Planned(11, 1, Kill()), until_s=10) == []
+    assert carry_out(ScheduledFault(11, 1, Kill()), until_s=10) == []
 
 
 def test_a_fault_is_recorded_when_it_begins_with_the_nodes_it_hit() -> None:
-    begun, holding, ended = carry_out(Planned(5, 3, PowerLoss(nodes=("leader/1",), keep=Keep.NOTHING)))
+    begun, holding, ended = carry_out(ScheduledFault(5, 3, PowerLoss(nodes=("leader/1",), keep=KeepUnsynced.NOTHING)))
     assert begun.number == holding.number == ended.number
     assert begun.ended_ns is holding.ended_ns is None
     assert holding.nodes == ("b2",)
@@ -77,7 +77,9 @@ def test_a_symbolic_target_is_resolved_when_the_fault_is_injected() -> None:
     cluster = FakeCluster()
 
     async def scenario() -> list[Injection]:
-        nemesis = Nemesis(cluster, Schedule((Planned(5, 1, Pause(("leader/0",))),)), Random(1), lambda _: None, "t")
+        nemesis = Nemesis(
+            cluster, Schedule((ScheduledFault(5, 1, Pause(("leader/0",))),)), Random(1), lambda _: None, "t"
+        )
         running = asyncio.ensure_future(nemesis.run(_in(20)))
         await asyncio.sleep(1)
         cluster.leading["t", 0] = "b3"
@@ -92,7 +94,7 @@ def test_a_symbolic_target_is_resolved_when_the_fault_is_injected() -> None:
 def test_a_partition_without_leader_still_finds_a_target_and_says_so() -> None:
     cluster = FakeCluster()
     cluster.leading.clear()
-    (record,) = healed(Planned(0, 1, Pause(("leader/0",))), cluster=cluster)
+    (record,) = healed(ScheduledFault(0, 1, Pause(("leader/0",))), cluster=cluster)
     assert len(record.nodes) == 1
     assert "none at the time" in record.note
 
@@ -104,8 +106,8 @@ def test_a_link_cut_by_two_faults_is_mended_by_the_last() -> None:
     async def scenario() -> list[Injection]:
         schedule = Schedule(
             (
-                Planned(0, 5, Partition(Shape.ONE_WAY, ("b1",), ("b2",))),
-                Planned(2, 6, Partition(Shape.ONE_WAY, ("b1",), ("b2", "b3"))),
+                ScheduledFault(0, 5, NetworkPartition(PartitionShape.ONE_WAY, ("b1",), ("b2",))),
+                ScheduledFault(2, 6, NetworkPartition(PartitionShape.ONE_WAY, ("b1",), ("b2", "b3"))),
             )
         )
         nemesis = Nemesis(cluster, schedule, Random(1), lambda _: None)
@@ -123,20 +125,20 @@ def test_a_link_cut_by_two_faults_is_mended_by_the_last() -> None:
 
 def test_a_node_stopped_by_two_faults_starts_with_the_last() -> None:
     cluster = FakeCluster()
-    healed(Planned(0, 10, Kill(("b1",))), Planned(1, 2, PowerLoss(("b1",))), cluster=cluster)
+    healed(ScheduledFault(0, 10, Kill(("b1",))), ScheduledFault(1, 2, PowerLoss(("b1",))), cluster=cluster)
     assert [call for call in cluster.calls if "start" in call] == ["start b1"]
 
 
 def test_a_fault_that_changed_nothing_has_not_bitten() -> None:
-    second = healed(Planned(0, 10, Kill(("b1",))), Planned(1, 2, Kill(("b1",))))[0]
-    assert not second.bit
+    second = healed(ScheduledFault(0, 10, Kill(("b1",))), ScheduledFault(1, 2, Kill(("b1",))))[0]
+    assert not second.took_effect
 
 
 @pytest.mark.parametrize(
     ("fault", "bit"),
     [
-        (PowerLoss(("b1",), Keep.EVERYTHING), True),
-        (PowerLoss(("b1",), Keep.PREFIX), True),
+        (PowerLoss(("b1",), KeepUnsynced.EVERYTHING), True),
+        (PowerLoss(("b1",), KeepUnsynced.PREFIX), True),
         (Clock(("b1",), jump_ms=-300), True),
         (Clock(("b1",), rate=0.0), True),
         (Packets(("b1",), delay_ms=10), True),
@@ -144,26 +146,31 @@ def test_a_fault_that_changed_nothing_has_not_bitten() -> None:
     ],
 )
 def test_every_family_says_by_its_evidence_whether_it_bit(fault: Fault, bit: bool) -> None:
-    (record,) = healed(Planned(0, 5, fault))
-    assert record.bit is bit
+    (record,) = healed(ScheduledFault(0, 5, fault))
+    assert record.took_effect is bit
 
 
 def test_losses_of_several_nodes_are_told_node_by_node() -> None:
-    (record,) = healed(Planned(0, 5, PowerLoss(("b1", "b2"))))
+    (record,) = healed(ScheduledFault(0, 5, PowerLoss(("b1", "b2"))))
     assert record.evidence["lost_bytes"] == 120
     assert record.evidence["nodes"]["b1"]["lost_bytes"] == 60
 
 
 def test_a_choreography_cut_off_in_the_middle_leaves_nothing_broken() -> None:
     for until_s in (0.5, 2.6, 3.5, 5.0, 7.0, 9.0):
-        healed(Planned(0, 60, ZombieFollower()), Planned(0, 60, UncleanReturn("b2")), until_s=until_s)
+        healed(ScheduledFault(0, 60, ZombieFollower()), ScheduledFault(0, 60, UncleanReturn("b2")), until_s=until_s)
 
 
 def test_cancelling_the_nemesis_heals() -> None:
     cluster = FakeCluster()
 
     async def scenario() -> None:
-        schedule = Schedule((Planned(0, 50, Kill(("b1",))), Planned(1, 50, Partition(Shape.ISOLATE, ("b2",)))))
+        schedule = Schedule(
+            (
+                ScheduledFault(0, 50, Kill(("b1",))),
+                ScheduledFault(1, 50, NetworkPartition(PartitionShape.ISOLATE, ("b2",))),
+            )
+        )
         running = asyncio.ensure_future(Nemesis(cluster, schedule, Random(1), lambda _: None).run(_in(100)))
         await asyncio.sleep(5)
         assert not cluster.pristine
@@ -185,7 +192,7 @@ def test_a_heal_that_fails_does_not_stop_the_others() -> None:
     records: list[Injection] = []
 
     async def scenario() -> None:
-        schedule = Schedule((Planned(0, 1, Kill(("b1", "b2", "b3"))),))
+        schedule = Schedule((ScheduledFault(0, 1, Kill(("b1", "b2", "b3"))),))
         await Nemesis(cluster, schedule, Random(1), records.append).run(_in(10))
 
     run(scenario())
@@ -194,7 +201,7 @@ def test_a_heal_that_fails_does_not_stop_the_others() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(schedules(GROUND))
+@given(schedules(CLUSTER))
 def test_any_schedule_leaves_the_cluster_whole_and_records_every_fault(schedule: Schedule) -> None:
     ended = healed(*schedule, until_s=25)
     assert sorted(record.number for record in ended) == [
@@ -214,6 +221,6 @@ def test_a_fault_counts_from_when_it_holds() -> None:
             await asyncio.sleep(0.5)
             return dict(await super().kill(node))
 
-    begun, _, ended = carry_out(Planned(5, 3, Kill(("b1", "b2"))), cluster=Slow())
+    begun, _, ended = carry_out(ScheduledFault(5, 3, Kill(("b1", "b2"))), cluster=Slow())
     assert begun.started_ns == 5_000_000_000
     assert ended.started_ns == 6_000_000_000

@@ -8,17 +8,17 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
-from nemesis.cluster_shape import Ground
+from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.disk import PowerLoss
-from nemesis.faults.network_partition import Flavour, Partition, Shape
+from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
 from nemesis.faults.scripted.leader import UncleanReturn
 from nemesis.fields import FieldError
-from nemesis.ports import Keep
+from nemesis.ports import KeepUnsynced
 from nemesis.schedule import BY_NAME_ONLY, FAIR_FAMILIES, FAMILIES, Schedule, parse_script
 from nemesis.strategies import schedules
 from nemesis.swarm import draw
 
-GROUND = Ground(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 
 
 def test_a_script_is_read_as_it_is_written() -> None:
@@ -30,9 +30,9 @@ def test_a_script_is_read_as_it_is_written() -> None:
     )
     first, second = schedule
     assert (first.at_s, first.for_s) == (5.0, 60.0)
-    assert first.fault == Partition(Shape.ONE_WAY, ("leader/0",), flavour=Flavour.RESET)
+    assert first.fault == NetworkPartition(PartitionShape.ONE_WAY, ("leader/0",), flavour=ConnectionFate.RESET)
     assert second.for_s == pytest.approx(0.3)
-    assert second.fault == PowerLoss(("b2",), Keep.TORN)
+    assert second.fault == PowerLoss(("b2",), KeepUnsynced.TORN)
 
 
 @pytest.mark.parametrize(
@@ -64,59 +64,59 @@ def test_a_script_that_cannot_be_used_is_refused_in_one_line(script: object, lin
 def test_a_target_outside_the_cluster_is_refused() -> None:
     schedule = parse_script([{"at": 1, "for": 1, "fault": "kill", "nodes": ["b7"]}])
     with pytest.raises(FieldError, match=r"faults\[0\]: 'b7' is neither a node"):
-        schedule.check(GROUND.brokers, GROUND.controllers, 2)
+        schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
 
 
 @settings(max_examples=100, deadline=None)
-@given(schedules(GROUND))
+@given(schedules(CLUSTER))
 def test_a_schedule_written_as_a_script_reads_back_the_same(schedule: Schedule) -> None:
     assert parse_script(schedule.to_script()) == schedule
 
 
 def test_a_drawn_schedule_written_as_a_script_reads_back_the_same() -> None:
     for seed in range(200):
-        drawn = draw(Random(seed), GROUND, 60.0, FAMILIES)
+        drawn = draw(Random(seed), CLUSTER, 60.0, FAMILIES)
         assert parse_script(drawn.to_script()) == drawn
 
 
 def test_the_same_stream_draws_the_same_schedule() -> None:
-    assert draw(Random(7), GROUND, 60.0) == draw(Random(7), GROUND, 60.0)
-    assert draw(Random(7), GROUND, 60.0) != draw(Random(8), GROUND, 60.0)
+    assert draw(Random(7), CLUSTER, 60.0) == draw(Random(7), CLUSTER, 60.0)
+    assert draw(Random(7), CLUSTER, 60.0) != draw(Random(8), CLUSTER, 60.0)
 
 
 @pytest.mark.parametrize("min_isr", [1, 2, 3])
 def test_unclean_restarts_hit_fewer_brokers_than_min_insync_replicas(min_isr: int) -> None:
-    ground = Ground(GROUND.brokers, GROUND.controllers, 2, min_isr)
+    cluster = ClusterShape(CLUSTER.brokers, CLUSTER.controllers, 2, min_isr)
     for seed in range(300):
         hit: set[str] = set()
-        for planned in draw(Random(seed), ground, 60.0):
+        for planned in draw(Random(seed), cluster, 60.0):
             if planned.fault.family in ("kill", "power-loss"):
                 hit.update(planned.fault.targets())
             hit.update(filter(None, [getattr(planned.fault, "victim", "")]))
-        assert len(hit - {*ground.controllers, "controller"}) <= min_isr - 1
+        assert len(hit - {*cluster.controllers, "controller"}) <= min_isr - 1
 
 
 @pytest.mark.parametrize("family", ["kill", "power-loss", "pause", "clock", "partition"])
 def test_controllers_are_broken_like_any_node_the_active_one_most(family: str) -> None:
-    ground = Ground(GROUND.brokers, ("c1", "c2", "c3"), 2)
+    cluster = ClusterShape(CLUSTER.brokers, ("c1", "c2", "c3"), 2)
     hit = Counter(
         target
         for seed in range(300)
-        for planned in draw(Random(seed), ground, 60.0, [family])
+        for planned in draw(Random(seed), cluster, 60.0, [family])
         for target in planned.fault.targets()
     )
-    assert min(hit[name] for name in ground.controllers) > 0
-    assert hit["controller"] > max(hit[name] for name in ground.controllers)
+    assert min(hit[name] for name in cluster.controllers) > 0
+    assert hit["controller"] > max(hit[name] for name in cluster.controllers)
 
 
 def test_all_leaves_out_what_the_protocol_promises_nothing_against() -> None:
-    drawn = {family for seed in range(300) for family in draw(Random(seed), GROUND, 60.0).families}
+    drawn = {family for seed in range(300) for family in draw(Random(seed), CLUSTER, 60.0).families}
     assert drawn == set(FAIR_FAMILIES)
     assert not drawn & set(BY_NAME_ONLY)
 
 
 def test_schedules_differ_in_kind_and_number_from_seed_to_seed() -> None:
-    drawn = [draw(Random(seed), GROUND, 60.0) for seed in range(300)]
+    drawn = [draw(Random(seed), CLUSTER, 60.0) for seed in range(300)]
     subsets = Counter(schedule.families for schedule in drawn)
     assert len(subsets) > 30
     sizes = sorted(len(schedule) for schedule in drawn)
@@ -126,27 +126,27 @@ def test_schedules_differ_in_kind_and_number_from_seed_to_seed() -> None:
 
 def test_every_drawn_fault_ends_within_the_run_and_names_what_exists() -> None:
     for seed in range(300):
-        schedule = draw(Random(seed), GROUND, 60.0)
-        schedule.check(GROUND.brokers, GROUND.controllers, GROUND.partitions)
+        schedule = draw(Random(seed), CLUSTER, 60.0)
+        schedule.check(CLUSTER.brokers, CLUSTER.controllers, CLUSTER.partitions)
         assert all(planned.at_s >= 0 and planned.at_s + planned.for_s <= 60.0 + 1e-6 for planned in schedule)
 
 
 def test_the_only_fault_of_a_run_is_one_that_bites_alone() -> None:
     """Seed 940 of the default run had nothing but an election of the replica that led already."""
-    alone = [schedule for seed in range(2000) if len(schedule := draw(Random(seed), GROUND, 60.0, ["admin"])) == 1]
+    alone = [schedule for seed in range(2000) if len(schedule := draw(Random(seed), CLUSTER, 60.0, ["admin"])) == 1]
     assert len(alone) > 100
-    assert all(planned.fault.bites_alone for schedule in alone for planned in schedule)
+    assert all(planned.fault.effective_alone for schedule in alone for planned in schedule)
 
 
 def test_whoever_comes_back_uncleanly_has_lost_something_and_so_has_some_power_loss_of_a_run() -> None:
     """Seed 970 of the groups had nothing but returns of a broker whose disk had kept everything."""
     for seed in range(3000):
-        planned = [planned.fault for planned in draw(Random(seed), GROUND, 60.0, ["choreography", "power-loss"])]
-        assert not any(isinstance(fault, UncleanReturn) and fault.keep is Keep.EVERYTHING for fault in planned)
+        planned = [planned.fault for planned in draw(Random(seed), CLUSTER, 60.0, ["choreography", "power-loss"])]
+        assert not any(isinstance(fault, UncleanReturn) and fault.keep is KeepUnsynced.EVERYTHING for fault in planned)
         losses = [fault.keep for fault in planned if isinstance(fault, PowerLoss)]
-        assert len(losses) < 12 or set(losses) != {Keep.EVERYTHING}
+        assert len(losses) < 12 or set(losses) != {KeepUnsynced.EVERYTHING}
 
 
 def test_a_cluster_of_one_broker_can_be_tortured_too() -> None:
-    ground = Ground(("b1",), ("c1",), 1, 1)
-    assert any(len(draw(Random(seed), ground, 60.0)) for seed in range(20))
+    cluster = ClusterShape(("b1",), ("c1",), 1, 1)
+    assert any(len(draw(Random(seed), cluster, 60.0)) for seed in range(20))

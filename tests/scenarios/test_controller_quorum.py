@@ -10,7 +10,7 @@ from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.trace import TraceEvent
-from nemesis.ports import DONE, UNANSWERED, Answer, Keep, Link, both_ways
+from nemesis.ports import DONE, UNANSWERED, AdminResult, KeepUnsynced, Link, both_ways
 from workloads.clients.native import Admin, Client
 
 TOPIC = "t"
@@ -26,7 +26,7 @@ class Cluster:
     changed: int = 0
     names: list[str] = field(default_factory=lambda: ["c1", "c2", "c3"])
 
-    async def decide(self) -> Answer:
+    async def decide(self) -> AdminResult:
         """Ask the cluster, once, for a change that disturbs nobody."""
         self.changed += 1
         return await self.deployment.admin.configure(TOPIC, "max.message.bytes", str(1_000_000 + self.changed))
@@ -99,7 +99,7 @@ def test_a_zombie_controller_commits_nothing_and_drops_what_it_appended() -> Non
         successor = await cluster.active()
         assert successor != zombie
         assert len(cluster.told("metadata_committed", zombie)) == committed
-        await cluster.deployment.mend(cut)
+        await cluster.deployment.heal_links(cut)
         await cluster.until_decided()
         await asyncio.sleep(3)
         assert cluster.told("metadata_truncated", zombie)
@@ -133,7 +133,7 @@ def test_votes_and_metadata_survive_a_power_loss_of_all_controllers() -> None:
         held = {name: cluster.told("metadata_appended", name)[-1].log_end for name in cluster.names}
         committed = cluster.told("metadata_committed")[-1].high_watermark
         for name in cluster.names:
-            await cluster.deployment.power_off(name, Keep.NOTHING)
+            await cluster.deployment.power_off(name, KeepUnsynced.NOTHING)
         for name in cluster.names:
             await cluster.deployment.start(name)
         await cluster.until_decided()
@@ -185,7 +185,7 @@ def test_who_was_away_while_the_log_was_trimmed_begins_with_a_snapshot() -> None
 def test_one_controller_alone_decides_and_starts_again_where_it_was() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.until_decided()
-        await cluster.deployment.power_off("c1", Keep.NOTHING)
+        await cluster.deployment.power_off("c1", KeepUnsynced.NOTHING)
         await cluster.deployment.start("c1")
         await cluster.until_decided()
 

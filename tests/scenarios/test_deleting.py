@@ -13,7 +13,7 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
 from images.trace import TraceEvent
-from nemesis.ports import Keep
+from nemesis.ports import KeepUnsynced
 from workloads.clients.native import Admin, AdminError, Client, Consumer, Producer
 
 TOPIC = "t"
@@ -92,7 +92,7 @@ def test_no_power_loss_and_no_election_brings_deleted_records_back() -> None:
         assert await admin.delete_records(TOPIC, 0, 6, 30) == 6
         for _ in range(3):
             leader = (await deployment.leaders())[P0]
-            await deployment.power_off(leader, Keep.NOTHING)
+            await deployment.power_off(leader, KeepUnsynced.NOTHING)
             assert await read_on(consumer(reset="earliest")) == LEFT
             await deployment.start(leader)
             await in_sync(admin)
@@ -104,7 +104,7 @@ def test_a_replica_that_comes_back_without_its_disk_is_filled_from_where_the_log
     async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
         leader = (await deployment.leaders())[P0]
         follower = next(broker for broker in deployment.brokers if broker != leader)
-        await deployment.power_off(follower, Keep.NOTHING)  # nothing was ever synced: its log is empty
+        await deployment.power_off(follower, KeepUnsynced.NOTHING)  # nothing was ever synced: its log is empty
         assert await admin.delete_records(TOPIC, 0, 6, 30) == 6
         await deployment.start(follower)
         await in_sync(admin)

@@ -53,7 +53,7 @@ def played(*off: str) -> list[tuple[str, TraceEvent]]:
         assert (await deployment.admin.elect_preferred(TOPIC, 0)).outcome == DONE
         await until(follower, "truncated")
         await deployment.stop(preferred)
-        await deployment.mend(apart)
+        await deployment.heal_links(apart)
         await until(former, "high_watermark")
         watch.close()
         await producer.close()

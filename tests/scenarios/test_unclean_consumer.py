@@ -121,7 +121,7 @@ def play(*, restarted: bool = False, **options: Any) -> Story:
             await consumer.close()
 
         await deployment.kill(leader)
-        await deployment.mend(links)
+        await deployment.heal_links(links)
         # Another producer: the log has forgotten the last sequence numbers of the first.
         second = Producer(client("second"), TOPIC, delivery_timeout_s=30)
         await append(second, 100, 10)

@@ -14,7 +14,7 @@ import pytest
 
 from harness.simulation.storage.files import SimFiles
 from harness.simulation.world import World
-from nemesis.ports import Keep, LinkQuality
+from nemesis.ports import KeepUnsynced, LinkQuality
 from tests.simulation.echo import Caller, serve
 
 ROOT = Path(__file__).parents[2]
@@ -69,12 +69,12 @@ async def _scenario(world: World, spoil: str) -> str:
         node.pause()
         await asyncio.sleep(random.random())
         node.resume()
-        node.arm(random.randint(1, 5), lambda: world.node(victim).power_off(Keep.TORN, Random(round_)))  # noqa: B023
+        node.arm(random.randint(1, 5), lambda: world.node(victim).power_off(KeepUnsynced.TORN, Random(round_)))  # noqa: B023
         await asyncio.sleep(0.1)
         node.disarm()
         world.node(victim).kill()
-        world.network.mend(source, target)
-        world.network.restore(target, victim)
+        world.network.heal_link(source, target)
+        world.network.clear_degradation(target, victim)
         world.node(victim).reset_clock()
         talk(victim, round_)
         if round_ == 6:

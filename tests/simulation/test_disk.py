@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from harness.simulation.storage.disk import SimDisk
 from harness.simulation.storage.files import SimFiles
 from images.broker.runtime.files import RealFiles
-from nemesis.ports import Keep
+from nemesis.ports import KeepUnsynced
 
 DIRECTORIES = ("", "a", "b", "a/c")
 NAMES = ("x", "y", "z")
@@ -125,8 +125,8 @@ class DiskAgainstModel(RuleBasedStateMachine):
         self.files.unmount()
         self.files = SimFiles(self.disk)
 
-    @rule(keep=st.sampled_from(list(Keep)))
-    def power_fails(self, keep: Keep) -> None:
+    @rule(keep=st.sampled_from(list(KeepUnsynced)))
+    def power_fails(self, keep: KeepUnsynced) -> None:
         unsynced = self.disk.unsynced_bytes()
         self.files.unmount()
         report = self.disk.lose_power(keep, self.random)
@@ -140,25 +140,25 @@ class DiskAgainstModel(RuleBasedStateMachine):
                 if name in NAMES
             }
             possible = self.names[directory]
-            assert left == possible[-1] if keep is Keep.EVERYTHING else left in possible
+            assert left == possible[-1] if keep is KeepUnsynced.EVERYTHING else left in possible
             self.names[directory] = [left]
             for name, serial in left.items():
                 file = self.files.open(_path((directory, name)))
                 contents = file.read(0, file.size())
                 self.check_contents(contents, self.contents[serial], keep)
                 self.contents[serial] = [contents]
-        if keep is Keep.EVERYTHING:
+        if keep is KeepUnsynced.EVERYTHING:
             assert report.lost_bytes == 0
             assert report.lost_changes == 0
         everywhere = [serial for names in self.names.values() for serial in names[-1].values()]
         assert len(everywhere) == len(set(everywhere)), "a renamed file is in two places"
 
-    def check_contents(self, contents: bytes, possible: list[bytes], keep: Keep) -> None:
-        if keep is Keep.NOTHING:
+    def check_contents(self, contents: bytes, possible: list[bytes], keep: KeepUnsynced) -> None:
+        if keep is KeepUnsynced.NOTHING:
             assert contents == possible[0]
-        elif keep is Keep.EVERYTHING:
+        elif keep is KeepUnsynced.EVERYTHING:
             assert contents == possible[-1]
-        elif keep is Keep.PREFIX:
+        elif keep is KeepUnsynced.PREFIX:
             assert contents in possible
         else:
             torn = any(
@@ -227,7 +227,7 @@ SameAsTheRealOne.TestCase.settings = settings(max_examples=60, stateful_step_cou
 TestSameAsTheRealOne = SameAsTheRealOne.TestCase
 
 
-def _after_losses(write: object, keep: Keep, seeds: int = 200) -> list[dict[str, bytes]]:
+def _after_losses(write: object, keep: KeepUnsynced, seeds: int = 200) -> list[dict[str, bytes]]:
     """What is left by power losses of different seeds after `write(files)`."""
     left = []
     for seed in range(seeds):
@@ -246,12 +246,12 @@ def test_what_was_synced_survives_every_power_loss() -> None:
         files.sync_directory("topic-0")
         file.append(b"risked")
 
-    for keep in Keep:
+    for keep in KeepUnsynced:
         for left in _after_losses(write, keep):
             assert left["topic-0/log"].startswith(b"kept")
-    assert {left["topic-0/log"] for left in _after_losses(write, Keep.NOTHING)} == {b"kept"}
-    assert {left["topic-0/log"] for left in _after_losses(write, Keep.PREFIX)} == {b"kept", b"keptrisked"}
-    assert len({left["topic-0/log"] for left in _after_losses(write, Keep.TORN)}) == 6
+    assert {left["topic-0/log"] for left in _after_losses(write, KeepUnsynced.NOTHING)} == {b"kept"}
+    assert {left["topic-0/log"] for left in _after_losses(write, KeepUnsynced.PREFIX)} == {b"kept", b"keptrisked"}
+    assert len({left["topic-0/log"] for left in _after_losses(write, KeepUnsynced.TORN)}) == 6
 
 
 def test_a_file_whose_name_was_not_synced_may_vanish_although_its_contents_were() -> None:
@@ -260,7 +260,7 @@ def test_a_file_whose_name_was_not_synced_may_vanish_although_its_contents_were(
         file.append(b"synced")
         file.fsync()
 
-    assert {tuple(left.items()) for left in _after_losses(write, Keep.PREFIX)} == {(), (("log", b"synced"),)}
+    assert {tuple(left.items()) for left in _after_losses(write, KeepUnsynced.PREFIX)} == {(), (("log", b"synced"),)}
 
 
 def test_a_rename_without_fsync_may_leave_an_empty_file() -> None:
@@ -272,7 +272,7 @@ def test_a_rename_without_fsync_may_leave_an_empty_file() -> None:
         files.open("checkpoint.tmp").append(b"new")
         files.rename("checkpoint.tmp", "checkpoint")
 
-    assert {left["checkpoint"] for left in _after_losses(write, Keep.PREFIX)} == {b"old", b"", b"new"}
+    assert {left["checkpoint"] for left in _after_losses(write, KeepUnsynced.PREFIX)} == {b"old", b"", b"new"}
 
 
 def test_a_rename_after_fsync_leaves_the_old_or_the_new_whole() -> None:
@@ -286,7 +286,7 @@ def test_a_rename_after_fsync_leaves_the_old_or_the_new_whole() -> None:
         new.fsync()
         files.rename("checkpoint.tmp", "checkpoint")
 
-    for keep in (Keep.PREFIX, Keep.TORN):
+    for keep in (KeepUnsynced.PREFIX, KeepUnsynced.TORN):
         assert {left["checkpoint"] for left in _after_losses(write, keep)} == {b"old", b"new"}
 
 
@@ -295,7 +295,7 @@ def test_directory_changes_are_kept_in_order_across_directories() -> None:
         for name in ("a/1", "b/2", "a/3"):
             files.open(name)
 
-    assert {tuple(left) for left in _after_losses(write, Keep.PREFIX)} == {
+    assert {tuple(left) for left in _after_losses(write, KeepUnsynced.PREFIX)} == {
         (),
         ("a/1",),
         ("a/1", "b/2"),
@@ -311,7 +311,7 @@ def test_deleting_a_directory_may_get_halfway() -> None:
         files.delete("t")
         assert not files.exists("t")
 
-    assert {tuple(left) for left in _after_losses(write, Keep.PREFIX)} == {("t/1", "t/2"), ("t/2",), ()}
+    assert {tuple(left) for left in _after_losses(write, KeepUnsynced.PREFIX)} == {("t/1", "t/2"), ("t/2",), ()}
 
 
 def test_a_directory_is_renamed_with_all_below_it() -> None:
@@ -320,7 +320,7 @@ def test_a_directory_is_renamed_with_all_below_it() -> None:
         files.rename("t", "t-delete")
         files.sync_directory("t-delete")
 
-    assert _after_losses(write, Keep.NOTHING, seeds=1) == [{"t-delete/1": b""}]
+    assert _after_losses(write, KeepUnsynced.NOTHING, seeds=1) == [{"t-delete/1": b""}]
 
 
 def test_what_a_sync_of_a_new_directory_of_the_same_name_depends_on_is_kept_with_it() -> None:
@@ -331,7 +331,7 @@ def test_what_a_sync_of_a_new_directory_of_the_same_name_depends_on_is_kept_with
         files.open("t/new")
         files.sync_directory("t")
 
-    for keep in Keep:
+    for keep in KeepUnsynced:
         assert {tuple(left) for left in _after_losses(write, keep)} == {("t/new",)}
 
 
@@ -356,7 +356,7 @@ def test_a_lying_disk_counts_its_lies_and_keeps_nothing() -> None:
     file.fsync()
     files.sync_directory("")
     assert disk.counters.lies == 2
-    report = disk.lose_power(Keep.NOTHING, Random(1))
+    report = disk.lose_power(KeepUnsynced.NOTHING, Random(1))
     assert (report.unsynced_bytes, report.lost_bytes, report.lost_changes) == (1, 1, 1)
     assert not files.exists("log")
 

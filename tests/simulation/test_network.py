@@ -11,7 +11,7 @@ import pytest
 
 from harness.simulation.network.network import Latency
 from harness.simulation.world import HARNESS, World
-from nemesis.ports import Keep, LinkQuality
+from nemesis.ports import KeepUnsynced, LinkQuality
 from tests.simulation.echo import PORT, Caller, serve
 
 
@@ -79,7 +79,7 @@ def test_a_cut_link_holds_data_and_the_mend_delivers_it_in_order(world: World) -
             await caller.call("first", timeout_s=5)
         caller.send("second")
         await asyncio.sleep(1)
-        held = world.network.mend(HARNESS, "b1").held
+        held = world.network.heal_link(HARNESS, "b1").held
         assert held == 2
         mended_s = _now_s()
         assert [await caller.answer(), await caller.answer()] == ["first", "second"]
@@ -99,7 +99,7 @@ def test_a_one_way_cut_lets_the_other_direction_through(world: World) -> None:
         with pytest.raises(TimeoutError):
             await caller.call("heard")
         assert log == ["before", "heard"]
-        world.network.mend("b2", HARNESS)
+        world.network.heal_link("b2", HARNESS)
         assert await caller.answer() == "heard"
 
     world.run(scenario())
@@ -116,7 +116,7 @@ def test_a_cut_with_reset_breaks_open_connections_at_both_ends(world: World) -> 
         with pytest.raises(ConnectionResetError):
             await caller.call("y")
         assert log == ["x", "ConnectionResetError"]
-        assert world.network.mend(HARNESS, "b2").reset > 0
+        assert world.network.heal_link(HARNESS, "b2").reset > 0
 
     world.run(scenario())
 
@@ -129,7 +129,7 @@ def test_connecting_across_a_cut_link_hangs_until_the_mend(world: World) -> None
         connecting = asyncio.create_task(asyncio.open_connection("b1", PORT))
         await asyncio.sleep(2)
         assert not connecting.done()
-        assert world.network.mend("b1", HARNESS).refused >= 2
+        assert world.network.heal_link("b1", HARNESS).refused >= 2
         await asyncio.wait_for(connecting, 2)
 
     world.run(scenario())
@@ -137,7 +137,7 @@ def test_connecting_across_a_cut_link_hangs_until_the_mend(world: World) -> None
 
 def test_connecting_to_a_machine_that_is_off_times_out_as_in_linux(world: World) -> None:
     async def scenario() -> None:
-        world.node("b1").power_off(Keep.EVERYTHING, Random(1))
+        world.node("b1").power_off(KeepUnsynced.EVERYTHING, Random(1))
         with pytest.raises(TimeoutError):
             await asyncio.open_connection("b1", PORT)
         assert 127 <= _now_s() < 128
@@ -154,7 +154,7 @@ def test_loss_delays_what_comes_after_it_too(world: World) -> None:
             caller.send(str(number))
         assert [await caller.answer() for _ in range(40)] == [str(number) for number in range(40)]
         assert _now_s() - began >= 0.2
-        counters = world.network.restore(HARNESS, "b1")
+        counters = world.network.clear_degradation(HARNESS, "b1")
         assert counters.lost > 0
         assert counters.delay_ns >= counters.lost * 200_000_000
         began = _now_s()
@@ -172,7 +172,7 @@ def test_a_slow_link_adds_its_delay_to_every_packet(world: World) -> None:
             began = _now_s()
             await caller.call("x")
             assert 0.05 <= _now_s() - began < 0.07
-        assert world.network.restore("b1", HARNESS).delayed == 5
+        assert world.network.clear_degradation("b1", HARNESS).delayed == 5
 
     world.run(scenario())
 
@@ -222,7 +222,7 @@ def test_the_peer_of_a_killed_process_behind_a_cut_link_learns_after_the_mend(wo
         world.node("b1").kill()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(caller.answer(), 10)
-        world.network.mend("b1", HARNESS)
+        world.network.heal_link("b1", HARNESS)
         assert await asyncio.wait_for(caller.answer(), 1) == ""
 
     world.run(scenario())
@@ -233,7 +233,7 @@ def test_peers_of_a_machine_without_power_learn_only_by_sending_once_it_is_back(
     async def scenario() -> None:
         caller = await Caller.connect("b1")
         await caller.call("x")
-        world.node("b1").power_off(Keep.NOTHING, Random(1))
+        world.node("b1").power_off(KeepUnsynced.NOTHING, Random(1))
         if sends == "while off":
             caller.send("y")
         with pytest.raises(TimeoutError):
@@ -356,11 +356,11 @@ def test_a_node_cannot_be_cut_from_itself(world: World) -> None:
 
 def test_faults_on_a_link_that_is_not_faulty_do_nothing(world: World) -> None:
     async def scenario() -> None:
-        assert world.network.mend("b1", HARNESS).held == 0
-        assert world.network.restore("b1", HARNESS).delayed == 0
+        assert world.network.heal_link("b1", HARNESS).held == 0
+        assert world.network.clear_degradation("b1", HARNESS).delayed == 0
         world.network.cut("b1", HARNESS)
         world.network.cut("b1", HARNESS)
-        world.network.mend("b1", HARNESS)
+        world.network.heal_link("b1", HARNESS)
         assert await (await Caller.connect("b1")).call("x") == "x"
         with pytest.raises(KeyError, match="no node 'b9'; there are: harness, b1"):
             world.network.cut("b9", "b1")

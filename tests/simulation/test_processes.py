@@ -13,7 +13,7 @@ import pytest
 from harness.simulation.errors import Deadlock, OutOfTime, SimulationError
 from harness.simulation.node import Exit
 from harness.simulation.world import World
-from nemesis.ports import Keep
+from nemesis.ports import KeepUnsynced
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_process_struck_while_sending_sends_nothing_more(world: World) -> None
         await asyncio.get_running_loop().create_server(Receive, "", 1)
         node = world.add_node("b1")
         node.start(main)
-        node.arm(3, lambda: node.power_off(Keep.NOTHING, Random(1)))
+        node.arm(3, lambda: node.power_off(KeepUnsynced.NOTHING, Random(1)))
         await asyncio.sleep(2)
         assert b"".join(received) == b"ab"
 

@@ -25,7 +25,7 @@ from images.broker.config import NodeConfig
 from images.broker.ports import Doors
 from images.broker.system import SYSTEM
 from images.trace import TraceEvent
-from nemesis.ports import ClockChange, Keep, Link, LinkQuality
+from nemesis.ports import ClockChange, KeepUnsynced, Link, LinkQuality
 from tests.simulation.echo import Caller, serve
 
 ROOT = Path(__file__).parents[2]
@@ -147,8 +147,8 @@ def test_a_fault_cancelled_in_the_middle_of_a_blow_has_still_struck(stand_in: li
     _execute(scenario, seed=seed)
 
 
-@pytest.mark.parametrize("keep", list(Keep))
-def test_power_off_tells_what_was_lost(stand_in: list[str], keep: Keep, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", list(KeepUnsynced))
+def test_power_off_tells_what_was_lost(stand_in: list[str], keep: KeepUnsynced, tmp_path: Path) -> None:
     async def scenario(deployment: Deployment) -> None:
         await deployment.deploy()
         await asyncio.sleep(1)
@@ -159,9 +159,9 @@ def test_power_off_tells_what_was_lost(stand_in: list[str], keep: Keep, tmp_path
         kept = (tmp_path / "b1" / "data" / "journal").read_bytes()
         assert kept[:1] == b"S"
         assert evidence["lost_bytes"] == 1 + evidence["unsynced_bytes"] - len(kept)
-        if keep is Keep.NOTHING:
+        if keep is KeepUnsynced.NOTHING:
             assert kept == b"S"
-        if keep is Keep.EVERYTHING:
+        if keep is KeepUnsynced.EVERYTHING:
             assert evidence["lost_bytes"] == 0
         again = await deployment.power_off("b1", keep)
         assert (again["killed"], again["lost_bytes"]) == (0, 0)
@@ -178,7 +178,7 @@ def test_a_wiped_disk_is_empty_whatever_was_synced(stand_in: list[str], tmp_path
         assert evidence["killed"] == 1
         assert evidence["lost_bytes"] > 900
         assert not deployment.alive("b1")
-        assert await deployment.power_off("b1", Keep.EVERYTHING) == {
+        assert await deployment.power_off("b1", KeepUnsynced.EVERYTHING) == {
             "killed": 0,
             "unsynced_bytes": 0,
             "lost_bytes": 0,
@@ -200,7 +200,7 @@ def test_fsync_lies_are_counted_and_lose_what_was_promised(stand_in: list[str], 
         await asyncio.sleep(0.1)
         assert await deployment.lie_about_fsync("b1", False) == {"lies": 2}
         assert await deployment.lie_about_fsync("b1", False) == {}
-        await deployment.power_off("b1", Keep.NOTHING)
+        await deployment.power_off("b1", KeepUnsynced.NOTHING)
         await deployment.collect(tmp_path)
         assert not (tmp_path / "b1" / "data" / "journal").exists()
 
@@ -237,20 +237,20 @@ def test_cut_mend_degrade_and_restore(stand_in: list[str]) -> None:
             await caller.call("x", 2)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(Caller.connect("b1"), 2)
-        evidence = await deployment.mend(links)
+        evidence = await deployment.heal_links(links)
         assert evidence["held"] > 0
         assert evidence["refused"] > 0
         assert await caller.answer() == "x"
-        assert set((await deployment.mend(links)).values()) == {0}
+        assert set((await deployment.heal_links(links)).values()) == {0}
         await deployment.degrade(links, LinkQuality(delay_ms=20, loss=0.2))
         for _ in range(10):
             await caller.call("y", 5)
-        evidence = await deployment.restore(links)
+        evidence = await deployment.clear_degradation(links)
         assert evidence["delayed"] >= 20
         assert evidence["delay_seconds"] > 0.4
         assert evidence["lost"] > 0
         await deployment.cut(links, reset=True)
-        assert (await deployment.mend(links))["reset"] > 0
+        assert (await deployment.heal_links(links))["reset"] > 0
         with pytest.raises(ConnectionError):
             await caller.call("z")
 
@@ -372,11 +372,11 @@ def broken_cluster(seed: int) -> str | None:
     async def scenario(deployment: Deployment) -> str | None:
         await deployment.deploy()
         await asyncio.sleep(3)
-        await deployment.power_off("b1", Keep.TORN)
+        await deployment.power_off("b1", KeepUnsynced.TORN)
         await deployment.cut([Link("b2", "c1")])
         await asyncio.sleep(3)
         await deployment.start("b1")
-        await deployment.mend([Link("b2", "c1")])
+        await deployment.heal_links([Link("b2", "c1")])
         await deployment.kill("c1")
         await deployment.start("c1")
         await asyncio.sleep(4)

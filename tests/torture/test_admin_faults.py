@@ -30,7 +30,7 @@ def test_an_administrators_fault_bites_and_nothing_is_lost(fault: dict[str, Any]
     )
     assert [(verdict.checker, verdict.findings) for verdict in outcome.verdicts if verdict.findings] == []
     assert outcome.validity is Validity.VALID
-    assert [injection.bit for injection in outcome.injections] == [True]
+    assert [injection.took_effect for injection in outcome.injections] == [True]
 
 
 def test_leadership_that_a_restart_moved_is_moved_back_by_a_preferred_election() -> None:
@@ -64,7 +64,7 @@ def test_a_request_that_a_frozen_broker_carries_out_after_it_was_undone_is_undon
     frozen = {"at": "2s", "for": "8s", "fault": "pause", "nodes": ["b1"]}
     outcome = run_in_simulation(parse({"seed": 1, "partitions": 1, "time_limit": "14s", "faults": [asked, frozen]}))
     assert outcome.validity is Validity.VALID, outcome.verdicts
-    assert [injection.fault for injection in outcome.injections if injection.bit] == ["pause"]
+    assert [injection.fault for injection in outcome.injections if injection.took_effect] == ["pause"]
 
 
 @pytest.mark.parametrize("seed", [260, 517])

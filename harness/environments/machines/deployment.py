@@ -31,7 +31,7 @@ from harness.environments.machines.links import Ledger, Links, both_ends, receiv
 from harness.environments.machines.machine import Machine, MachineError
 from harness.environments.machines.node_handle import AGENT, Station, on_all
 from harness.environments.machines.traces import merged
-from nemesis.ports import ClockChange, Evidence, Keep, Link, LinkQuality, Means
+from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
 
 HOME: Final = "/var/lib/faultline"
 """On every machine, below which everything of a node lies."""
@@ -64,7 +64,7 @@ class MachineDeployment:
         self._stations: dict[str, Station] = {}
         self._watching: set[asyncio.Task[None]] = set()
         self._crashes: list[Crash] = []
-        self._lacks: dict[Means, str] = {}
+        self._unsupported: dict[EnvironmentCapability, str] = {}
         self._links, self._ledger = Links({}), Ledger({})
         self._collected = False
         self._pauses, self._losses = self.stream("pauses"), self.stream("losses")
@@ -72,7 +72,7 @@ class MachineDeployment:
         self._admin = Administration(layout)
         self._leadership = Leadership({node.node_id: (node.host, node.port) for node in layout.brokers})
 
-    # ---- Deployment --------------------------------------------------------------------------------------------------
+    # ---- Deployment -------------------------------------------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:
@@ -168,7 +168,7 @@ class MachineDeployment:
     def digest(self) -> None:
         """None: runs on machines do not come back the same."""
 
-    # ---- nemesis.ports.Cluster ---------------------------------------------------------------------------------------
+    # ---- nemesis.ports.ClusterUnderTest ------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> tuple[str, ...]:
@@ -181,9 +181,9 @@ class MachineDeployment:
         return tuple(node.name for node in self._layout.controllers)
 
     @property
-    def lacks(self) -> Mapping[Means, str]:
+    def unsupported(self) -> Mapping[EnvironmentCapability, str]:
         """What one of the machines cannot do; known once deployed."""
-        return self._lacks
+        return self._unsupported
 
     def now_ns(self) -> int:
         """True time since the deployment was made."""
@@ -210,7 +210,7 @@ class MachineDeployment:
         counters = await self._tell(receivers(links))
         self._ledger.open(links, _CUT, counters)
 
-    async def mend(self, links: Sequence[Link]) -> Evidence:
+    async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again. Evidence in packets: `held`, `refused` (attempts to connect), `reset` (answered so)."""
         for link in links:
             self._links.cut.pop(link, None)
@@ -218,14 +218,14 @@ class MachineDeployment:
 
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
         """Make links lossy and, where there is netem, slow. Raises MachineError where there is none."""
-        if (quality.delay_ms or quality.jitter_ms) and Means.DELAY in self._lacks:
-            raise MachineError(f"links cannot be slowed: {self._lacks[Means.DELAY]}")
+        if (quality.delay_ms or quality.jitter_ms) and EnvironmentCapability.DELAY in self._unsupported:
+            raise MachineError(f"links cannot be slowed: {self._unsupported[EnvironmentCapability.DELAY]}")
         for link in links:
             self._links.degraded[link] = quality
         counters = await self._tell(both_ends(links) if quality.delay_ms or quality.jitter_ms else receivers(links))
         self._ledger.open(links, _DEGRADED, counters)
 
-    async def restore(self, links: Sequence[Link]) -> Evidence:
+    async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         """Undo `degrade`. Evidence in packets: `delayed`, `lost`."""
         slow = False
         for link in links:
@@ -255,7 +255,7 @@ class MachineDeployment:
         """Start a node that is down, on the disk it left."""
         await self._station(node).alone(self._start)
 
-    async def power_off(self, node: str, keep: Keep) -> Evidence:
+    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
         """SIGKILL, and the file system drops what was not synced."""
         return await self._end(node, "power-off", "--keep", str(keep), "--seed", str(self._losses.getrandbits(32)))
 
@@ -282,7 +282,7 @@ class MachineDeployment:
         """Let a clock run at its true rate again; its offset stays."""
         return await self._clock(node, "reset")
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
+    # ---- inside -----------------------------------------------------------------------------------------------------
 
     @property
     def _all(self) -> list[Station]:
@@ -305,7 +305,9 @@ class MachineDeployment:
             if told["lacks"][feature]:
                 raise MachineError(f"{station.name} lacks {feature}: {told['lacks'][feature]}")
         if told["lacks"]["netem"]:
-            self._lacks.setdefault(Means.DELAY, f"the kernel {told['kernel']} has no netem ({told['lacks']['netem']})")
+            self._unsupported.setdefault(
+                EnvironmentCapability.DELAY, f"the kernel {told['kernel']} has no netem ({told['lacks']['netem']})"
+            )
         ahead_ns = 0 if told["boot_id"] == _boot_id() else await self._ahead_ns(station)
         station.began_ns = self._began_ns + ahead_ns
 

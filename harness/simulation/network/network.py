@@ -123,7 +123,7 @@ class Network:
                     transport.break_off(ConnectionResetError(104, "Connection reset by peer"))
                     transport.peer.break_off(ConnectionResetError(104, "Connection reset by peer"))
 
-    def mend(self, source: str, target: str) -> LinkCounters:
+    def heal_link(self, source: str, target: str) -> LinkCounters:
         """Deliver again. Returns what was stopped since the cut (nothing when it was not cut)."""
         link = self.link(source, target)
         if not link.cut:
@@ -140,7 +140,7 @@ class Network:
             link.counters.delayed = link.counters.delay_ns = link.counters.lost = 0
         link.quality = quality
 
-    def restore(self, source: str, target: str) -> LinkCounters:
+    def clear_degradation(self, source: str, target: str) -> LinkCounters:
         """Undo `degrade`. Returns what it did (nothing when the link was not degraded)."""
         link = self.link(source, target)
         if link.quality is None:

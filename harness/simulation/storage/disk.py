@@ -2,7 +2,7 @@
 
 Two images are kept. The *page cache* is what every read sees; it survives the death of the process. The *durable*
 image is what was synced. Between them lie, in order, the writes of each file since its last fsync and one journal
-of directory changes (create, rename, delete). A power loss keeps, as `nemesis.ports.Keep` says:
+of directory changes (create, rename, delete). A power loss keeps, as `nemesis.ports.KeepUnsynced` says:
 
 - of each file's unsynced writes and truncations a prefix, each file for itself; with TORN the last write kept may
   be cut;
@@ -35,7 +35,7 @@ from harness.simulation.storage.inodes import (
     walk,
 )
 from images.base.lossyfs.keeping import draw_prefix
-from nemesis.ports import Keep
+from nemesis.ports import KeepUnsynced
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class SimDisk:
         """Bytes written to existing files that a power loss may take."""
         return sum(file.unsynced_bytes() for _, file in walk(self._root, ""))
 
-    def lose_power(self, keep: Keep, random: Random) -> PowerLossReport:
+    def lose_power(self, keep: KeepUnsynced, random: Random) -> PowerLossReport:
         """Drop what was not synced, as far as `keep` says; draws from `random`."""
         before = [file for _, file in walk(self._root, "")]
         unsynced = {file.serial: file.unsynced_bytes() for file in before}
@@ -231,9 +231,9 @@ class SimDisk:
         buffer += data
 
 
-def _draw_writes(pending: list[bytes | int], keep: Keep, random: Random) -> list[bytes | int]:
+def _draw_writes(pending: list[bytes | int], keep: KeepUnsynced, random: Random) -> list[bytes | int]:
     kept = pending[: draw_prefix(len(pending), keep, random)]
-    if keep is Keep.TORN and kept:
+    if keep is KeepUnsynced.TORN and kept:
         last = kept[-1]
         if isinstance(last, bytes) and len(last) > 1:
             kept[-1] = last[: random.randint(1, len(last) - 1)]

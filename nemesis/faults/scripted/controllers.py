@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.faults.scripted.script import Story, until_seen
-from nemesis.handle import Site
+from nemesis.faults.scripted.script import ScriptedFault, until_seen
+from nemesis.handle import FaultHandle
 from nemesis.ports import both_ways
 
 _KEY, _USUAL = "max.message.bytes", 1_048_588
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumStory(Story):
+class ScriptedQuorumFault(ScriptedFault):
     """A story about the active controller and those that may take over from it."""
 
     patience_ms: float = 2_000.0
@@ -26,17 +26,17 @@ class QuorumStory(Story):
         """The active controller."""
         return ("controller",)
 
-    async def active_of_three(self, site: Site) -> str | None:
+    async def active_of_three(self, handle: FaultHandle) -> str | None:
         """The active controller; None, and noted, where there are fewer than three."""
-        if len(site.cluster.controllers) < 3:
-            site.notes.append("three controllers are needed")
+        if len(handle.cluster.controllers) < 3:
+            handle.notes.append("three controllers are needed")
             return None
-        (active,) = await site.find(self.targets())
+        (active,) = await handle.find(self.targets())
         return active
 
 
 @dataclass(frozen=True, slots=True)
-class ZombieController(QuorumStory):
+class ZombieController(ScriptedQuorumFault):
     """An active controller appends what it can never commit, and must drop it when it finds that it was deposed.
 
     1. The active controller is cut from the others; brokers see all of them.
@@ -47,28 +47,28 @@ class ZombieController(QuorumStory):
 
     name: ClassVar[str] = "zombie-controller"
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
-        patience_s, controllers = self.patience_ms / 1000, site.cluster.controllers
-        zombie = await self.active_of_three(site)
+        patience_s, controllers = self.patience_ms / 1000, handle.cluster.controllers
+        zombie = await self.active_of_three(handle)
         if zombie is None:
             return
-        reunite = await site.cut(both_ways([zombie], controllers))
-        await _have_something_decided(site)
-        successor = await _until_another_is_active(site, zombie, 3 * patience_s)
+        reunite = await handle.cut(both_ways([zombie], controllers))
+        await _have_something_decided(handle)
+        successor = await _until_another_is_active(handle, zombie, 3 * patience_s)
         if successor is None:
             return
-        await site.sleep(site.random.uniform(0.0, 0.3) * patience_s)
-        if site.random.random() < 0.5:
-            await _have_something_decided(site)
+        await handle.sleep(handle.random.uniform(0.0, 0.3) * patience_s)
+        if handle.random.random() < 0.5:
+            await _have_something_decided(handle)
         await reunite()
-        await site.sleep(site.random.uniform(0.1, 0.5) * patience_s)
-        await site.cut(both_ways([successor], (*controllers, *site.cluster.brokers)))
-        await site.sleep(site.random.uniform(1.0, 2.0) * patience_s)
+        await handle.sleep(handle.random.uniform(0.1, 0.5) * patience_s)
+        await handle.cut(both_ways([successor], (*controllers, *handle.cluster.brokers)))
+        await handle.sleep(handle.random.uniform(1.0, 2.0) * patience_s)
 
 
 @dataclass(frozen=True, slots=True)
-class LaggingController(QuorumStory):
+class LaggingController(ScriptedQuorumFault):
     """A controller that missed what was committed stands for election.
 
     1. A controller that is not active is cut from the others.
@@ -78,41 +78,41 @@ class LaggingController(QuorumStory):
 
     name: ClassVar[str] = "lagging-controller"
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
-        patience_s, controllers = self.patience_ms / 1000, site.cluster.controllers
-        active = await self.active_of_three(site)
+        patience_s, controllers = self.patience_ms / 1000, handle.cluster.controllers
+        active = await self.active_of_three(handle)
         if active is None:
             return
-        laggard = site.random.choice([controller for controller in controllers if controller != active])
-        site.aim((laggard,))
-        reunite = await site.cut(both_ways([laggard], controllers))
-        await site.sleep(site.random.uniform(0.3, 0.6) * patience_s)
-        await _have_something_decided(site)
-        await site.pause(active)
+        laggard = handle.random.choice([controller for controller in controllers if controller != active])
+        handle.aim((laggard,))
+        reunite = await handle.cut(both_ways([laggard], controllers))
+        await handle.sleep(handle.random.uniform(0.3, 0.6) * patience_s)
+        await _have_something_decided(handle)
+        await handle.pause(active)
         await reunite()
-        await site.sleep(site.random.uniform(1.5, 2.5) * patience_s)
+        await handle.sleep(handle.random.uniform(1.5, 2.5) * patience_s)
 
 
-async def _have_something_decided(site: Site) -> None:
+async def _have_something_decided(handle: FaultHandle) -> None:
     async def change(value: int) -> None:
-        await site.cluster.admin.configure(site.topic, _KEY, str(value))
+        await handle.cluster.admin.configure(handle.topic, _KEY, str(value))
 
     async def back() -> None:
         await change(_USUAL)
 
-    site.undone_by(back)
-    await change(_USUAL + site.random.randint(1, 9))
+    handle.undone_by(back)
+    await change(_USUAL + handle.random.randint(1, 9))
 
 
-async def _until_another_is_active(site: Site, former: str, limit_s: float) -> str | None:
+async def _until_another_is_active(handle: FaultHandle, former: str, limit_s: float) -> str | None:
     """The controller that takes over from `former` within `limit_s`, or None."""
 
     async def another() -> str | None:
-        active = await site.cluster.controller()
+        active = await handle.cluster.controller()
         return active if active != former else None
 
-    active = await until_seen(site, another, limit_s)
+    active = await until_seen(handle, another, limit_s)
     if active is None:
-        site.notes.append(f"nobody took over from {former}")
+        handle.notes.append(f"nobody took over from {former}")
     return active

@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.faults.scripted.script import LeaderStory, Story, until_seen
-from nemesis.handle import Site
-from nemesis.ports import Keep, Link, LinkQuality, Means, both_ways, one_way
+from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_seen
+from nemesis.handle import FaultHandle
+from nemesis.ports import EnvironmentCapability, KeepUnsynced, Link, LinkQuality, both_ways, one_way
 
 
 @dataclass(frozen=True, slots=True)
-class ZombieFollower(LeaderStory):
+class ZombieFollower(ScriptedLeaderFault):
     """A fetch outlives the leadership it was sent in and reaches the same leader in a later one, after its sender has
     cut its log below the offset it asked for.
 
@@ -32,42 +32,42 @@ class ZombieFollower(LeaderStory):
 
     name: ClassVar[str] = "zombie-follower"
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        controllers = site.cluster.controllers
-        cast = await self.leader_and_two(site)
+        controllers = handle.cluster.controllers
+        cast = await self.leader_and_two(handle)
         if cast is None:
             return
         leader, follower, successor = cast
-        reunite_follower = await site.cut(both_ways([follower], controllers))
-        await site.sleep(site.random.uniform(1.2, 1.4) * patience_s)
-        await site.cut(both_ways([leader], [successor]))
-        await site.sleep(site.random.uniform(1.3, 1.6) * patience_s)
-        release = await site.cut([Link(follower, leader)])
-        await site.sleep(site.random.uniform(0.3, 0.5) * patience_s)
+        reunite_follower = await handle.cut(both_ways([follower], controllers))
+        await handle.sleep(handle.random.uniform(1.2, 1.4) * patience_s)
+        await handle.cut(both_ways([leader], [successor]))
+        await handle.sleep(handle.random.uniform(1.3, 1.6) * patience_s)
+        release = await handle.cut([Link(follower, leader)])
+        await handle.sleep(handle.random.uniform(0.3, 0.5) * patience_s)
         await reunite_follower()
-        await site.degrade([Link(follower, successor)], LinkQuality(delay_ms=0.3 * self.patience_ms))
-        reunite_leader = await site.cut(both_ways([leader], controllers))
-        await _until_led_by(site, self.partition, successor, 2 * patience_s)
+        await handle.degrade([Link(follower, successor)], LinkQuality(delay_ms=0.3 * self.patience_ms))
+        reunite_leader = await handle.cut(both_ways([leader], controllers))
+        await _until_led_by(handle, self.partition, successor, 2 * patience_s)
         await reunite_leader()
-        await site.sleep(0.05 * patience_s)
-        await site.cut(both_ways([successor], controllers))
-        await _until_led_by(site, self.partition, leader, 2 * patience_s)
-        await site.sleep(0.05 * patience_s)
-        await site.cut([Link(leader, follower)])
+        await handle.sleep(0.05 * patience_s)
+        await handle.cut(both_ways([successor], controllers))
+        await _until_led_by(handle, self.partition, leader, 2 * patience_s)
+        await handle.sleep(0.05 * patience_s)
+        await handle.cut([Link(leader, follower)])
         await release()
-        await site.sleep(site.random.uniform(0.05, 0.8) * patience_s)
-        await site.pause(leader)
-        await site.sleep(2 * patience_s)
+        await handle.sleep(handle.random.uniform(0.05, 0.8) * patience_s)
+        await handle.pause(leader)
+        await handle.sleep(2 * patience_s)
 
-    def needs(self) -> frozenset[Means]:
+    def needs(self) -> frozenset[EnvironmentCapability]:
         """The successor is to learn late that the follower is back."""
-        return frozenset({Means.DELAY})
+        return frozenset({EnvironmentCapability.DELAY})
 
 
 @dataclass(frozen=True, slots=True)
-class UncleanReturn(Story):
+class UncleanReturn(ScriptedFault):
     """A replica that lost data comes back just when the others cannot speak for themselves.
 
     1. All replicas but the victim and one survivor stall until they have left the ISR.
@@ -77,28 +77,28 @@ class UncleanReturn(Story):
     """
 
     name: ClassVar[str] = "unclean-return"
-    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     victim: str
-    keep: Keep = Keep.NOTHING
+    keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        (victim,) = await site.find((self.victim,))
-        others = [broker for broker in site.cluster.brokers if broker != victim]
-        survivor = others.pop(site.random.randrange(len(others)))
+        (victim,) = await handle.find((self.victim,))
+        others = [broker for broker in handle.cluster.brokers if broker != victim]
+        survivor = others.pop(handle.random.randrange(len(others)))
         for node in others:
-            await site.pause(node)
-        await site.sleep(site.random.uniform(1.2, 1.8) * patience_s)
-        start = await site.power_off(victim, self.keep)
-        await site.sleep(site.random.uniform(1.1, 1.5) * patience_s)
-        wake = await site.pause(survivor)
-        if site.random.random() < 0.5:
-            await site.sleep(site.random.uniform(0, 1.2) * patience_s)
+            await handle.pause(node)
+        await handle.sleep(handle.random.uniform(1.2, 1.8) * patience_s)
+        start = await handle.power_off(victim, self.keep)
+        await handle.sleep(handle.random.uniform(1.1, 1.5) * patience_s)
+        wake = await handle.pause(survivor)
+        if handle.random.random() < 0.5:
+            await handle.sleep(handle.random.uniform(0, 1.2) * patience_s)
         await start()
-        await site.sleep(site.random.uniform(1.2, 2.0) * patience_s)
+        await handle.sleep(handle.random.uniform(1.2, 2.0) * patience_s)
         await wake()
 
     def targets(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class UncleanReturn(Story):
 
 
 @dataclass(frozen=True, slots=True)
-class DeafLeader(LeaderStory):
+class DeafLeader(ScriptedLeaderFault):
     """An ISR change is decided, and the leader that asked for it does not learn of it.
 
     1. A follower stalls until the leader wants it out of the ISR, and wakes up.
@@ -117,24 +117,24 @@ class DeafLeader(LeaderStory):
 
     name: ClassVar[str] = "deaf-leader"
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        (leader,) = await site.find((f"leader/{self.partition}",))
-        followers = [broker for broker in site.cluster.brokers if broker != leader]
-        site.random.shuffle(followers)
-        wake = await site.pause(followers[0])
-        await site.sleep(site.random.uniform(1.0, 1.4) * patience_s)
-        answer = await site.cut(one_way(site.cluster.controllers, [leader]))
+        (leader,) = await handle.find((f"leader/{self.partition}",))
+        followers = [broker for broker in handle.cluster.brokers if broker != leader]
+        handle.random.shuffle(followers)
+        wake = await handle.pause(followers[0])
+        await handle.sleep(handle.random.uniform(1.0, 1.4) * patience_s)
+        answer = await handle.cut(one_way(handle.cluster.controllers, [leader]))
         await wake()
-        await site.sleep(site.random.uniform(0.05, 0.5) * patience_s)
-        await site.pause(followers[-1])
-        await site.sleep(site.random.uniform(0.2, 1.5) * patience_s)
+        await handle.sleep(handle.random.uniform(0.05, 0.5) * patience_s)
+        await handle.pause(followers[-1])
+        await handle.sleep(handle.random.uniform(0.2, 1.5) * patience_s)
         await answer()
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenCommit(LeaderStory):
+class HiddenCommit(ScriptedLeaderFault):
     """A new leader does not know yet how much was committed, and a follower knows of less.
 
     A follower learns the high watermark one answer late, and slow answers make that much. L leads, B and C follow.
@@ -148,33 +148,33 @@ class HiddenCommit(LeaderStory):
 
     name: ClassVar[str] = "hidden-commit"
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        controllers = site.cluster.controllers
-        cast = await self.leader_and_two(site)
+        controllers = handle.cluster.controllers
+        cast = await self.leader_and_two(handle)
         if cast is None:
             return
         leader, successor, laggard = cast
-        delay_ms = site.random.uniform(0.2, 0.35) * self.patience_ms
-        slow, slower = LinkQuality(delay_ms), LinkQuality(delay_ms * site.random.uniform(1.05, 1.4))
-        reunite = await site.cut(both_ways([laggard], controllers))
-        await site.sleep(site.random.uniform(1.2, 1.4) * patience_s)
-        await site.degrade([Link(leader, successor)], slow)
-        await site.degrade([Link(leader, laggard)], slower)
-        await site.sleep(site.random.uniform(1.5, 2.5) * patience_s)
-        await site.cut(both_ways([leader], site.cluster.brokers + controllers))
-        await site.degrade([Link(successor, laggard)], slow)
+        delay_ms = handle.random.uniform(0.2, 0.35) * self.patience_ms
+        slow, slower = LinkQuality(delay_ms), LinkQuality(delay_ms * handle.random.uniform(1.05, 1.4))
+        reunite = await handle.cut(both_ways([laggard], controllers))
+        await handle.sleep(handle.random.uniform(1.2, 1.4) * patience_s)
+        await handle.degrade([Link(leader, successor)], slow)
+        await handle.degrade([Link(leader, laggard)], slower)
+        await handle.sleep(handle.random.uniform(1.5, 2.5) * patience_s)
+        await handle.cut(both_ways([leader], handle.cluster.brokers + controllers))
+        await handle.degrade([Link(successor, laggard)], slow)
         await reunite()
-        await _until_led_by(site, self.partition, successor, 2 * patience_s)
+        await _until_led_by(handle, self.partition, successor, 2 * patience_s)
         # One delay until the laggard is connected and fetches, another one until it has the answer.
-        await site.sleep(site.random.uniform(1.1, 1.8) * delay_ms / 1000)
-        await site.pause(successor)
-        await site.sleep(2 * patience_s)
+        await handle.sleep(handle.random.uniform(1.1, 1.8) * delay_ms / 1000)
+        await handle.pause(successor)
+        await handle.sleep(2 * patience_s)
 
 
 @dataclass(frozen=True, slots=True)
-class LostIncarnation(Story):
+class StaleBrokerEpoch(ScriptedFault):
     """A leader asks for a follower that meanwhile lost what it was judged by.
 
     L leads; a victim that leads stalls first until another broker does.
@@ -186,47 +186,47 @@ class LostIncarnation(Story):
     4. The controllers hear what L asked for. The others stall, so that the victim may be elected.
     """
 
-    name: ClassVar[str] = "lost-incarnation"
-    decisive: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    name: ClassVar[str] = "stale-broker-epoch"
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     victim: str
     partition: int = 0
-    keep: Keep = Keep.NOTHING
+    keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        controllers = site.cluster.controllers
-        (victim,) = await site.find((self.victim,))
-        if await site.leader(self.partition) == victim:
-            wake = await site.pause(victim)
-            await site.sleep(1.3 * patience_s)
+        controllers = handle.cluster.controllers
+        (victim,) = await handle.find((self.victim,))
+        if await handle.leader(self.partition) == victim:
+            wake = await handle.pause(victim)
+            await handle.sleep(1.3 * patience_s)
             await wake()
-            await site.sleep(0.3 * patience_s)
-        (leader,) = await site.find((f"leader/{self.partition}",))
+            await handle.sleep(0.3 * patience_s)
+        (leader,) = await handle.find((f"leader/{self.partition}",))
         if leader == victim:
-            site.notes.append("the victim leads")
+            handle.notes.append("the victim leads")
             return
-        apart = await site.cut([Link(leader, victim)])
-        await site.sleep(site.random.uniform(1.2, 1.6) * patience_s)
-        silent = await site.cut(both_ways([victim], controllers))
-        await site.sleep(site.random.uniform(0.45, 0.55) * patience_s)
-        unheard = await site.cut(one_way([leader], controllers))
+        apart = await handle.cut([Link(leader, victim)])
+        await handle.sleep(handle.random.uniform(1.2, 1.6) * patience_s)
+        silent = await handle.cut(both_ways([victim], controllers))
+        await handle.sleep(handle.random.uniform(0.45, 0.55) * patience_s)
+        unheard = await handle.cut(one_way([leader], controllers))
         await apart()
-        await site.sleep(site.random.uniform(0.2, 0.4) * patience_s)
-        start = await site.power_off(victim, self.keep)
-        await site.cut(both_ways([victim], [leader]))
-        await site.sleep(site.random.uniform(0.15, 0.2) * patience_s)
+        await handle.sleep(handle.random.uniform(0.2, 0.4) * patience_s)
+        start = await handle.power_off(victim, self.keep)
+        await handle.cut(both_ways([victim], [leader]))
+        await handle.sleep(handle.random.uniform(0.15, 0.2) * patience_s)
         await silent()
         await start()
-        await site.sleep(site.random.uniform(0.15, 0.25) * patience_s)
+        await handle.sleep(handle.random.uniform(0.15, 0.25) * patience_s)
         await unheard()
-        await site.sleep(site.random.uniform(0.05, 0.5) * patience_s)
-        for node in site.cluster.brokers:
+        await handle.sleep(handle.random.uniform(0.05, 0.5) * patience_s)
+        for node in handle.cluster.brokers:
             if node != victim:
-                await site.pause(node)
-        await site.sleep(2 * patience_s)
+                await handle.pause(node)
+        await handle.sleep(2 * patience_s)
 
     def targets(self) -> tuple[str, ...]:
         """The victim, and the leader of the partition."""
@@ -234,7 +234,7 @@ class LostIncarnation(Story):
 
 
 @dataclass(frozen=True, slots=True)
-class QuickSuccession(LeaderStory):
+class QuickSuccession(ScriptedLeaderFault):
     """Two leaders fall one after the other, and the third had begun to follow the second, but had no answer of it.
 
     What a follower does to its log before its new leader has told it anything, it does alone. L leads, B and C follow.
@@ -246,38 +246,38 @@ class QuickSuccession(LeaderStory):
 
     name: ClassVar[str] = "quick-succession"
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        everyone = [*site.cluster.brokers, *site.cluster.controllers]
-        (leader,) = await site.find((f"leader/{self.partition}",))
-        followers = [broker for broker in site.cluster.brokers if broker != leader]
+        everyone = [*handle.cluster.brokers, *handle.cluster.controllers]
+        (leader,) = await handle.find((f"leader/{self.partition}",))
+        followers = [broker for broker in handle.cluster.brokers if broker != leader]
         if len(followers) < 2:
-            site.notes.append("two followers are needed")
+            handle.notes.append("two followers are needed")
             return
-        await site.cut(both_ways([followers[0]], followers[1:]))
-        await site.sleep(site.random.uniform(0.0, 0.3) * patience_s)
-        await site.cut(both_ways([leader], everyone))
+        await handle.cut(both_ways([followers[0]], followers[1:]))
+        await handle.sleep(handle.random.uniform(0.0, 0.3) * patience_s)
+        await handle.cut(both_ways([leader], everyone))
 
         async def one_of_them() -> str | None:
-            successor = await site.leader(self.partition)
+            successor = await handle.leader(self.partition)
             return successor if successor in followers else None
 
-        successor = await until_seen(site, one_of_them, 2 * patience_s)
+        successor = await until_seen(handle, one_of_them, 2 * patience_s)
         if successor is None:
-            site.notes.append("nobody came to lead")
+            handle.notes.append("nobody came to lead")
             return
-        site.aim((successor,))
-        await site.sleep(site.random.uniform(0.05, 0.4) * patience_s)
-        await site.cut(both_ways([successor], everyone))
-        await site.sleep(2 * patience_s)
+        handle.aim((successor,))
+        await handle.sleep(handle.random.uniform(0.05, 0.4) * patience_s)
+        await handle.cut(both_ways([successor], everyone))
+        await handle.sleep(2 * patience_s)
 
 
-async def _until_led_by(site: Site, partition: int, node: str, limit_s: float) -> None:
+async def _until_led_by(handle: FaultHandle, partition: int, node: str, limit_s: float) -> None:
     """Wait until `node` leads, as far as the cluster tells, or `limit_s` have passed."""
 
     async def it() -> str | None:
-        return node if await site.leader(partition) == node else None
+        return node if await handle.leader(partition) == node else None
 
-    if await until_seen(site, it, limit_s) is None:
-        site.notes.append(f"{node} did not come to lead partition {partition}")
+    if await until_seen(handle, it, limit_s) is None:
+        handle.notes.append(f"{node} did not come to lead partition {partition}")

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemesis.faults.admin import noted, put_back, until_done
-from nemesis.faults.scripted.script import LeaderStory
-from nemesis.handle import Site
-from nemesis.ports import DONE, Answer, Link, both_ways, one_way
+from nemesis.faults.scripted.script import ScriptedLeaderFault
+from nemesis.handle import FaultHandle
+from nemesis.ports import DONE, AdminResult, Link, both_ways, one_way
 
 
 @dataclass(frozen=True, slots=True)
-class LateProposal(LeaderStory):
+class LateProposal(ScriptedLeaderFault):
     """A leader's request to keep a follower in the ISR arrives when that has left it and fallen behind (RC 6.3).
 
     L leads, K and F follow.
@@ -30,30 +30,30 @@ class LateProposal(LeaderStory):
 
     name: ClassVar[str] = "late-proposal"
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        controllers = site.cluster.controllers
-        cast = await self.leader_and_two(site)
+        controllers = handle.cluster.controllers
+        cast = await self.leader_and_two(handle)
         if cast is None:
             return
         leader, follower, laggard = cast
-        hear = await site.cut([Link(laggard, leader)])
-        await site.sleep(site.random.uniform(0.35, 0.6) * patience_s)
-        reunite = await site.cut(both_ways([follower], controllers))
-        await site.sleep(site.random.uniform(0.4, 0.5) * patience_s)
-        unheard = await site.cut(one_way([leader], controllers))
-        await site.sleep(site.random.uniform(0.52, 0.6) * patience_s)
-        await site.cut(both_ways([follower], [leader]))
+        hear = await handle.cut([Link(laggard, leader)])
+        await handle.sleep(handle.random.uniform(0.35, 0.6) * patience_s)
+        reunite = await handle.cut(both_ways([follower], controllers))
+        await handle.sleep(handle.random.uniform(0.4, 0.5) * patience_s)
+        unheard = await handle.cut(one_way([leader], controllers))
+        await handle.sleep(handle.random.uniform(0.52, 0.6) * patience_s)
+        await handle.cut(both_ways([follower], [leader]))
         await hear()
         await reunite()
-        await site.sleep(site.random.uniform(0.2, 0.3) * patience_s)
+        await handle.sleep(handle.random.uniform(0.2, 0.3) * patience_s)
         await unheard()
-        await site.sleep(patience_s)
+        await handle.sleep(patience_s)
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedAndBack(LeaderStory):
+class RemovedAndBack(ScriptedLeaderFault):
     """A replica is removed and added again before its leader hears of either, and what the leader knew of it is no
     longer true: it is empty now (RC 6.5.4).
 
@@ -64,37 +64,37 @@ class RemovedAndBack(LeaderStory):
     """
 
     name: ClassVar[str] = "removed-and-back"
-    decisive: ClassVar[tuple[str, ...]] = ("reassigned",)
+    proof: ClassVar[tuple[str, ...]] = ("reassigned",)
 
-    async def inject(self, site: Site) -> None:
+    async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the replica."""
-        patience_s, admin = self.patience_ms / 1000, site.cluster.admin
-        if not site.claim_placement(self.partition):
-            site.notes.append("another fault is moving it")
+        patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
+        if not handle.claim_placement(self.partition):
+            handle.notes.append("another fault is moving it")
             return
-        (leader,) = await site.find((f"leader/{self.partition}",))
-        before = await admin.replicas(site.topic, self.partition)
+        (leader,) = await handle.find((f"leader/{self.partition}",))
+        before = await admin.replicas(handle.topic, self.partition)
         followers = [replica for replica in before if replica != leader]
-        if leader not in before or len(before) <= site.min_isr or not followers:
-            site.notes.append("no replica can be spared")
+        if leader not in before or len(before) <= handle.min_isr or not followers:
+            handle.notes.append("no replica can be spared")
             return
-        follower = site.random.choice(followers)
-        site.aim((follower,))
+        follower = handle.random.choice(followers)
+        handle.aim((follower,))
         rest = tuple(replica for replica in before if replica != follower)
 
-        answers: list[Answer] = []
+        answers: list[AdminResult] = []
 
-        async def back() -> Answer:
-            return await admin.reassign(site.topic, self.partition, before)
+        async def back() -> AdminResult:
+            return await admin.reassign(handle.topic, self.partition, before)
 
-        site.undone_by(lambda: until_done(site, back, put_back(self.partition), answers))
-        hear = await site.cut(one_way([leader], site.cluster.controllers))
-        await site.sleep(site.random.uniform(0.3, 0.4) * patience_s)
-        removed = await noted(answers, admin.reassign(site.topic, self.partition, rest))
-        await site.sleep(site.random.uniform(0.002, 0.02) * patience_s)
+        handle.undone_by(lambda: until_done(handle, back, put_back(self.partition), answers))
+        hear = await handle.cut(one_way([leader], handle.cluster.controllers))
+        await handle.sleep(handle.random.uniform(0.3, 0.4) * patience_s)
+        removed = await noted(answers, admin.reassign(handle.topic, self.partition, rest))
+        await handle.sleep(handle.random.uniform(0.002, 0.02) * patience_s)
         returned = await back()
         if DONE == removed.outcome == returned.outcome:
-            site.count("reassigned")
-        await site.cut(one_way(followers, [leader]))
+            handle.count("reassigned")
+        await handle.cut(one_way(followers, [leader]))
         await hear()
-        await site.sleep(site.random.uniform(0.6, 1.5) * patience_s)
+        await handle.sleep(handle.random.uniform(0.6, 1.5) * patience_s)

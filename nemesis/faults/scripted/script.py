@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
 from nemesis.faults.fault import Fault
-from nemesis.handle import Site
+from nemesis.handle import FaultHandle
 
 T = TypeVar("T")
 
@@ -24,16 +24,16 @@ _LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Story(Fault):
+class ScriptedFault(Fault):
     """A sequence of steps, told once."""
 
     family: ClassVar[str] = "choreography"
     ends_by_itself: ClassVar[bool] = True
-    decisive: ClassVar[tuple[str, ...]] = ("held", "refused")
+    proof: ClassVar[tuple[str, ...]] = ("held", "refused")
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderStory(Story):
+class ScriptedLeaderFault(ScriptedFault):
     """A story about the leader of a partition and those that follow it."""
 
     partition: int = 0
@@ -43,23 +43,23 @@ class LeaderStory(Story):
         """The leader of the partition."""
         return (f"leader/{self.partition}",)
 
-    async def leader_and_two(self, site: Site) -> tuple[str, str, str] | None:
+    async def leader_and_two(self, handle: FaultHandle) -> tuple[str, str, str] | None:
         """The leader, and two of the other brokers in an order drawn; None, and noted, where there are no two."""
-        (leader,) = await site.find(self.targets())
-        others = [broker for broker in site.cluster.brokers if broker != leader]
-        site.random.shuffle(others)
+        (leader,) = await handle.find(self.targets())
+        others = [broker for broker in handle.cluster.brokers if broker != leader]
+        handle.random.shuffle(others)
         if len(others) < 2:
-            site.notes.append("two followers are needed")
+            handle.notes.append("two followers are needed")
             return None
-        site.aim(others[:2])
+        handle.aim(others[:2])
         return leader, others[0], others[1]
 
 
-async def until_seen(site: Site, look: Callable[[], Awaitable[T | None]], limit_s: float) -> T | None:
+async def until_seen(handle: FaultHandle, look: Callable[[], Awaitable[T | None]], limit_s: float) -> T | None:
     """What `look` comes to see within `limit_s`; None when it sees nothing."""
     for _ in range(round(limit_s / _LOOK_S)):
         seen = await look()
         if seen is not None:
             return seen
-        await site.sleep(_LOOK_S)
+        await handle.sleep(_LOOK_S)
     return None
