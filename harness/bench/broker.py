@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from harness.bench.resources import Processors
 from harness.cluster.loopback import LoopbackCluster
-from harness.runner.readiness import Expected
+from harness.cluster.readiness import Expected
 from images.broker.config import NODE_KEYS
 
 RECORDS: Final = {100: 600_000, 1_000: 120_000}

@@ -71,8 +71,8 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _images(options: argparse.Namespace) -> int:
     from harness.cluster.systems import SYSTEMS
-    from harness.environments.base import EnvironmentUnavailable
     from harness.environments.docker.engine import connect
+    from harness.errors import EnvironmentUnavailable
     from harness.node_images.building import Origin, build, prune
 
     console = terminal()

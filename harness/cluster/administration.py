@@ -23,7 +23,7 @@ from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
 
-from harness.environments.base import Layout
+from harness.cluster.layout import Layout
 from images.wire.connection import Connection, ConnectionLost
 from nemesis.ports import DONE, UNANSWERED, AdminResult
 

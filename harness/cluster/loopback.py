@@ -12,14 +12,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from harness.cluster.layout import Layout, Node, cluster_layout
+from harness.cluster.readiness import Expected, Watch
 from harness.cluster.systems import configured
-from harness.environments.base import Layout, Node, named_layout
-from harness.runner.readiness import Expected, Watch
 from images.broker.system import SYSTEM
 
 _READY_LIMIT_S = 60.0
@@ -43,7 +43,7 @@ class LoopbackCluster:
         rules_off: Sequence[str] = (),
     ) -> None:
         self.directory = directory
-        self.layout = configured(SYSTEM, _on_loopback(named_layout(brokers, controllers)), settings or {}, rules_off)
+        self.layout = configured(SYSTEM, _on_loopback(brokers, controllers), settings or {}, rules_off)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -120,15 +120,12 @@ class LoopbackCluster:
             process.wait()
 
 
-def _on_loopback(layout: Layout) -> Layout:
-    """`layout` with every node on 127.0.0.1, each on a port that is free now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in layout.nodes]
-    try:
-        nodes: list[Node] = [
-            replace(node, host="127.0.0.1", port=listener.getsockname()[1])
-            for node, listener in zip(layout.nodes, held, strict=True)
-        ]
-    finally:
-        for listener in held:
-            listener.close()
-    return Layout(tuple(nodes))
+def _on_loopback(brokers: int, controllers: int) -> Layout:
+    """A layout with every node on 127.0.0.1, each on a port that is free now."""
+    with ExitStack() as held:
+
+        def free_port(_: Node) -> tuple[str, int]:
+            listener = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            return "127.0.0.1", int(listener.getsockname()[1])
+
+        return cluster_layout(brokers, controllers, free_port)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.environments.base import Layout
+from harness.cluster.layout import Layout
 from images.broker.system import SYSTEM as BROKER
 from images.broker.system import TORTURE_DEFAULTS, Capability, System
 

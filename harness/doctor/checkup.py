@@ -15,8 +15,8 @@ from harness.cluster.hosts import Host
 from harness.cluster.systems import SYSTEMS
 from harness.doctor.examination import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Finding, Part, Patient
 from harness.doctor.probes import Probes
-from harness.environments.base import EnvironmentUnavailable
 from harness.environments.docker.engine import connect, run_labels
+from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Condition, Image, states
 from harness.node_images.recipes import packages
 

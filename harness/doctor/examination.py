@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from harness.doctor.probes import Engine, Kernel, Probes
-from harness.environments.base import EnvironmentUnavailable
 from harness.environments.docker.engine import EngineUnreachable
+from harness.errors import EnvironmentUnavailable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,89 +14,16 @@ The runner does not assume which system is deployed: a node's configuration is o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Protocol, TypeVar
 
+from harness.cluster.layout import Layout
 from images.trace import TraceEvent
 from nemesis.ports import ClusterUnderTest
 
 T = TypeVar("T")
-
-
-class Role(StrEnum):
-    """What a node does in the cluster."""
-
-    BROKER = "broker"
-    CONTROLLER = "controller"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One node and the address at which the others and the clients reach it."""
-
-    name: str
-    """`b1 … bN` for brokers, `c1 … cM` for controllers."""
-    node_id: int
-    """Kafka's node.id: 1 … N for brokers, 101 … for controllers."""
-    role: Role
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The nodes of a cluster, controllers first, and the configuration each is started with."""
-
-    nodes: tuple[Node, ...]
-    properties: Mapping[str, str] = field(default_factory=dict)
-    """Node name → the text of its properties file."""
-    system: str = ""
-    """What is deployed, by the name of its folder below `images`."""
-
-    @property
-    def brokers(self) -> tuple[Node, ...]:
-        """The brokers, in order of their ids."""
-        return tuple(node for node in self.nodes if node.role is Role.BROKER)
-
-    @property
-    def controllers(self) -> tuple[Node, ...]:
-        """The controllers, in order of their ids."""
-        return tuple(node for node in self.nodes if node.role is Role.CONTROLLER)
-
-    def node(self, name: str) -> Node:
-        """The node called `name`. Raises KeyError naming it and the nodes there are."""
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        raise KeyError(f"no node {name!r}; there are: {', '.join(node.name for node in self.nodes)}")
-
-    def with_properties(self, properties: Mapping[str, str], system: str = "") -> Layout:
-        """This layout with the configuration of every node of a `system`.
-
-        Raises ValueError when one is missing or unknown."""
-        names = [node.name for node in self.nodes]
-        if sorted(properties) != sorted(names):
-            raise ValueError(f"properties are needed for exactly {', '.join(names)}; got {', '.join(properties)}")
-        return replace(self, properties=dict(properties), system=system)
-
-
-BROKER_PORT = 9092
-CONTROLLER_PORT = 9093
-FIRST_CONTROLLER_ID = 101
-
-
-def named_layout(brokers: int, controllers: int = 1) -> Layout:
-    """A layout in which every node is its own host, reached by its own name."""
-    return Layout(
-        tuple(
-            Node(f"c{i}", FIRST_CONTROLLER_ID + i - 1, Role.CONTROLLER, f"c{i}", CONTROLLER_PORT)
-            for i in range(1, controllers + 1)
-        )
-        + tuple(Node(f"b{i}", i, Role.BROKER, f"b{i}", BROKER_PORT) for i in range(1, brokers + 1))
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +118,3 @@ class Environment(Protocol):
 
         Everything deployed is gone afterwards. Raises EnvironmentUnavailable when the environment cannot be used here.
         """
-
-
-class EnvironmentUnavailable(Exception):
-    """The environment cannot be used on this machine; the message says what is missing, in one line."""

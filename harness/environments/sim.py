@@ -24,7 +24,8 @@ from random import Random
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from harness.cluster.administration import Administration
-from harness.environments.base import Crash, Deployment, Layout, Listener, TrailPoint, named_layout
+from harness.cluster.layout import Layout, cluster_layout
+from harness.environments.base import Crash, Deployment, Listener, TrailPoint
 from harness.environments.machines.trace_deduplicator import Decisions
 from harness.simulation.network.network import Latency
 from harness.simulation.node import Exit, SimNode
@@ -61,7 +62,7 @@ class Simulation:
 
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is its own host, called by its name."""
-        return named_layout(brokers, controllers)
+        return cluster_layout(brokers, controllers)
 
     def execute(
         self,

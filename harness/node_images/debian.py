@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Final
 
-from harness.environments.base import EnvironmentUnavailable
+from harness.errors import EnvironmentUnavailable
 
 APT_DIRECTORY = Path("/etc/apt")
 _LIMIT_S: Final = 1800

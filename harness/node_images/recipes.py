@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from harness.environments.base import EnvironmentUnavailable
+from harness.errors import EnvironmentUnavailable
 from harness.node_images.wheels import version
 
 OS, BASE = "faultline/os", "faultline/base"

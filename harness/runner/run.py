@@ -25,12 +25,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from harness.cluster.readiness import Expected, Watch
 from harness.cluster.systems import SYSTEMS, configured
-from harness.environments.base import Deployment, EnvironmentUnavailable, Listener
+from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
+from harness.errors import EnvironmentUnavailable
 from harness.runner.judging import judge_and_keep
 from harness.runner.outcome import Outcome, Progress, Watcher
-from harness.runner.readiness import Expected, Watch
 from harness.spec import ACKS, Spec
 from nemesis.nemesis import Injection, Nemesis
 from results.errors import StoreError

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from harness.cluster.loopback import LoopbackCluster
-from harness.runner.readiness import Expected
+from harness.cluster.readiness import Expected
 
 LIMIT_S = 30.0
 T = "t"

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from harness.cluster.loopback import LoopbackCluster
-from harness.runner.readiness import Expected
+from harness.cluster.readiness import Expected
 from tests.clients.test_real_clients import kill_leader, restart
 from workloads.clients.native import EARLIEST, Admin, Client, Consumer
 

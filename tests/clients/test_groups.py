@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 from harness.cluster.loopback import LoopbackCluster
-from harness.runner.readiness import Expected
+from harness.cluster.readiness import Expected
 from tests.clients.test_real_clients import TOPIC_CONFIG
 
 PARTITIONS = 2

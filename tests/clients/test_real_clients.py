@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from harness.cluster.loopback import LoopbackCluster
-from harness.runner.readiness import Expected
+from harness.cluster.readiness import Expected
 
 RECORDS = 10_000
 KILL_AFTER = 3_000

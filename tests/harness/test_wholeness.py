@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from harness.runner.readiness import Expected, missing_of_topic
+from harness.cluster.readiness import Expected, missing_of_topic
 
 
 @dataclass(frozen=True)

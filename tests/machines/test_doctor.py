@@ -14,8 +14,8 @@ from harness.cli.main import main
 from harness.cli.usage import BAD_USAGE, NOT_CARRIED_OUT, VALID
 from harness.doctor.examination import GIB, Finding, Part, Patient, examine, is_well, show
 from harness.doctor.probes import Engine, Kernel, ThisMachine, parse_options
-from harness.environments.base import EnvironmentUnavailable
 from harness.environments.docker.engine import EngineUnreachable
+from harness.errors import EnvironmentUnavailable
 from harness.spec import Spec, loads
 
 FULL = dict.fromkeys(("NF_TABLES", "NF_TABLES_INET", "NFT_NUMGEN", "NET_SCH_NETEM", "FUSE_FS"), "y")

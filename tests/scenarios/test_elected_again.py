@@ -10,10 +10,10 @@ import asyncio
 
 import pytest
 
+from harness.cluster.readiness import Expected, Watch
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
-from harness.runner.readiness import Expected, Watch
 from images.trace import TraceEvent
 from nemesis.ports import DONE, Link, both_ways
 from workloads.clients.native import Admin, Client, Producer

@@ -19,7 +19,8 @@ from typing import TypeVar
 import pytest
 
 import harness.environments.sim as sim
-from harness.environments.base import Deployment, Layout, Listener
+from harness.cluster.layout import Layout
+from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.broker.config import NodeConfig
 from images.broker.ports import Doors

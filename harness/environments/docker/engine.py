@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from harness.environments.base import EnvironmentUnavailable
 from harness.environments.process_identity import this_process
+from harness.errors import EnvironmentUnavailable
 
 RUN_LABEL = "faultline.run"
 """On every container and network made for a run: the run's name. What carries it belongs to nobody else."""

@@ -19,16 +19,19 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from harness.environments.base import Deployment, EnvironmentUnavailable, Layout, Listener, named_layout
+from harness.cluster.layout import Layout, cluster_layout
+from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError
 from harness.environments.machines.signals_blocked import undisturbed
+from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Image, ready
 
 T = TypeVar("T")
@@ -54,9 +57,8 @@ class Docker:
 
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is a container of its own, called by its address."""
-        layout = named_layout(brokers, controllers)
-        hosts = [str(self.subnet[_FIRST_HOST + number]) for number in range(len(layout.nodes))]
-        return Layout(tuple(replace(node, host=host) for node, host in zip(layout.nodes, hosts, strict=True)))
+        numbers = count(_FIRST_HOST)
+        return cluster_layout(brokers, controllers, lambda node: (str(self.subnet[next(numbers)]), node.port))
 
     def execute(
         self,

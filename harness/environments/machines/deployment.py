@@ -24,9 +24,10 @@ from random import Random
 from typing import Any, Final
 
 from harness.cluster.administration import Administration
+from harness.cluster.layout import Layout
 from harness.cluster.leadership import Leadership
 from harness.cluster.systems import SYSTEMS
-from harness.environments.base import Crash, Layout, Listener, TrailPoint
+from harness.environments.base import Crash, Listener, TrailPoint
 from harness.environments.machines.links import Ledger, Links, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError
 from harness.environments.machines.node_handle import AGENT, Station, on_all

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from harness.environments.base import EnvironmentUnavailable
+from harness.errors import EnvironmentUnavailable
 
 
 class MachineError(EnvironmentUnavailable):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from harness.environments.base import Node
+from harness.cluster.layout import Node
 from harness.environments.machines.machine import Freezer, Machine, MachineError
 from images.broker.system import Service
 

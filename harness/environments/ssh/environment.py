@@ -14,16 +14,18 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from harness.cluster.hosts import Host
-from harness.environments.base import Deployment, EnvironmentUnavailable, Layout, Listener, named_layout
+from harness.cluster.layout import Layout, cluster_layout
+from harness.environments.base import Deployment, Listener
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine, MachineError
 from harness.environments.machines.signals_blocked import undisturbed
 from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 from harness.environments.ssh.machine import SshMachine
+from harness.errors import EnvironmentUnavailable
 
 T = TypeVar("T")
 
@@ -42,8 +44,9 @@ class Ssh:
 
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is called by the IPv4 address of its host. Raises EnvironmentUnavailable when a name has none."""
-        layout = named_layout(brokers, controllers)
-        return Layout(tuple(replace(node, host=_address(node.name, self.hosts[node.name])) for node in layout.nodes))
+        return cluster_layout(
+            brokers, controllers, lambda node: (_address(node.name, self.hosts[node.name]), node.port)
+        )
 
     def execute(
         self,

@@ -1,0 +1,87 @@
+"""The nodes of a cluster: names, ids, roles and addresses, and the configuration each node starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a node does in the cluster."""
+
+    BROKER = "broker"
+    CONTROLLER = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node and the address at which the others and the clients reach it."""
+
+    name: str
+    """`b1 … bN` for brokers, `c1 … cM` for controllers."""
+    node_id: int
+    """Kafka's node.id: 1 … N for brokers, 101 … for controllers."""
+    role: Role
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The nodes of a cluster, controllers first, and the configuration each is started with."""
+
+    nodes: tuple[Node, ...]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Node name → the text of its properties file."""
+    system: str = ""
+    """What is deployed, by the name of its folder below `images`."""
+
+    @property
+    def brokers(self) -> tuple[Node, ...]:
+        """The brokers, in order of their ids."""
+        return tuple(node for node in self.nodes if node.role is Role.BROKER)
+
+    @property
+    def controllers(self) -> tuple[Node, ...]:
+        """The controllers, in order of their ids."""
+        return tuple(node for node in self.nodes if node.role is Role.CONTROLLER)
+
+    def node(self, name: str) -> Node:
+        """The node called `name`. Raises KeyError naming it and the nodes there are."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(f"no node {name!r}; there are: {', '.join(node.name for node in self.nodes)}")
+
+    def with_properties(self, properties: Mapping[str, str], system: str = "") -> Layout:
+        """This layout with the configuration of every node of a `system`.
+
+        Raises ValueError when one is missing or unknown."""
+        names = [node.name for node in self.nodes]
+        if sorted(properties) != sorted(names):
+            raise ValueError(f"properties are needed for exactly {', '.join(names)}; got {', '.join(properties)}")
+        return replace(self, properties=dict(properties), system=system)
+
+
+BROKER_PORT = 9092
+CONTROLLER_PORT = 9093
+FIRST_CONTROLLER_ID = 101
+
+
+def cluster_layout(
+    brokers: int, controllers: int = 1, address: Callable[[Node], tuple[str, int]] = lambda node: (node.host, node.port)
+) -> Layout:
+    """A layout of this size. `address` gives the host and port of each node.
+
+    Without it every node is its own host, reached by its own name at Kafka's usual ports.
+    """
+    nodes = [
+        *(
+            Node(f"c{i}", FIRST_CONTROLLER_ID + i - 1, Role.CONTROLLER, f"c{i}", CONTROLLER_PORT)
+            for i in range(1, controllers + 1)
+        ),
+        *(Node(f"b{i}", i, Role.BROKER, f"b{i}", BROKER_PORT) for i in range(1, brokers + 1)),
+    ]
+    placed = [(node, address(node)) for node in nodes]
+    return Layout(tuple(replace(node, host=host, port=port) for node, (host, port) in placed))
