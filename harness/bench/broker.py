@@ -7,7 +7,7 @@ factor 3, min.insync.replicas 2, Kafka's own timeouts. The producer is confluent
 - *Throughput*: so many records as fast as the client takes them; the clock stops at the last acknowledgement. Once with
   the client's own batch size, a million bytes, and once with that of Kafka's Java client, 16 KiB. As with Kafka a
   connection has one request served at a time, so small batches measure how soon one is committed.
-- *Latency at the rate aimed for*: paced evenly, at half of what Kafka did.
+- *LatencyPercentiles at the rate aimed for*: paced evenly, at half of what Kafka did.
 - *One at a time*: a record is handed over when the one before has been acknowledged, with linger and without it (the
   client holds a record back for linger's 5 ms, whatever the broker does).
 
@@ -58,7 +58,7 @@ _CLIENT: Final = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, **_
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ProduceCase:
     """What is produced, and to how many partitions."""
 
     record_bytes: int
@@ -81,18 +81,18 @@ class Setting:
         return KAFKA[self.record_bytes][0] / 2
 
 
-SETTINGS: Final = tuple(Setting(size, partitions) for size, partitions in product(RECORDS, PARTITIONS))
+CASES: Final = tuple(ProduceCase(size, partitions) for size, partitions in product(RECORDS, PARTITIONS))
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyPercentiles:
     """Milliseconds from handing a record over to its acknowledgement."""
 
     p50_ms: float
     p99_ms: float
 
     @classmethod
-    def of(cls, seconds: list[float]) -> Latency:
+    def of(cls, seconds: list[float]) -> LatencyPercentiles:
         """The percentiles of one round."""
         cuts = quantiles(seconds, n=100)
         return cls(cuts[49] * 1e3, cuts[98] * 1e3)
@@ -102,7 +102,7 @@ class Latency:
 class Produced:
     """One setting, measured; a value a round."""
 
-    setting: Setting
+    setting: ProduceCase
     rates: list[float] = field(default_factory=list)
     """Records per second."""
     rates_small_batches: list[float] = field(default_factory=list)
@@ -110,15 +110,15 @@ class Produced:
     """Microseconds of processor time that all nodes together took for a record."""
     others_share: list[float] = field(default_factory=list)
     """The part of the machine's processors that was neither idle nor ours."""
-    paced: list[Latency] = field(default_factory=list)
+    paced: list[LatencyPercentiles] = field(default_factory=list)
     """At the rate aimed for."""
-    alone: list[Latency] = field(default_factory=list)
+    alone: list[LatencyPercentiles] = field(default_factory=list)
     """One record at a time."""
-    alone_no_linger: list[Latency] = field(default_factory=list)
+    alone_no_linger: list[LatencyPercentiles] = field(default_factory=list)
     """One record at a time, linger 0."""
 
 
-STEPS: Final = ROUNDS * len(SETTINGS)
+STEPS: Final = ROUNDS * len(CASES)
 
 
 def measure(tell: Callable[[int, str], None]) -> list[Produced]:
@@ -126,7 +126,7 @@ def measure(tell: Callable[[int, str], None]) -> list[Produced]:
     next. Raises RuntimeError when a record is not acknowledged or the cluster does not come up, OSError, and
     ImportError without confluent-kafka."""
     with TemporaryDirectory(prefix="faultline-bench-") as directory, bench_cluster(Path(directory)) as cluster:
-        measured = [Produced(setting) for setting in SETTINGS]
+        measured = [Produced(setting) for setting in CASES]
         for done, (number, one) in enumerate(product(range(ROUNDS), measured)):
             tell(done, f"round {number + 1}: {one.setting.record_bytes} bytes, {one.setting.partitions} partitions")
             _measure(cluster, one)
@@ -137,7 +137,7 @@ def measure(tell: Callable[[int, str], None]) -> list[Produced]:
 def bench_cluster(directory: Path) -> Iterator[LoopbackCluster]:
     """The cluster that is measured, and a topic for each setting."""
     with LoopbackCluster(directory, settings=_kafkas_timeouts()) as cluster:
-        for setting in SETTINGS:
+        for setting in CASES:
             _create_topic(cluster, setting)
         yield cluster
 
@@ -161,18 +161,18 @@ def _measure(cluster: LoopbackCluster, one: Produced) -> None:
         taken = Processors.now(cluster.pids) - before
         one.broker_us.append(taken.nodes_s / count * 1e6)
         one.others_share.append(taken.others_share)
-        one.paced.append(Latency.of(sending.paced(setting.rate_aimed_for)))
-        one.alone.append(Latency.of(sending.one_at_a_time(_ALONE)))
+        one.paced.append(LatencyPercentiles.of(sending.paced(setting.rate_aimed_for)))
+        one.alone.append(LatencyPercentiles.of(sending.one_at_a_time(_ALONE)))
     with _Sending(cluster.bootstrap, setting, {"batch.size": JAVA_BATCH_BYTES}) as sending:
         one.rates_small_batches.append(sending.flood(count // _SMALL_BATCHES_PART))
     with _Sending(cluster.bootstrap, setting, {"linger.ms": 0}) as sending:
-        one.alone_no_linger.append(Latency.of(sending.one_at_a_time(_ALONE)))
+        one.alone_no_linger.append(LatencyPercentiles.of(sending.one_at_a_time(_ALONE)))
 
 
 class _Sending:
     """A producer for one setting, and the latencies of what it sent."""
 
-    def __init__(self, bootstrap: str, setting: Setting, changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, bootstrap: str, setting: ProduceCase, changes: Mapping[str, Any] | None = None) -> None:
         from confluent_kafka import Producer
 
         self._topic = setting.topic
@@ -249,7 +249,7 @@ class _Sending:
         return seconds
 
 
-def _create_topic(cluster: LoopbackCluster, setting: Setting) -> None:
+def _create_topic(cluster: LoopbackCluster, setting: ProduceCase) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
@@ -260,9 +260,9 @@ def _create_topic(cluster: LoopbackCluster, setting: Setting) -> None:
         admin.create_topics([topic])[setting.topic].result(_LIMIT_S)
     except KafkaException as error:
         raise RuntimeError(str(error)) from None
-    cluster.wait_until_whole(Expected(setting.topic, setting.partitions, replication_factor=3))
+    cluster.wait_until_ready(Expected(setting.topic, setting.partitions, replication_factor=3))
 
 
-def medians(latencies: list[Latency]) -> Latency:
+def medians(latencies: list[LatencyPercentiles]) -> LatencyPercentiles:
     """The median over rounds of either percentile."""
-    return Latency(median(one.p50_ms for one in latencies), median(one.p99_ms for one in latencies))
+    return LatencyPercentiles(median(one.p50_ms for one in latencies), median(one.p99_ms for one in latencies))

@@ -56,7 +56,7 @@ FLAWS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Hunt:
+class BugSearch:
     """How a flaw was found, range by range."""
 
     flaw: Flaw
@@ -74,7 +74,7 @@ class Hunt:
         return median(self.seconds)
 
 
-def hunts(tell: Callable[[str], None], ranges: int = RANGES) -> Iterator[Hunt]:
+def searches(tell: Callable[[str], None], ranges: int = RANGES) -> Iterator[BugSearch]:
     """Look for each flaw in as many ranges. Raises RuntimeError when the full protocol fails, or none is found."""
     for flaw in FLAWS:
         seeds, seconds = [], []
@@ -95,4 +95,4 @@ def hunts(tell: Callable[[str], None], ranges: int = RANGES) -> Iterator[Hunt]:
                 raise RuntimeError(
                     f"the full protocol is {outcome.validity} with the story for {flaw.name}, seed {seed}"
                 )
-        yield Hunt(flaw, tuple(seeds), tuple(seconds), ranges - len(seeds), ranges)
+        yield BugSearch(flaw, tuple(seeds), tuple(seconds), ranges - len(seeds), ranges)

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings
-from harness.bench.resources import Watch
+from harness.bench.resources import ResourceMonitor
 from results.store import tables
 from results.store.layout import SCHEMAS
 from results.store.pipeline import check
@@ -75,7 +75,7 @@ def _measure(spark: SparkSession, store: Path, operations: int) -> Measured:
     suite = f"bench-{runs}"
     spark.range(0, runs, 1, runs).mapInArrow(_maker(store, suite), "run bigint").collect()
     size = sum(path.stat().st_size for name in SCHEMAS for path in tables.files(store, name, suite))
-    with Watch() as watch:
+    with ResourceMonitor() as watch:
         checked = check(spark, store, suite)
         stored, coverage = (tables.read(store, name, suite).table for name in ("runs", "coverage"))
         summary = summarise(spark, stored, checked.metrics, coverage)

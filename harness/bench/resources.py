@@ -47,7 +47,7 @@ class Processors:
         return max(0.0, self.all_s - self.idle_s - self.ours_s) / self.all_s if self.all_s else 0.0
 
 
-class Watch:
+class ResourceMonitor:
     """Wall time, CPU time and memory of this process and its descendants, while it is entered."""
 
     def __enter__(self) -> Self:

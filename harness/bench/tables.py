@@ -67,7 +67,7 @@ def simulation() -> Table:
 
 def bugs(console: Console) -> Table:
     """Seeds and CPU seconds until each flaw is first found, over disjoint ranges of seeds."""
-    from harness.bench.bugs import RANGES, hunts
+    from harness.bench.bugs import RANGES, searches
 
     drawn = _table(
         f"time to bug: {RANGES} ranges of seeds",
@@ -78,14 +78,14 @@ def bugs(console: Console) -> Table:
         "TLC / median",
     )
     with console.status("hunting") as status:
-        for hunt in hunts(status.update):
-            missed = f"; {hunt.missed} ranges without" if hunt.missed else ""
+        for search in searches(status.update):
+            missed = f"; {search.missed} ranges without" if search.missed else ""
             drawn.add_row(
-                hunt.flaw.name,
-                f"{median(hunt.seeds):.0f}, {max(hunt.seeds)}{missed}",
-                f"{hunt.median_seconds:.1f} s, {max(hunt.seconds):.1f} s",
-                f"{hunt.flaw.tlc_seconds:.1f} s",
-                f"{hunt.flaw.tlc_seconds / hunt.median_seconds:.1f}×",
+                search.flaw.name,
+                f"{median(search.seeds):.0f}, {max(search.seeds)}{missed}",
+                f"{search.median_seconds:.1f} s, {max(search.seconds):.1f} s",
+                f"{search.flaw.tlc_seconds:.1f} s",
+                f"{search.flaw.tlc_seconds / search.median_seconds:.1f}×",
             )
     drawn.caption = "the full protocol withstood the same stories on as many seeds"
     return drawn
@@ -137,7 +137,7 @@ def broker(console: Console) -> Table:
     """Produce throughput and latency of three brokers on loopback, by record size and partitions."""
     from rich.progress import Progress
 
-    from harness.bench.broker import KAFKA_ALONE_MS, ROUNDS, STEPS, Latency, measure, medians
+    from harness.bench.broker import KAFKA_ALONE_MS, ROUNDS, STEPS, LatencyPercentiles, measure, medians
 
     drawn = _table(
         f"broker: produce on loopback, three replicas, acks=all, idempotent, linger 5 ms; medians of {ROUNDS} rounds",
@@ -156,7 +156,7 @@ def broker(console: Console) -> Table:
         load = os.getloadavg()[0]
         measured = measure(lambda done, what: progress.update(task, completed=done, description=what))
 
-    def shown(latencies: list[Latency]) -> str:
+    def shown(latencies: list[LatencyPercentiles]) -> str:
         middle = medians(latencies)
         return f"{middle.p50_ms:.1f}, {middle.p99_ms:.1f} ms"
 

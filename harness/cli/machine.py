@@ -48,16 +48,16 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from harness.doctor.checkup import patient
-    from harness.doctor.examination import examine, is_well, show
+    from harness.doctor.diagnosis import all_met, diagnose, show
+    from harness.doctor.engine_and_hosts import diagnosis
     from harness.doctor.probes import ThisMachine
     from results.run.location import store_path
 
     spec = None if options.spec is None else _load(options.spec, "doctor")
     hosts = spec.hosts if spec is not None else {}
-    findings = examine(patient(ThisMachine(), store_path(options.store), hosts), spec)
+    findings = diagnose(diagnosis(ThisMachine(), store_path(options.store), hosts), spec)
     show(terminal(), findings)
-    return VALID if is_well(findings) else NOT_CARRIED_OUT
+    return VALID if all_met(findings) else NOT_CARRIED_OUT
 
 
 def _clean(options: argparse.Namespace) -> int:

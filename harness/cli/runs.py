@@ -82,8 +82,8 @@ def _run(options: argparse.Namespace) -> int:
             return outcome.exit_code
         console, progress = terminal(), terminal(stderr=True)
         try:
-            with LiveProgress(progress, spec) as watcher:
-                outcome = run(spec, directory, watcher=watcher)
+            with LiveProgress(progress, spec) as on_progress:
+                outcome = run(spec, directory, on_progress=on_progress)
         except KeyboardInterrupt:
             print(f"interrupted; judge it as far as it goes: faultline check {directory.path}", file=sys.stderr)
             return INTERRUPTED
@@ -136,7 +136,7 @@ def _spec(options: argparse.Namespace) -> Spec:
 def _check(options: argparse.Namespace) -> int:
     from checkers.verdict import worst
     from harness.cli.display import summary
-    from harness.runner.judging import judge_and_keep
+    from harness.runner.checking import check_and_save
     from results.errors import StoreError
     from results.pages.report import write_report
     from results.run.encoding import verdicts_to_json
@@ -144,7 +144,7 @@ def _check(options: argparse.Namespace) -> int:
     directory = _open(options.directory)
     try:
         evidence, gaps = directory.load(), directory.gaps()
-        verdicts = judge_and_keep(evidence, directory)
+        verdicts = check_and_save(evidence, directory)
         report = write_report(directory, evidence)
     except StoreError as error:
         print(f"faultline: {error}", file=sys.stderr)
@@ -172,8 +172,8 @@ def _replay(options: argparse.Namespace) -> int:
             comparison = replay(directory.path)
             print(json.dumps({"identical": comparison.identical, "lines": list(comparison.lines)}))
         else:
-            with LiveProgress(terminal(stderr=True), loads(directory.read_spec_text())) as watcher:
-                comparison = replay(directory.path, watcher)
+            with LiveProgress(terminal(stderr=True), loads(directory.read_spec_text())) as on_progress:
+                comparison = replay(directory.path, on_progress)
             for line in comparison.lines:
                 terminal().print(line, soft_wrap=True, highlight=False)
     except (SpecError, StoreError) as error:

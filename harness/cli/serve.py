@@ -37,7 +37,7 @@ HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class StoreServer(ThreadingHTTPServer):
     """The server on its port; port 0 takes a free one. Raises OSError when it cannot listen."""
 
     daemon_threads = True
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "faultline"
     sys_version = ""
     timeout = IDLE_S
-    server: Server
+    server: StoreServer
 
     def do_GET(self) -> None:
         self._send(self._answer(), with_body=True)
@@ -120,7 +120,7 @@ def serve(store: Path, comparisons: Path, port: int) -> int:
         print(f"faultline serve: {store}: there is no such directory; faultline run makes one", file=sys.stderr)
         return CANNOT_LISTEN
     try:
-        server = Server(Site(Catalogue(store, comparisons)), port)
+        server = StoreServer(Site(Catalogue(store, comparisons)), port)
     except OSError as error:
         reason = (
             "is in use; --port 0 takes a free one"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.usage import COMPARISONS, INTERRUPTED, NOT_CARRIED_OUT, VALID, Commands, Usage, add_store, terminal
 
 if TYPE_CHECKING:
-    from harness.suites.job import Ended
+    from harness.suites.job import RunResult
     from harness.suites.plan import Suite
-    from harness.suites.record import Begun
+    from harness.suites.record import SuiteRecord
 
 
 def add(commands: Commands) -> None:
@@ -65,7 +65,7 @@ def _suite(options: argparse.Namespace) -> int:
             raise Usage(f"faultline suite: {option}: {path} is no file that can be written")
     console = terminal()
 
-    def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
+    def finish(begun: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
         figures = summed_up(begun, spark)
         for path in report.save(begun, runs, figures, options.json, options.junit):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
@@ -84,7 +84,7 @@ def _on_spark(
     command: str,
     named: str,
     plan: Callable[[], Suite],
-    finish: Callable[[Begun, Sequence[Ended], Any], int],
+    finish: Callable[[SuiteRecord, Sequence[RunResult], Any], int],
 ) -> int:
     """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
     from harness.spec import SpecError
@@ -126,7 +126,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     console = terminal()
 
-    def finish(begun: Begun, runs: Sequence[Ended], spark: Any) -> int:
+    def finish(begun: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
         comparison = compared(begun, runs)
         console.print(shown(comparison))
         for sentence in comparison.sentences():

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from harness.cluster.layout import Layout, Node, cluster_layout
-from harness.cluster.readiness import Expected, Watch
+from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import configured
 from images.broker.system import SYSTEM
 
@@ -60,7 +60,7 @@ class LoopbackCluster:
         try:
             for node in self.layout.nodes:
                 self.start(node.name)
-            self.wait_until_whole()
+            self.wait_until_ready()
         except BaseException:
             self._end_all()
             raise
@@ -94,13 +94,15 @@ class LoopbackCluster:
         """What the node wrote to its log so far."""
         return (self.directory / name / "node.log").read_text()
 
-    def wait_until_whole(self, expected: Expected | None = None) -> None:
+    def wait_until_ready(self, expected: Expected | None = None) -> None:
         """Wait until every broker sees all brokers, and `expected`'s partitions led and fully in sync."""
 
         async def wait() -> list[str]:
-            watch = Watch({node.name: (node.host, node.port) for node in self.layout.brokers}, expected or Expected())
+            watch = ReadinessProbe(
+                {node.name: (node.host, node.port) for node in self.layout.brokers}, expected or Expected()
+            )
             try:
-                return await watch.until_whole(asyncio.get_running_loop().time() + _READY_LIMIT_S)
+                return await watch.until_ready(asyncio.get_running_loop().time() + _READY_LIMIT_S)
             finally:
                 watch.close()
 

@@ -30,7 +30,7 @@ class Expected:
     replication_factor: int = 0
 
 
-class Watch:
+class ReadinessProbe:
     """Asks all brokers, over one connection each, kept open from one round to the next."""
 
     def __init__(self, addresses: Mapping[str, tuple[str, int]], expected: Expected = Expected()) -> None:
@@ -38,7 +38,7 @@ class Watch:
         self._addresses = dict(addresses)
         self._expected = expected
         self._connections: dict[str, Connection] = {}
-        self.whole_since_s: float | None = None
+        self.ready_since_s: float | None = None
         """Since when, by the loop's clock, the cluster has been seen whole at every look; None when it was not."""
 
     async def missing(self) -> list[str]:
@@ -46,7 +46,7 @@ class Watch:
         rounds = await asyncio.gather(*(self._missing_at(node) for node in self._addresses))
         return [line for lines in rounds for line in lines]
 
-    async def until_whole(
+    async def until_ready(
         self, deadline_s: float, steady_s: float = 0.0, in_vain: Callable[[], bool] = lambda: False
     ) -> list[str]:
         """Ask until the cluster is whole, the loop's clock reads `deadline_s`, or asking is `in_vain`.
@@ -56,17 +56,17 @@ class Watch:
         its lag time has passed. That much is waited for also past the deadline, if the cluster was whole before it.
         """
         loop = asyncio.get_running_loop()
-        self.whole_since_s = None
+        self.ready_since_s = None
         while True:
             missing = await self.missing()
             now_s = loop.time()
             if missing:
-                self.whole_since_s = None
+                self.ready_since_s = None
                 if now_s >= deadline_s or in_vain():
                     return missing
-            elif self.whole_since_s is None:
-                self.whole_since_s = now_s
-            if self.whole_since_s is not None and now_s >= self.whole_since_s + steady_s:
+            elif self.ready_since_s is None:
+                self.ready_since_s = now_s
+            if self.ready_since_s is not None and now_s >= self.ready_since_s + steady_s:
                 return []
             await asyncio.sleep(_PAUSE_S)
 

@@ -27,7 +27,7 @@ class Progress:
     """What holds now, in a few words each."""
 
 
-class Watcher(Protocol):
+class ProgressListener(Protocol):
     """Whoever watches a run. Called often; must return quickly and must not raise."""
 
     def __call__(self, progress: Progress) -> None: ...

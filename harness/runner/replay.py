@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.evidence import RunEvidence
-from harness.runner.outcome import Outcome, Watcher
+from harness.runner.outcome import Outcome, ProgressListener
 from harness.runner.run import run
 from harness.spec import SpecError, loads
 from results.run.directory import RunDirectory
@@ -25,7 +25,7 @@ Trail = Sequence[tuple[int, int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReplayResult:
     """How a run and its replay compare."""
 
     identical: bool
@@ -34,7 +34,7 @@ class Comparison:
     outcome: Outcome
 
 
-def replay(path: Path, watcher: Watcher | None = None) -> Comparison:
+def replay(path: Path, on_progress: ProgressListener | None = None) -> ReplayResult:
     """Run what is in the run directory `path` again, in a store that is deleted afterwards.
 
     Raises SpecError when its spec cannot be read and StoreError when it has none.
@@ -45,17 +45,17 @@ def replay(path: Path, watcher: Watcher | None = None) -> Comparison:
         raise SpecError(f"{path}: only runs in simulation come back identical, and this one was in {spec.environment}")
     with TemporaryDirectory(prefix="faultline-replay-") as store:
         after = RunDirectory.create(Path(store), spec.name, spec.seed)
-        outcome = run(spec, after, watcher=watcher, report=False)
+        outcome = run(spec, after, on_progress=on_progress, report=False)
         return compare(before, after, outcome)
 
 
-def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> Comparison:
+def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> ReplayResult:
     """Digest, trail, history and trace of two runs of one spec."""
     digest = before.digest()
     if outcome.failure:
-        return Comparison(False, (f"the replay could not be carried out: {outcome.failure}",), outcome)
+        return ReplayResult(False, (f"the replay could not be carried out: {outcome.failure}",), outcome)
     if digest is not None and digest == outcome.digest:
-        return Comparison(True, (f"identical: digest {digest}",), outcome)
+        return ReplayResult(True, (f"identical: digest {digest}",), outcome)
     lines = [] if digest is not None else ["the run has no digest: it was cut short; compared as far as it goes"]
     if digest is not None:
         lines.append(f"different: digest {digest}, replayed {outcome.digest}")
@@ -64,7 +64,7 @@ def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> Comp
     found = [line for name in ("history", "trace") if (line := _first_difference(name, old, new, digest is None))]
     if digest is None and not found:
         lines.append("identical as far as it goes")
-    return Comparison(digest is None and not found, (*lines, *found), outcome)
+    return ReplayResult(digest is None and not found, (*lines, *found), outcome)
 
 
 def _first_difference_of_trails(before: Trail, after: Trail) -> str:

@@ -25,13 +25,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from harness.cluster.readiness import Expected, Watch
+from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
 from harness.errors import EnvironmentUnavailable
-from harness.runner.judging import judge_and_keep
-from harness.runner.outcome import Outcome, Progress, Watcher
+from harness.runner.checking import check_and_save
+from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.spec import ACKS, Spec
 from nemesis.nemesis import Injection, Nemesis
 from results.errors import StoreError
@@ -51,7 +51,9 @@ class NotCarriedOut(Exception):
     """The run could not be carried out; the message is one line for the user."""
 
 
-def run(spec: Spec, directory: RunDirectory, *, watcher: Watcher | None = None, report: bool = True) -> Outcome:
+def run(
+    spec: Spec, directory: RunDirectory, *, on_progress: ProgressListener | None = None, report: bool = True
+) -> Outcome:
     """Carry `spec` out, leave everything in `directory`, and judge it.
 
     Failing to carry it out is an Outcome, too. Raises StoreError when the directory cannot be written, and
@@ -60,12 +62,12 @@ def run(spec: Spec, directory: RunDirectory, *, watcher: Watcher | None = None, 
     try:
         directory.write_spec(spec.to_yaml())
         directory.write_settings(spec.check_settings())
-        performance = _Performance(spec, directory, watcher)
-        outcome = performance.carry_out()
+        session = RunSession(spec, directory, on_progress)
+        outcome = session.carry_out()
         if outcome.failure:
-            directory.write_status("failed", stage=performance.stage, message=outcome.failure)
+            directory.write_status("failed", stage=session.stage, message=outcome.failure)
             return outcome
-        return _conclude(outcome, directory, performance, report)
+        return _conclude(outcome, directory, session, report)
     except KeyboardInterrupt:
         directory.write_status("interrupted", stage=directory.status().stage, message="interrupted")
         raise
@@ -84,29 +86,29 @@ def run_in_simulation(spec: Spec, directory: Path | None = None) -> Outcome:
         return run(spec, RunDirectory.create(Path(store), spec.name, spec.seed), report=False)
 
 
-def _conclude(outcome: Outcome, directory: RunDirectory, performance: _Performance, report: bool) -> Outcome:
-    performance.enter("checking")
+def _conclude(outcome: Outcome, directory: RunDirectory, session: RunSession, report: bool) -> Outcome:
+    session.enter("checking")
     evidence = directory.seal()
-    verdicts = judge_and_keep(evidence, directory)
+    verdicts = check_and_save(evidence, directory)
     directory.write_status("finished", message="", cpu_seconds=round(outcome.cpu_seconds, 3), time_s=outcome.time_s)
     path = None
     if report:
         from results.pages.report import write_report
 
-        performance.enter("reporting")
+        session.enter("reporting")
         directory.write_status("finished")
         path = write_report(directory, evidence)
     return replace(outcome, verdicts=tuple(verdicts), directory=directory.path, report=path)
 
 
-class _Performance:
+class RunSession:
     """Carries one spec out once."""
 
-    def __init__(self, spec: Spec, directory: RunDirectory, watcher: Watcher | None) -> None:
+    def __init__(self, spec: Spec, directory: RunDirectory, on_progress: ProgressListener | None) -> None:
         self.stage = ""
         self._spec = spec
         self._directory = directory
-        self._watcher = watcher
+        self._on_progress = on_progress
         self._deployment: Deployment | None = None
         self._recorder: Recorder | None = None
         self._nemesis: Nemesis | None = None
@@ -154,7 +156,7 @@ class _Performance:
         )
 
     def enter(self, stage: str) -> None:
-        """Begin a stage: noted on disk, since the run may be killed in it, and told to the watcher."""
+        """Begin a stage: noted on disk, since the run may be killed in it, and told to the on_progress."""
         self.stage = stage
         self._directory.write_status("running", stage=stage)
         self._tell()
@@ -167,7 +169,7 @@ class _Performance:
         recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns)
         ticking = loop.create_task(self._tick())
         workload = WORKLOADS[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
-        watch = Watch(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
+        watch = ReadinessProbe(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
         collected = False
         try:
             self.enter("deploying")
@@ -183,8 +185,8 @@ class _Performance:
             async def break_and_recover() -> None:
                 await nemesis.run(until_s)
                 self.enter("recovering")
-                missing = await watch.until_whole(until_s + spec.recovery_limit_s, spec.steady_s)
-                whole_s = watch.whole_since_s if watch.whole_since_s is not None else loop.time()
+                missing = await watch.until_ready(until_s + spec.recovery_limit_s, spec.steady_s)
+                whole_s = watch.ready_since_s if watch.ready_since_s is not None else loop.time()
                 self._recovery = self._recovered(missing, whole_s - until_s)
 
             await asyncio.gather(workload.run(until_s), break_and_recover())
@@ -216,19 +218,19 @@ class _Performance:
         except Exception as error:
             (self._directory.path / "not-collected.txt").write_text(f"{error}\n", encoding="utf-8")
 
-    async def _get_ready(self, deployment: Deployment, set_up: Any, watch: Watch) -> None:
+    async def _get_ready(self, deployment: Deployment, set_up: Any, watch: ReadinessProbe) -> None:
         deadline_s = asyncio.get_running_loop().time() + READY_LIMIT_S
-        brokers = Watch(_addresses(deployment))
+        brokers = ReadinessProbe(_addresses(deployment))
 
         def crashed() -> bool:
             return bool(deployment.crashes)
 
         try:
-            _none_missing(await brokers.until_whole(deadline_s, in_vain=crashed), deployment)
+            _none_missing(await brokers.until_ready(deadline_s, in_vain=crashed), deployment)
         finally:
             brokers.close()
         await set_up()
-        _none_missing(await watch.until_whole(deadline_s, in_vain=crashed), deployment)
+        _none_missing(await watch.until_ready(deadline_s, in_vain=crashed), deployment)
 
     def _make_nemesis(self, deployment: Deployment) -> Nemesis:
         spec = self._spec
@@ -264,10 +266,10 @@ class _Performance:
             self._tell()
 
     def _tell(self) -> None:
-        if self._watcher is None:
+        if self._on_progress is None:
             return
         recorder, deployment = self._recorder, self._deployment
-        self._watcher(
+        self._on_progress(
             Progress(
                 stage=self.stage,
                 time_s=deployment.now_ns() / 1e9 if deployment is not None else 0.0,

@@ -23,10 +23,10 @@ from typing import Any
 import pyarrow.compute as pc
 
 from harness.spec import SpecError
-from harness.suites.job import Ended
+from harness.suites.job import RunResult
 from harness.suites.plan import Suite
-from harness.suites.reading import how_many, known, layered, mapping, one_of, read, told_apart
-from harness.suites.record import Begun
+from harness.suites.reading import check_distinct, how_many, known, layered, mapping, one_of, read
+from harness.suites.record import SuiteRecord
 from results.comparison import Comparison, Run, compare
 from results.pages.comparison import bare, render
 from results.statistics import Interval
@@ -55,13 +55,13 @@ def _suite(name: str, values: object, seeds: int | None) -> Suite:
     }
     if not specs:
         raise SpecError("cells: there is none")
-    told_apart("cells", specs)
+    check_distinct("cells", specs)
     reference = one_of(specs, fields.get("reference", next(iter(specs))))
     wanted = how_many(fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
     return Suite(name, wanted, 0, specs, reference)
 
 
-def compared(suite: Begun, runs: Sequence[Ended]) -> Comparison:
+def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
     """What the runs of a suite that has ended come to. Raises RuntimeError when one could not be carried out."""
     for run in runs:
         if run.validity == "failed":

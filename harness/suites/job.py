@@ -1,6 +1,6 @@
 """`faultline suite`: many runs as one Spark job, resumed where it was cut short.
 
-    plan → begin or resume: a directory in the store, locked → runs in Spark tasks (harness.suites.task)
+    plan → begin or resume: a directory in the store, locked → runs in Spark tasks (harness.suites.spark_task)
     → taken into the tables as they end, failures told → summary and JUnit
 
 The store is what decides which runs are done; Spark only carries them out. So a suite may be interrupted or killed at
@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.suites.plan import Job
-from harness.suites.record import Begun
-from harness.suites.task import ROW, maker
+from harness.suites.plan import PlannedRun
+from harness.suites.record import SuiteRecord
+from harness.suites.spark_task import ROW, maker
 from results.errors import StoreError
 from results.store import ended
 
@@ -42,7 +42,7 @@ _POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunResult:
     """What one run of a suite came to."""
 
     run: str
@@ -58,7 +58,7 @@ class Ended:
     cpu_seconds: float = 0.0
 
 
-def carry_out(suite: Begun, spark: SparkSession, tell: Callable[[Ended], None]) -> list[Ended]:
+def carry_out(suite: SuiteRecord, spark: SparkSession, tell: Callable[[RunResult], None]) -> list[RunResult]:
     """Make the runs that are missing. All runs of the suite, in the order of the plan; `tell` hears of each as it ends,
     first of those that were done before.
 
@@ -85,7 +85,7 @@ def carry_out(suite: Begun, spark: SparkSession, tell: Callable[[Ended], None]) 
     return [found[job.run] for job in jobs]
 
 
-def summed_up(suite: Begun, spark: SparkSession) -> Summary:
+def summed_up(suite: SuiteRecord, spark: SparkSession) -> Summary:
     """Figures and coverage of all runs of the suite in the tables."""
     from results.store import tables
     from results.store.summary import summarise
@@ -99,7 +99,7 @@ def summed_up(suite: Begun, spark: SparkSession) -> Summary:
 class _Work:
     """One Spark job in a thread of its own, so that whoever waits can look at what it has done so far."""
 
-    def __init__(self, spark: SparkSession, suite: Begun, jobs: Sequence[Job]) -> None:
+    def __init__(self, spark: SparkSession, suite: SuiteRecord, jobs: Sequence[PlannedRun]) -> None:
         self._spark = spark
         self._error: Exception | None = None
         make = maker(suite.path, json.dumps(suite.plan.to_json()), jobs)
@@ -138,7 +138,9 @@ class _Work:
         raise StoreError(f"the suite was cut short: {(told or lines or ['unknown'])[-1]}")
 
 
-def _take_in(suite: Begun, found: dict[str, Ended], tell: Callable[[Ended], None], all_of_them: bool = False) -> None:
+def _take_in(
+    suite: SuiteRecord, found: dict[str, RunResult], tell: Callable[[RunResult], None], all_of_them: bool = False
+) -> None:
     """Tell of what has ended since, and put it into the tables when there is enough of it."""
     waiting = ended.waiting(suite.path / "ended")
     for run in waiting:
@@ -149,7 +151,7 @@ def _take_in(suite: Begun, found: dict[str, Ended], tell: Callable[[Ended], None
         ended.settle(suite.store, suite.name, waiting)
 
 
-def _stored(suite: Begun) -> Iterator[Ended]:
+def _stored(suite: SuiteRecord) -> Iterator[RunResult]:
     """The suite's runs in the tables."""
     from results.store import tables
 
@@ -162,7 +164,7 @@ def _stored(suite: Begun) -> Iterator[Ended]:
     yield from _ended(found)
 
 
-def _ended(tables: Mapping[str, Table]) -> Iterator[Ended]:
+def _ended(tables: Mapping[str, Table]) -> Iterator[RunResult]:
     verdicts: dict[str, list[dict[str, Any]]] = {}
     for row in tables["verdicts"].to_pylist():
         verdicts.setdefault(row["run"], []).append(row)
@@ -176,7 +178,7 @@ def _ended(tables: Mapping[str, Table]) -> Iterator[Ended]:
         ]
         failed = row["state"] != "finished"
         causes = [f"{checker}: {finding['kind']}" for checker, finding in findings]
-        yield Ended(
+        yield RunResult(
             run=row["run"],
             cell=row["cell"],
             seed=row["seed"],

@@ -27,7 +27,7 @@ from random import Random
 from typing import Any
 
 from harness.spec import SEEDS, Spec, SpecError, loads
-from harness.suites.reading import how_many, is_whole, known, layered, mapping, one_of, plain, read, told_apart
+from harness.suites.reading import check_distinct, how_many, is_whole, known, layered, mapping, one_of, plain, read
 from nemesis.schedule import Schedule
 
 SHIPPED = Path(str(files("harness"))) / "suites"
@@ -35,7 +35,7 @@ _FIELDS = ("seeds", "first_seed", "base", "specs", "settings", "reference")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedRun:
     """One run to make, small enough to be sent by the thousand."""
 
     run: str
@@ -54,13 +54,13 @@ class Suite:
     reference: str = ""
     """The cell whose faults all have, so that two runs of a seed differ in their settings and in nothing else."""
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[PlannedRun]:
         """Every run, seed by seed, so that a suite cut short has tested every cell."""
         for seed in range(self.first_seed, self.first_seed + self.seeds):
             for cell in self.cells:
-                yield Job(f"{plain(cell)}-seed{seed}", cell, seed)
+                yield PlannedRun(f"{plain(cell)}-seed{seed}", cell, seed)
 
-    def spec(self, job: Job) -> Spec:
+    def spec(self, job: PlannedRun) -> Spec:
         """What a job is to run."""
         spec = replace(self.cells[job.cell], name=plain(job.cell), seed=job.seed)
         return replace(spec, families=(), script=self._schedule(job.seed)) if self.reference else spec
@@ -111,7 +111,7 @@ def _suite(name: str, values: object, seeds: int | None, first_seed: int | None)
             cells[cell] = layered(
                 cell, base, mapping(f"specs.{spec}", changes), mapping(f"settings.{setting}", further)
             )
-    told_apart("specs", cells)
+    check_distinct("specs", cells)
     first = fields.get("first_seed", 0) if first_seed is None else first_seed
     if not is_whole(first) or not 0 <= first < SEEDS:
         raise SpecError(f"first_seed: {first!r} is not a number of at least 0 and below 2³²")

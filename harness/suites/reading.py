@@ -71,7 +71,7 @@ def layered(name: str, *layers: Mapping[str, Any]) -> Spec:
     return spec
 
 
-def told_apart(field: str, cells: Collection[str]) -> None:
+def check_distinct(field: str, cells: Collection[str]) -> None:
     """Raises SpecError when two cells would have runs of the same name."""
     if len({plain(cell) for cell in cells}) < len(cells):
         raise SpecError(f"{field}: two of {', '.join(cells)} differ in signs only that a file's name cannot have")

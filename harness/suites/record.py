@@ -30,7 +30,7 @@ class CannotResume(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class SuiteRecord:
     """A suite that lies in a store."""
 
     name: str
@@ -46,7 +46,7 @@ class Begun:
         return ended.suite_path(self.store, self.name)
 
 
-def begin(store: Path, plan: Suite) -> Begun:
+def begin(store: Path, plan: Suite) -> SuiteRecord:
     """A new suite in the store. StoreError when it cannot be written."""
     from results.store.spark import fingerprint
 
@@ -59,10 +59,10 @@ def begin(store: Path, plan: Suite) -> Begun:
     }
     path = new_directory(store / "suites", f"{plan.name}-{now:%Y%m%dT%H%M%S}")
     put_text(path / "suite.json", json.dumps({**facts, **plan.to_json()}, indent=2) + "\n")
-    return Begun(path.name, store, plan, facts)
+    return SuiteRecord(path.name, store, plan, facts)
 
 
-def resume(store: Path, named: str) -> Begun:
+def resume(store: Path, named: str) -> SuiteRecord:
     """The suite of this name, or the newest begun and not ended of the suites called so. Raises CannotResume."""
     from results.store.spark import fingerprint
 
@@ -86,11 +86,11 @@ def resume(store: Path, named: str) -> Begun:
             f"{path.name} was begun with other sources of Faultline (commit {facts['commit'] or 'unknown'}); "
             "begin a new one"
         )
-    return Begun(path.name, store, plan, facts)
+    return SuiteRecord(path.name, store, plan, facts)
 
 
 @contextmanager
-def locked(suite: Begun) -> Iterator[None]:
+def locked(suite: SuiteRecord) -> Iterator[None]:
     """Holds the suite for this process. Raises CannotResume when another has it."""
     with (suite.path / ".lock").open("w") as lock:
         try:

@@ -26,8 +26,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.usage import EXIT_CODES, UNKNOWN
-from harness.suites.job import Ended
-from harness.suites.record import Begun
+from harness.suites.job import RunResult
+from harness.suites.record import SuiteRecord
 from nemesis.schedule import FAIR_FAMILIES
 from results.coverage import RULES
 from results.store.summary import Summary
@@ -43,7 +43,7 @@ _NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 class LiveSuite:
     """Shows how far a suite is as long as it is entered; called for each run that has ended."""
 
-    def __init__(self, console: Console, suite: Begun) -> None:
+    def __init__(self, console: Console, suite: SuiteRecord) -> None:
         self._console, self._suite = console, suite
         self._total = len(list(suite.plan.jobs()))
         self._counts: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class LiveSuite:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
-    def __call__(self, run: Ended) -> None:
+    def __call__(self, run: RunResult) -> None:
         """Count it, and show it if it is one of the first that are not valid."""
         self._counts[run.validity] += 1
         if run.validity != "valid" and self._bad <= SHOWN:
@@ -90,7 +90,7 @@ class LiveSuite:
         return counted(self._counts) if self._bad else "all valid"
 
 
-def show(console: Console, suite: Begun, run: Ended) -> None:
+def show(console: Console, suite: SuiteRecord, run: RunResult) -> None:
     """What one run that was not valid found, and where it lies."""
     head = Text.assemble((run.validity, _COLOURS[run.validity]), f" {run.run}: {'; '.join(run.causes) or 'no cause'}")
     console.print(head, soft_wrap=True)
@@ -104,7 +104,7 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[name]} {_WORDS.get(name, name)}" for name in EXIT_CODES if counts.get(name))
 
 
-def exit_code(runs: Iterable[Ended]) -> int:
+def exit_code(runs: Iterable[RunResult]) -> int:
     """See the module's docstring."""
     seen = {run.validity for run in runs}
     return next((code for name, code in EXIT_CODES.items() if name in seen), UNKNOWN)
@@ -153,7 +153,7 @@ def covered(summary: Summary) -> str:
     return told + (f"; never: {', '.join(missing)}" if missing else "")
 
 
-def summary(suite: Begun, runs: Sequence[Ended], figures: Summary) -> dict[str, Any]:
+def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> dict[str, Any]:
     """Counts by cell, every run that was not valid, figures and coverage, as JSON values."""
     cells = {
         cell: dict(sorted(Counter(run.validity for run in runs if run.cell == cell).items()))
@@ -188,7 +188,7 @@ def summary(suite: Begun, runs: Sequence[Ended], figures: Summary) -> dict[str, 
 
 
 def save(
-    suite: Begun, runs: Sequence[Ended], figures: Summary, json_too: Path | None, junit_too: Path | None
+    suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary, json_too: Path | None, junit_too: Path | None
 ) -> Iterator[Path]:
     """Write junit.xml and, last, summary.json, which makes the suite an ended one; and where else it is wanted."""
     told, cases = json.dumps(summary(suite, runs, figures), indent=2) + "\n", junit(suite, runs)
@@ -203,7 +203,7 @@ def save(
             yield path
 
 
-def junit(suite: Begun, runs: Sequence[Ended]) -> str:
+def junit(suite: SuiteRecord, runs: Sequence[RunResult]) -> str:
     """The runs as JUnit XML."""
     root = ElementTree.Element("testsuites", _totals(suite.name, runs))
     for cell in dict.fromkeys(run.cell for run in runs):
@@ -228,7 +228,7 @@ def junit(suite: Begun, runs: Sequence[Ended]) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _totals(name: str, runs: Sequence[Ended]) -> dict[str, str]:
+def _totals(name: str, runs: Sequence[RunResult]) -> dict[str, str]:
     counts = Counter(run.validity for run in runs)
     return {
         "name": name,

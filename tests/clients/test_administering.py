@@ -56,7 +56,7 @@ def create_topic(cluster: LoopbackCluster, confluent: Any, replicas: list[int], 
     settings = {"min.insync.replicas": "2", **{key.replace("_", "."): value for key, value in config.items()}}
     topic = NewTopic(T, num_partitions=1, replica_assignment=[replicas], config=settings)
     confluent.create_topics([topic])[T].result(LIMIT_S)
-    cluster.wait_until_whole(WHOLE)
+    cluster.wait_until_ready(WHOLE)
 
 
 def produce(cluster: LoopbackCluster, count: int, size: int = 10, **settings: Any) -> list[str]:
@@ -188,7 +188,7 @@ def test_leadership_is_handed_over_by_a_broker_that_stops_and_back_by_a_preferre
     eventually(lambda: partition(python)["leader_id"], 2)
     assert produce(cluster, 10) == []
     cluster.start("b1")
-    cluster.wait_until_whole(WHOLE)
+    cluster.wait_until_ready(WHOLE)
     confluent.elect_leaders(ElectionType.PREFERRED, [TopicPartition(T, 0)]).result(LIMIT_S)
     eventually(lambda: partition(python)["leader_id"], 1)
 
@@ -210,7 +210,7 @@ def test_below_the_minimum_an_eligible_leader_replica_is_shown_and_a_lower_minim
     assert produce(cluster, 1) == []
     for name in ("b1", "b2"):
         cluster.start(name)
-    cluster.wait_until_whole(WHOLE)
+    cluster.wait_until_ready(WHOLE)
 
 
 @pytest.mark.parametrize(("key", "value", "kept"), [("retention.bytes", "4000", True), ("retention.ms", "300", False)])

@@ -32,7 +32,7 @@ def filled_topic(cluster: LoopbackCluster, name: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     settings = {"min.insync.replicas": "2", **{key.replace("_", "."): value for key, value in config.items()}}
     admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=3, config=settings)])[name].result(30)
-    cluster.wait_until_whole(Expected(name, partitions=1, replication_factor=3))
+    cluster.wait_until_ready(Expected(name, partitions=1, replication_factor=3))
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     for number in range(RECORDS):
         producer.produce(name, b"%d" % number, partition=0)

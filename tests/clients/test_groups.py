@@ -173,7 +173,7 @@ def create_topic(cluster: LoopbackCluster, name: str) -> None:
     topic = NewTopic(name, num_partitions=PARTITIONS, replication_factor=3, config=TOPIC_CONFIG)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([topic])[name].result(30)
-    cluster.wait_until_whole(Expected(name, partitions=PARTITIONS, replication_factor=3))
+    cluster.wait_until_ready(Expected(name, partitions=PARTITIONS, replication_factor=3))
 
 
 def produce(cluster: LoopbackCluster, topic: str, first: int) -> None:

@@ -34,7 +34,7 @@ def create_topic(cluster: LoopbackCluster, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     topic = NewTopic(name, num_partitions=1, replication_factor=3, config=TOPIC_CONFIG)
     admin.create_topics([topic])[name].result(30)
-    cluster.wait_until_whole(Expected(name, partitions=1, replication_factor=3))
+    cluster.wait_until_ready(Expected(name, partitions=1, replication_factor=3))
 
 
 def kill_leader(cluster: LoopbackCluster, topic: str) -> str:
@@ -48,7 +48,7 @@ def kill_leader(cluster: LoopbackCluster, topic: str) -> str:
 
 def restart(cluster: LoopbackCluster, name: str, topic: str) -> None:
     cluster.start(name)
-    cluster.wait_until_whole(Expected(topic, partitions=1, replication_factor=3))
+    cluster.wait_until_ready(Expected(topic, partitions=1, replication_factor=3))
 
 
 def value(number: int) -> bytes:

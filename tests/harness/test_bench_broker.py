@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from harness.bench.broker import Latency, Setting, medians
+from harness.bench.broker import LatencyPercentiles, ProduceCase, medians
 from harness.bench.resources import Processors
 
 
 def test_percentiles_are_told_in_milliseconds() -> None:
-    latency = Latency.of([number / 1000 for number in range(1, 200)])
+    latency = LatencyPercentiles.of([number / 1000 for number in range(1, 200)])
     assert latency.p50_ms == pytest.approx(100)
     assert latency.p99_ms == pytest.approx(198)
 
 
 def test_a_round_that_was_disturbed_does_not_move_the_median() -> None:
-    assert medians([Latency(1, 2), Latency(90, 900), Latency(1.5, 3)]) == Latency(1.5, 3)
+    assert medians(
+        [LatencyPercentiles(1, 2), LatencyPercentiles(90, 900), LatencyPercentiles(1.5, 3)]
+    ) == LatencyPercentiles(1.5, 3)
 
 
 def test_what_others_took_is_neither_idle_nor_ours() -> None:
@@ -30,4 +32,4 @@ def test_ticks_of_the_clock_never_make_others_take_less_than_nothing() -> None:
 
 
 def test_latency_is_measured_at_half_the_least_that_kafka_did() -> None:
-    assert (Setting(100, 3).rate_aimed_for, Setting(1_000, 12).rate_aimed_for) == (40_000, 12_000)
+    assert (ProduceCase(100, 3).rate_aimed_for, ProduceCase(1_000, 12).rate_aimed_for) == (40_000, 12_000)

@@ -82,7 +82,7 @@ def test_the_drawn_schedule_run_as_a_script_is_the_same_run(finished: Outcome) -
 
 def test_watching_a_run_does_not_change_it(finished: Outcome, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    outcome = run(SHORT, RunDirectory.create(tmp_path, "watched", 3), watcher=seen.append, report=False)
+    outcome = run(SHORT, RunDirectory.create(tmp_path, "watched", 3), on_progress=seen.append, report=False)
     assert outcome.digest == finished.digest
     stages = list(dict.fromkeys(progress.stage for progress in seen))
     assert stages == [

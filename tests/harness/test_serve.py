@@ -15,7 +15,7 @@ from threading import Thread
 import pytest
 
 from harness.cli.main import main
-from harness.cli.serve import HEADERS, Server
+from harness.cli.serve import HEADERS, StoreServer
 from results.pages.browsing.catalogue import Catalogue
 from results.pages.browsing.site import Site
 from tests.results.conftest import make_run
@@ -31,8 +31,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(store: Path) -> Iterator[Server]:
-    with Server(Site(Catalogue(store, store / "none")), 0) as server:
+def server(store: Path) -> Iterator[StoreServer]:
+    with StoreServer(Site(Catalogue(store, store / "none")), 0) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -40,7 +40,7 @@ def server(store: Path) -> Iterator[Server]:
         thread.join()
 
 
-def ask(server: Server, target: str, *, method: str = "GET", host: str | None = None) -> http.client.HTTPResponse:
+def ask(server: StoreServer, target: str, *, method: str = "GET", host: str | None = None) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.putrequest(method, target, skip_host=True)
     connection.putheader("Host", f"127.0.0.1:{server.server_port}" if host is None else host)
@@ -52,7 +52,7 @@ def run_name(store: Path) -> str:
     return next(path.name for path in store.glob("2*"))
 
 
-def test_it_listens_on_loopback_alone(server: Server) -> None:
+def test_it_listens_on_loopback_alone(server: StoreServer) -> None:
     assert server.socket.getsockname()[0] == "127.0.0.1"
 
 
@@ -68,26 +68,26 @@ def test_it_listens_on_loopback_alone(server: Server) -> None:
         "[::1]:{port}",
     ],
 )
-def test_a_request_that_names_another_host_is_refused(server: Server, host: str) -> None:
+def test_a_request_that_names_another_host_is_refused(server: StoreServer, host: str) -> None:
     answer = ask(server, "/", host=host.format(port=server.server_port))
     assert answer.status == 421
     assert b"<html" not in answer.read()
 
 
-def test_a_request_that_names_no_host_or_two_is_refused(server: Server) -> None:
+def test_a_request_that_names_no_host_or_two_is_refused(server: StoreServer) -> None:
     for head in ("", "Host: 127.0.0.1:{port}\r\nHost: evil.example\r\n"):
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as sock:
             sock.sendall(f"GET / HTTP/1.1\r\n{head.format(port=server.server_port)}\r\n".encode())
             assert sock.recv(100).startswith(b"HTTP/1.1 421 ")
 
 
-def test_localhost_by_name_is_this_server(server: Server) -> None:
+def test_localhost_by_name_is_this_server(server: StoreServer) -> None:
     assert ask(server, "/", host=f"localhost:{server.server_port}").status == 200
 
 
 @pytest.mark.parametrize("target", ["/", "/runs", "/nothing", "/assets/plotly.js", "/runs/RUN/text/b1"])
 def test_every_answer_forbids_foreign_scripts_frames_and_guesses_of_its_type(
-    server: Server, store: Path, target: str
+    server: StoreServer, store: Path, target: str
 ) -> None:
     answer = ask(server, target.replace("RUN", run_name(store)))
     for name, value in HEADERS.items():
@@ -96,13 +96,13 @@ def test_every_answer_forbids_foreign_scripts_frames_and_guesses_of_its_type(
     assert answer.headers["Cache-Control"] == ("max-age=86400" if target.startswith("/assets") else "no-store")
 
 
-def test_a_log_as_text_is_sent_as_text(server: Server, store: Path) -> None:
+def test_a_log_as_text_is_sent_as_text(server: StoreServer, store: Path) -> None:
     answer = ask(server, f"/runs/{run_name(store)}/text/b1")
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert answer.read() == b"<script>alert(1)</script>\n"
 
 
-def test_head_answers_without_the_page_and_nothing_else_is_done(server: Server) -> None:
+def test_head_answers_without_the_page_and_nothing_else_is_done(server: StoreServer) -> None:
     answer = ask(server, "/runs", method="HEAD")
     assert (answer.status, answer.read()) == (200, b"")
     assert int(answer.headers["Content-Length"]) > 1000
@@ -115,7 +115,7 @@ def test_head_answers_without_the_page_and_nothing_else_is_done(server: Server) 
     [b"GET http://evil.example/ HTTP/1.1", b"GET", b"\x00\xff", b"GET / HTTP/9.9", b"GET /" + b"a" * 70_000],
 )
 def test_what_is_no_proper_request_is_refused_and_others_are_still_answered(
-    server: Server, request_line: bytes
+    server: StoreServer, request_line: bytes
 ) -> None:
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as sock:
         sock.sendall(request_line + f"\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
@@ -125,13 +125,13 @@ def test_what_is_no_proper_request_is_refused_and_others_are_still_answered(
     assert ask(server, "/").status == 200
 
 
-def test_nothing_that_was_asked_is_repeated_as_markup(server: Server) -> None:
+def test_nothing_that_was_asked_is_repeated_as_markup(server: StoreServer) -> None:
     answer = ask(server, "/runs?find=%3Cscript%3Ealert(1)%3C/script%3E")
     assert b"<script>alert" not in answer.read()
 
 
 def test_a_port_in_use_and_a_store_that_is_not_there_are_one_line_each(
-    server: Server, store: Path, capsys: pytest.CaptureFixture[str]
+    server: StoreServer, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--store", str(store), "--port", str(server.server_port)]) == 3
     told = capsys.readouterr().err

@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from checkers.verdict import Finding, Validity, Verdict
-from harness.cli.serve import Server
+from harness.cli.serve import StoreServer
 from results.comparison import Run, compare
 from results.pages.browsing.catalogue import Catalogue
 from results.pages.browsing.lists import address
@@ -79,8 +79,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(store: Path) -> Iterator[Server]:
-    with Server(Site(Catalogue(store, store / "comparisons")), 0) as server:
+def server(store: Path) -> Iterator[StoreServer]:
+    with StoreServer(Site(Catalogue(store, store / "comparisons")), 0) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -102,7 +102,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(server: Server, browser: Browser) -> Iterator[Open]:
+def visit(server: StoreServer, browser: Browser) -> Iterator[Open]:
     """Opens a page of the server; in the end nothing may have gone wrong, or been asked of anybody else."""
     wrong: list[str] = []
     contexts = []
@@ -173,7 +173,7 @@ def test_nothing_a_run_is_called_or_holds_runs_as_a_script(visit: Open, store: P
     assert page.get_by_text(SCRIPT).count() >= 2
 
 
-def test_a_script_that_gets_into_a_page_is_not_run_by_the_browser(server: Server, browser: Browser) -> None:
+def test_a_script_that_gets_into_a_page_is_not_run_by_the_browser(server: StoreServer, browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)

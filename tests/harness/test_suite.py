@@ -17,9 +17,9 @@ import pytest
 from harness.cli.main import main
 from harness.cli.usage import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from harness.spec import SpecError
-from harness.suites.job import Ended
+from harness.suites.job import RunResult
 from harness.suites.plan import SHIPPED, Suite, load
-from harness.suites.record import Begun, CannotResume, begin, locked, resume
+from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import exit_code, junit
 from results.store import ended, tables
 from results.store.ended import suite_path
@@ -199,7 +199,7 @@ def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
     """A suite is cut short between its table files, between table and file, and within a file."""
     begun = resume(undisturbed, only_suite(undisturbed).name)
     runs = {row["run"]: row for row in tables.read(undisturbed, "runs").table.to_pylist()}
-    copy = Begun("copy-20260101T000000", tmp_path, begun.plan, begun.facts)
+    copy = SuiteRecord("copy-20260101T000000", tmp_path, begun.plan, begun.facts)
     directory = suite_path(tmp_path, copy.name) / "ended"
     rows = {name: tables.read(undisturbed, name).table.drop_columns(["suite"]) for name in tables.SCHEMAS}
 
@@ -262,12 +262,12 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
 def test_junit_is_xml_whatever_cells_and_findings_are_called(tmp_path: Path) -> None:
     strange = "a\x01<b>&\ud800\N{NO-BREAK SPACE}é"
     runs = [
-        Ended("one-seed1", strange, 1, "invalid", (f"loss: {strange}",), (strange,), cpu_seconds=1.5),
-        Ended("one-seed2", strange, 2, "failed", ("no space",), cpu_seconds=0.25),
-        Ended("one-seed3", strange, 3, "unknown", ("loss: not read",)),
-        Ended("one-seed4", strange, 4, "valid"),
+        RunResult("one-seed1", strange, 1, "invalid", (f"loss: {strange}",), (strange,), cpu_seconds=1.5),
+        RunResult("one-seed2", strange, 2, "failed", ("no space",), cpu_seconds=0.25),
+        RunResult("one-seed3", strange, 3, "unknown", ("loss: not read",)),
+        RunResult("one-seed4", strange, 4, "valid"),
     ]
-    begun = Begun("strange-20260101T000000", tmp_path, Suite("strange", 4, 1, {}))
+    begun = SuiteRecord("strange-20260101T000000", tmp_path, Suite("strange", 4, 1, {}))
     root = ElementTree.fromstring(junit(begun, runs).encode())
     told = "strange.a\ufffd<b>&\ufffd\N{NO-BREAK SPACE}é"
     (cell,) = root
@@ -297,7 +297,7 @@ def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_the_exit_code_is_the_worst(validities: list[str], code: int) -> None:
-    runs = [Ended(f"r{number}", "c", number, validity) for number, validity in enumerate(validities)]
+    runs = [RunResult(f"r{number}", "c", number, validity) for number, validity in enumerate(validities)]
     assert exit_code(runs) == code
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.cli.main import main
 from harness.cli.usage import BAD_USAGE, NOT_CARRIED_OUT, VALID
-from harness.doctor.examination import GIB, Finding, Part, Patient, examine, is_well, show
+from harness.doctor.diagnosis import GIB, Diagnosis, Prerequisite, Purpose, all_met, diagnose, show
 from harness.doctor.probes import Engine, Kernel, ThisMachine, parse_options
 from harness.environments.docker.engine import EngineUnreachable
 from harness.errors import EnvironmentUnavailable
@@ -58,11 +58,11 @@ class Machine:
 def findings(
     machine: Machine,
     spec: Spec | None = None,
-    images: Sequence[Finding] = (),
+    images: Sequence[Prerequisite] = (),
     lacks: Mapping[str, str] | None = None,
-    hosts: Sequence[Finding] = (),
-) -> dict[str, Finding]:
-    found = examine(Patient(machine, Path("runs"), lambda: images, lambda: lacks, lambda: hosts), spec)
+    hosts: Sequence[Prerequisite] = (),
+) -> dict[str, Prerequisite]:
+    found = diagnose(Diagnosis(machine, Path("runs"), lambda: images, lambda: lacks, lambda: hosts), spec)
     return {finding.subject: finding for finding in found}
 
 
@@ -111,7 +111,7 @@ def test_what_is_missing_is_told_with_what_to_do(machine: Machine, subject: str,
     found = findings(machine)
     assert not found[subject].ok
     assert found[subject].text().startswith(said)
-    assert is_well(found.values()) is not counts
+    assert all_met(found.values()) is not counts
 
 
 def test_a_module_counts_only_if_it_is_on_disk() -> None:
@@ -142,7 +142,7 @@ def test_what_a_container_found_counts_more_than_what_the_kernel_says_of_itself(
     assert (
         found["netem"].text().startswith("tc: Specified qdisc kind is unknown (kernel 6.1.0); only faults that delay")
     )
-    assert is_well(found.values())
+    assert all_met(found.values())
     assert not findings(Machine(reached=None, options={}), lacks=lacks)["FUSE"].ok, (
         "without an engine there is no container"
     )
@@ -151,8 +151,8 @@ def test_what_a_container_found_counts_more_than_what_the_kernel_says_of_itself(
 def test_a_scripted_delay_needs_netem() -> None:
     lacks = {"nftables": "", "netem": "no such queue", "fuse": ""}
     script = "environment: docker\nfaults: [{at: 1s, for: 1s, fault: packets, nodes: [b1], %s}]"
-    assert not is_well(findings(Machine(), loads(script % "delay_ms: 20"), lacks=lacks).values())
-    assert is_well(findings(Machine(), loads(script % "loss: 0.5"), lacks=lacks).values())
+    assert not all_met(findings(Machine(), loads(script % "delay_ms: 20"), lacks=lacks).values())
+    assert all_met(findings(Machine(), loads(script % "loss: 0.5"), lacks=lacks).values())
 
 
 def test_the_hosts_of_a_spec_count_and_docker_does_not() -> None:
@@ -161,36 +161,36 @@ def test_the_hosts_of_a_spec_count_and_docker_does_not() -> None:
     )
     spec = loads(f"environment: ssh\ncontrollers: 1\nhosts:\n{hosts}")
     bare = Machine(reached=None, options={}, fuse=False, groups="")
-    well, ill = (Finding("host b1", ok, "192.0.2.0", part=Part.HOSTS) for ok in (True, False))
-    assert is_well(findings(bare, spec, hosts=[well]).values())
-    assert not is_well(findings(bare, spec, hosts=[ill]).values())
+    well, ill = (Prerequisite("host b1", ok, "192.0.2.0", purpose=Purpose.HOSTS) for ok in (True, False))
+    assert all_met(findings(bare, spec, hosts=[well]).values())
+    assert not all_met(findings(bare, spec, hosts=[ill]).values())
 
 
 def test_a_probe_that_fails_is_a_line_and_no_traceback() -> None:
-    def images() -> Sequence[Finding]:
+    def images() -> Sequence[Prerequisite]:
         raise EnvironmentUnavailable("the engine went away")
 
-    found = {each.subject: each for each in examine(Patient(Machine(), Path("runs"), images))}
+    found = {each.subject: each for each in diagnose(Diagnosis(Machine(), Path("runs"), images))}
     assert not found["images"].ok
     assert found["images"].text() == "the engine went away"
 
 
 def test_images_are_asked_about_only_where_an_engine_answers() -> None:
-    absent = Finding("image base", False, "not built", "faultline images build")
+    absent = Prerequisite("image base", False, "not built", "faultline images build")
     assert findings(Machine(), images=[absent])["image base"].text() == "not built; faultline images build"
     assert "start the engine first" in findings(Machine(reached=None), images=[absent])["images"].text()
 
 
 def test_what_a_spec_does_not_need_does_not_count() -> None:
     bare = Machine(reached=None, options={}, fuse=False, groups="", java_version=None)
-    assert is_well(findings(bare, loads("environment: sim")).values())
-    assert not is_well(findings(bare).values())
-    assert not is_well(findings(Machine(free=0), loads("environment: sim")).values())
+    assert all_met(findings(bare, loads("environment: sim")).values())
+    assert not all_met(findings(bare).values())
+    assert not all_met(findings(Machine(free=0), loads("environment: sim")).values())
 
 
 def test_a_missing_thing_is_one_line_of_three_columns() -> None:
     said = io.StringIO()
-    show(Console(file=said, width=60), examine(Patient(Machine(java_version=None, reached=None), Path("runs"))))
+    show(Console(file=said, width=60), diagnose(Diagnosis(Machine(java_version=None, reached=None), Path("runs"))))
     lines = said.getvalue().splitlines()
     assert lines[0] == "missing  Docker engine  no Docker engine answers; start it"
     assert [line.split()[0] for line in lines] == ["missing", "ok", "ok", "ok", "ok", "missing", "ok", "missing"]

@@ -14,7 +14,7 @@ import pytest
 from checkers.verdict import Validity, Verdict, worst
 from harness.bench.pipeline import generated, must_be_right
 from harness.cli.main import main
-from harness.runner.judging import judge
+from harness.runner.checking import judge
 from harness.runner.run import run
 from harness.spec import parse
 from results.errors import StoreError

@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from harness.cluster.readiness import Expected, Watch
+from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
@@ -39,8 +39,10 @@ def played(*off: str) -> list[tuple[str, TraceEvent]]:
         await deployment.stop(preferred)
         await deployment.start(preferred)
         addresses = {name: deployment.layout.node(name) for name in deployment.brokers}
-        watch = Watch({name: (node.host, node.port) for name, node in addresses.items()}, Expected(TOPIC, 1, 3))
-        assert not await watch.until_whole(asyncio.get_running_loop().time() + 30)
+        watch = ReadinessProbe(
+            {name: (node.host, node.port) for name, node in addresses.items()}, Expected(TOPIC, 1, 3)
+        )
+        assert not await watch.until_ready(asyncio.get_running_loop().time() + 30)
         assert (await deployment.leaders())[TOPIC, 0] == former
 
         await deployment.cut([Link(preferred, former)], reset=True)

@@ -1,4 +1,4 @@
-"""From what a run left to its verdicts, kept in its directory."""
+"""Checks the evidence of a run and saves the verdicts in its directory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from checkers.verdict import Verdict
 from results.run.directory import RunDirectory
 
 
-def judge(evidence: RunEvidence) -> list[Verdict]:
-    """The verdict of every checker on one run."""
-    return check(evidence)
-
-
-def judge_and_keep(evidence: RunEvidence, directory: RunDirectory) -> list[Verdict]:
-    """`judge`, and leave the verdicts and the records lost in the run's directory. Raises StoreError."""
-    verdicts = judge(evidence)
+def check_and_save(evidence: RunEvidence, directory: RunDirectory) -> list[Verdict]:
+    """Run every checker, and save the verdicts and the lost records in the run directory. Raises StoreError."""
+    verdicts = check(evidence)
     lost = any(verdict.checker == NAME and verdict.figures.get("lost") for verdict in verdicts)
     directory.write_lost(lost_records(evidence) if lost else LOST.empty_table())
     directory.write_verdict(verdicts)

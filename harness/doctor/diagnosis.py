@@ -43,7 +43,7 @@ JAVA_LEAST: Final = 17
 FUSE_DEVICE: Final = "/dev/fuse"
 
 
-class Part(StrEnum):
+class Purpose(StrEnum):
     """What a subject is needed for, in the words of the line that misses it."""
 
     ALWAYS = "all runs"
@@ -54,7 +54,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Prerequisite:
     """One line of the doctor."""
 
     subject: str
@@ -63,7 +63,7 @@ class Finding:
     """What there is, or what there is not."""
     remedy: str = ""
     """What to do when it is missing."""
-    part: Part = Part.ALWAYS
+    purpose: Purpose = Purpose.ALWAYS
     needed: bool = True
     """Whether what was asked about does not work without it."""
 
@@ -71,20 +71,20 @@ class Finding:
         """The line without its first two columns."""
         if self.ok:
             return self.found
-        parts = [self.found, "" if self.needed else f"only {self.part} need it", self.remedy]
+        parts = [self.found, "" if self.needed else f"only {self.purpose} need it", self.remedy]
         return "; ".join(part for part in parts if part)
 
 
-def needed_parts(spec: Spec | None) -> frozenset[Part]:
+def needed_purposes(spec: Spec | None) -> frozenset[Purpose]:
     """What has to be there for `spec`, or for runs in Docker when there is none."""
     environment = "docker" if spec is None else spec.environment
-    parts = {Part.ALWAYS}
+    parts = {Purpose.ALWAYS}
     if environment == "docker":
-        parts.add(Part.DOCKER)
+        parts.add(Purpose.DOCKER)
     if environment == "ssh":
-        parts.add(Part.HOSTS)
+        parts.add(Purpose.HOSTS)
     if spec is not None and environment != "sim" and _asks_for_delays(spec):
-        parts.add(Part.DELAYS)
+        parts.add(Purpose.DELAYS)
     return frozenset(parts)
 
 
@@ -95,27 +95,27 @@ def _asks_for_delays(spec: Spec) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class Diagnosis:
     """What is examined: the answers of the machine, the place for runs, and the state of images and hosts."""
 
     probes: Probes
     store: Path
-    images: Callable[[], Sequence[Finding]] = tuple
+    images: Callable[[], Sequence[Prerequisite]] = tuple
     """One finding an image; called only when an engine answers."""
     node: Callable[[], Mapping[str, str] | None] = lambda: None
     """What a container of the base image lacks, as `faultline-node describe` tells: feature → why, empty when it is
     there. None when there is no such image. Called only when an engine answers."""
-    hosts: Callable[[], Sequence[Finding]] = tuple
+    hosts: Callable[[], Sequence[Prerequisite]] = tuple
     """Findings about the spec's hosts; empty without any."""
 
 
-def examine(patient: Patient, spec: Spec | None = None) -> list[Finding]:
+def diagnose(diagnosis: Diagnosis, spec: Spec | None = None) -> list[Prerequisite]:
     """Every finding, in the order of the lines. A probe that fails is a finding, never an exception."""
-    needed = needed_parts(spec)
-    return [replace(finding, needed=finding.part in needed) for finding in _all(patient)]
+    needed = needed_purposes(spec)
+    return [replace(finding, needed=finding.purpose in needed) for finding in _all(diagnosis)]
 
 
-def show(console: Console, findings: Iterable[Finding]) -> None:
+def show(console: Console, findings: Iterable[Prerequisite]) -> None:
     """Print one line a finding."""
     findings = list(findings)
     subject_width = max((len(finding.subject) for finding in findings), default=0)
@@ -125,7 +125,7 @@ def show(console: Console, findings: Iterable[Finding]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def is_well(findings: Iterable[Finding]) -> bool:
+def all_met(findings: Iterable[Prerequisite]) -> bool:
     """Whether nothing that is needed is missing."""
     return all(finding.ok or not finding.needed for finding in findings)
 
@@ -133,40 +133,40 @@ def is_well(findings: Iterable[Finding]) -> bool:
 # ---- the subjects ----------------------------------------------------------------------------------------------------
 
 
-def _all(patient: Patient) -> Iterator[Finding]:
-    probes = patient.probes
+def _all(diagnosis: Diagnosis) -> Iterator[Prerequisite]:
+    probes = diagnosis.probes
     engine: Engine | None = None
     try:
         engine = probes.engine()
-        yield Finding("Docker engine", True, f"{engine.version} ({engine.storage}, cgroup v{engine.cgroup})")
+        yield Prerequisite("Docker engine", True, f"{engine.version} ({engine.storage}, cgroup v{engine.cgroup})")
     except EngineUnreachable as error:
-        yield Finding("Docker engine", False, error.found, error.remedy, Part.DOCKER)
+        yield Prerequisite("Docker engine", False, error.found, error.remedy, Purpose.DOCKER)
     here = probes.kernel()
     elsewhere = engine is not None and engine.kernel != here.release
     kernel = Kernel(engine.kernel, None) if engine is not None and elsewhere else here
-    lacks = patient.node() if engine is not None else None
+    lacks = diagnosis.node() if engine is not None else None
     for feature in FEATURES:
         yield _tried(feature, kernel, lacks[feature.key]) if lacks is not None else _read(feature, kernel)
     if lacks is None and not elsewhere and not probes.opens(FUSE_DEVICE):
-        yield Finding(FUSE_DEVICE, False, "it cannot be opened", "modprobe fuse", Part.DOCKER)
+        yield Prerequisite(FUSE_DEVICE, False, "it cannot be opened", "modprobe fuse", Purpose.DOCKER)
     yield _cgroup(engine.cgroup if engine is not None else probes.cgroup())
     yield _java(probes.java())
-    yield _disk("disk for runs", patient.store, probes.free_bytes(patient.store), STORE_BYTES_LEAST, Part.ALWAYS)
+    yield _disk("disk for runs", diagnosis.store, probes.free_bytes(diagnosis.store), STORE_BYTES_LEAST, Purpose.ALWAYS)
     if engine is not None and not elsewhere:
         root = Path(engine.root)
-        yield _disk("disk for images", root, probes.free_bytes(root), ENGINE_BYTES_LEAST, Part.DOCKER)
+        yield _disk("disk for images", root, probes.free_bytes(root), ENGINE_BYTES_LEAST, Purpose.DOCKER)
     if engine is not None:
-        yield from _known("images", patient.images, Part.DOCKER)
+        yield from _known("images", diagnosis.images, Purpose.DOCKER)
     else:
-        yield Finding("images", False, "not known without an engine", "start the engine first", Part.DOCKER)
-    yield from _known("hosts", patient.hosts, Part.HOSTS)
+        yield Prerequisite("images", False, "not known without an engine", "start the engine first", Purpose.DOCKER)
+    yield from _known("hosts", diagnosis.hosts, Purpose.HOSTS)
 
 
-def _known(subject: str, ask: Callable[[], Sequence[Finding]], part: Part) -> Sequence[Finding]:
+def _known(subject: str, ask: Callable[[], Sequence[Prerequisite]], purpose: Purpose) -> Sequence[Prerequisite]:
     try:
         return ask()
     except EnvironmentUnavailable as error:
-        return [Finding(subject, False, str(error), part=part)]
+        return [Prerequisite(subject, False, str(error), purpose=purpose)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Feature:
     """As `faultline-node describe` calls it."""
     options: tuple[tuple[str, str], ...]
     """(option, module) of the kernel's configuration, all of which are needed."""
-    part: Part
+    purpose: Purpose
     gives: str
 
 
@@ -187,62 +187,68 @@ FEATURES: Final = (
         "nftables",
         "nftables",
         (("NF_TABLES", "nf_tables"), ("NF_TABLES_INET", "nf_tables"), ("NFT_NUMGEN", "nft_numgen")),
-        Part.DOCKER,
+        Purpose.DOCKER,
         "partitions and packet loss",
     ),
-    Feature("netem", "netem", (("NET_SCH_NETEM", "sch_netem"),), Part.DELAYS, "delay and jitter of packets"),
-    Feature("FUSE", "fuse", (("FUSE_FS", "fuse"),), Part.DOCKER, "power losses, lying and failing disks"),
+    Feature("netem", "netem", (("NET_SCH_NETEM", "sch_netem"),), Purpose.DELAYS, "delay and jitter of packets"),
+    Feature("FUSE", "fuse", (("FUSE_FS", "fuse"),), Purpose.DOCKER, "power losses, lying and failing disks"),
 )
 OTHER_KERNEL: Final = "use a kernel that has it (on Debian: apt-get install linux-image-amd64)"
 
 
-def _tried(feature: Feature, kernel: Kernel, lack: str) -> Finding:
+def _tried(feature: Feature, kernel: Kernel, lack: str) -> Prerequisite:
     """What a container found when it tried."""
     if not lack:
-        return Finding(feature.subject, True, f"{feature.gives}: tried in a container", part=feature.part)
-    return Finding(feature.subject, False, f"{lack.rstrip('.')} (kernel {kernel.release})", OTHER_KERNEL, feature.part)
+        return Prerequisite(feature.subject, True, f"{feature.gives}: tried in a container", purpose=feature.purpose)
+    return Prerequisite(
+        feature.subject, False, f"{lack.rstrip('.')} (kernel {kernel.release})", OTHER_KERNEL, feature.purpose
+    )
 
 
-def _read(feature: Feature, kernel: Kernel) -> Finding:
+def _read(feature: Feature, kernel: Kernel) -> Prerequisite:
     """What the kernel's configuration says."""
     has = {option: kernel.feature(option, module) for option, module in feature.options}
     absent = [f"CONFIG_{option}" for option, there in has.items() if there is False]
     if absent:
         found = f"the kernel {kernel.release} lacks {', '.join(absent)}"
-        return Finding(feature.subject, False, found, OTHER_KERNEL, feature.part)
+        return Prerequisite(feature.subject, False, found, OTHER_KERNEL, feature.purpose)
     unknown = dict.fromkeys(module for option, module in feature.options if has[option] is None)
     if unknown:
         found = f"the kernel {kernel.release} does not tell whether it has {', '.join(unknown)}"
-        return Finding(feature.subject, False, found, "faultline images build, and a container will try", feature.part)
-    return Finding(feature.subject, True, feature.gives, part=feature.part)
+        return Prerequisite(
+            feature.subject, False, found, "faultline images build, and a container will try", feature.purpose
+        )
+    return Prerequisite(feature.subject, True, feature.gives, purpose=feature.purpose)
 
 
-def _cgroup(version: str) -> Finding:
+def _cgroup(version: str) -> Prerequisite:
     if version:
-        return Finding("cgroup", True, f"v{version}", part=Part.DOCKER)
-    return Finding(
+        return Prerequisite("cgroup", True, f"v{version}", purpose=Purpose.DOCKER)
+    return Prerequisite(
         "cgroup",
         False,
         "no control groups are mounted, so no container can be started or paused",
         "mount -t cgroup2 none /sys/fs/cgroup",
-        Part.DOCKER,
+        Purpose.DOCKER,
     )
 
 
-def _java(version: str | None) -> Finding:
+def _java(version: str | None) -> Prerequisite:
     remedy = f"install Java {JAVA_LEAST} (on Debian: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
     if version is None:
-        return Finding("Java", False, "not found", remedy, Part.SPARK)
+        return Prerequisite("Java", False, "not found", remedy, Purpose.SPARK)
     major = version.removeprefix("1.").split(".")[0]
     if major.isdigit() and int(major) < JAVA_LEAST:
-        return Finding("Java", False, f"{version} is too old for Spark", remedy, Part.SPARK)
-    return Finding("Java", True, f"{version}, for Spark", part=Part.SPARK)
+        return Prerequisite("Java", False, f"{version} is too old for Spark", remedy, Purpose.SPARK)
+    return Prerequisite("Java", True, f"{version}, for Spark", purpose=Purpose.SPARK)
 
 
-def _disk(subject: str, path: Path, free: int | None, least: int, part: Part) -> Finding:
+def _disk(subject: str, path: Path, free: int | None, least: int, purpose: Purpose) -> Prerequisite:
     if free is None:
-        return Finding(subject, False, f"free space at {path} cannot be told", "is it mounted and readable?", part)
+        return Prerequisite(
+            subject, False, f"free space at {path} cannot be told", "is it mounted and readable?", purpose
+        )
     said = f"{free / GIB:.1f} GiB free at {path}"
     if free < least:
-        return Finding(subject, False, said, f"make room, at least {least / GIB:.0f} GiB", part)
-    return Finding(subject, True, said, part=part)
+        return Prerequisite(subject, False, said, f"make room, at least {least / GIB:.0f} GiB", purpose)
+    return Prerequisite(subject, True, said, purpose=purpose)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from harness.suites.plan import Job, Suite
+from harness.suites.plan import PlannedRun, Suite
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ ROW: Final = "run string, validity string, digest string"
 
 
 def maker(
-    directory: Path, plan: str, jobs: Sequence[Job]
+    directory: Path, plan: str, jobs: Sequence[PlannedRun]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `mapInArrow` over numbers of `jobs`: makes each of these runs, and leaves it in the suite's `directory`.
 
@@ -49,7 +49,7 @@ def maker(
     return make_each
 
 
-def make(directory: Path, job: Job, spec: Spec) -> tuple[str, str]:
+def make(directory: Path, job: PlannedRun, spec: Spec) -> tuple[str, str]:
     """Make one run and leave it. What it came to: a validity or `failed`, and its digest."""
     from results.errors import StoreError
     from results.pages.report import write_report

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.cluster.hosts import Host
 from harness.cluster.systems import SYSTEMS
-from harness.doctor.examination import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Finding, Part, Patient
+from harness.doctor.diagnosis import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Diagnosis, Prerequisite, Purpose
 from harness.doctor.probes import Probes
 from harness.environments.docker.engine import connect, run_labels
 from harness.errors import EnvironmentUnavailable
@@ -24,12 +24,12 @@ _RUN = "faultline-doctor"
 _NEEDED_ON_HOSTS = ("nftables", "fuse", "libfaketime")
 
 
-def patient(probes: Probes, store: Path, hosts: Mapping[str, Host]) -> Patient:
+def diagnosis(probes: Probes, store: Path, hosts: Mapping[str, Host]) -> Diagnosis:
     """This machine with its engine, and these hosts."""
-    return Patient(probes, store, image_findings, container_lacks, lambda: host_findings(hosts))
+    return Diagnosis(probes, store, image_prerequisites, container_lacks, lambda: host_prerequisites(hosts))
 
 
-def image_findings() -> list[Finding]:
+def image_prerequisites() -> list[Prerequisite]:
     """One finding an image. Raises EngineUnreachable."""
     client = connect()
     try:
@@ -38,15 +38,15 @@ def image_findings() -> list[Finding]:
         client.close()
 
 
-def _of_image(image: Image) -> Finding:
+def _of_image(image: Image) -> Prerequisite:
     match image.condition:
         case Condition.READY:
-            return Finding(f"image {image.name}", True, image.digest[:19], part=Part.DOCKER)
+            return Prerequisite(f"image {image.name}", True, image.digest[:19], purpose=Purpose.DOCKER)
         case Condition.STALE:
             found = "not of this source tree"
         case Condition.MISSING:
             found = "not built"
-    return Finding(f"image {image.name}", False, found, "faultline images build", Part.DOCKER)
+    return Prerequisite(f"image {image.name}", False, found, "faultline images build", Purpose.DOCKER)
 
 
 def container_lacks() -> dict[str, str] | None:
@@ -75,18 +75,18 @@ def container_lacks() -> dict[str, str] | None:
         client.close()
 
 
-def host_findings(hosts: Mapping[str, Host]) -> Sequence[Finding]:
+def host_prerequisites(hosts: Mapping[str, Host]) -> Sequence[Prerequisite]:
     """What each host has, all asked side by side."""
     if not hosts:
         return ()
 
-    async def all_of_them() -> list[list[Finding]]:
+    async def all_of_them() -> list[list[Prerequisite]]:
         return await asyncio.gather(*(_of_host(name, host) for name, host in hosts.items()))
 
     return [finding for findings in asyncio.run(all_of_them()) for finding in findings]
 
 
-async def _of_host(name: str, host: Host) -> list[Finding]:
+async def _of_host(name: str, host: Host) -> list[Prerequisite]:
     from harness.environments.ssh.environment import connected
     from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 
@@ -97,7 +97,7 @@ async def _of_host(name: str, host: Host) -> list[Finding]:
             if other is not None:
                 used = f"{host.address} is in use by {other}"
                 remedy = "wait for it, or when it was killed: faultline clean SPEC.yaml"
-                return [Finding(subject, False, used, remedy, Part.HOSTS)]
+                return [Prerequisite(subject, False, used, remedy, Purpose.HOSTS)]
             await install(machine, Claim.of_this_process(_RUN))
             try:
                 told = json.loads(await machine.run(["faultline-node", "describe"]))
@@ -105,26 +105,28 @@ async def _of_host(name: str, host: Host) -> list[Finding]:
             finally:
                 await uninstall(machine)
     except EnvironmentUnavailable as error:
-        return [Finding(subject, False, str(error).removeprefix(f"{name}: "), part=Part.HOSTS)]
+        return [Prerequisite(subject, False, str(error).removeprefix(f"{name}: "), purpose=Purpose.HOSTS)]
     return list(_told(name, host, told, free))
 
 
-def _told(name: str, host: Host, told: Mapping[str, Any], free: int) -> Iterator[Finding]:
+def _told(name: str, host: Host, told: Mapping[str, Any], free: int) -> Iterator[Prerequisite]:
     subject, lacks = f"host {name}", told["lacks"]
     where = f"{host.address}, kernel {told['kernel']}, {free / GIB:.1f} GiB free"
     missing = [f"{feature} ({lacks[feature]})" for feature in _NEEDED_ON_HOSTS if lacks[feature]]
     if missing:
         remedy = f"on Debian: apt-get install {' '.join(packages())}"
-        yield Finding(subject, False, f"{host.address} lacks {', '.join(missing)}", remedy, Part.HOSTS)
+        yield Prerequisite(subject, False, f"{host.address} lacks {', '.join(missing)}", remedy, Purpose.HOSTS)
     elif free < STORE_BYTES_LEAST:
-        yield Finding(subject, False, where, f"make room, at least {STORE_BYTES_LEAST / GIB:.0f} GiB", Part.HOSTS)
+        yield Prerequisite(
+            subject, False, where, f"make room, at least {STORE_BYTES_LEAST / GIB:.0f} GiB", Purpose.HOSTS
+        )
     else:
-        yield Finding(subject, True, where, part=Part.HOSTS)
+        yield Prerequisite(subject, True, where, purpose=Purpose.HOSTS)
     if lacks["netem"]:
-        yield Finding(
+        yield Prerequisite(
             f"netem on {name}",
             False,
             f"{lacks['netem'].rstrip('.')} (kernel {told['kernel']})",
             OTHER_KERNEL,
-            Part.DELAYS,
+            Purpose.DELAYS,
         )
