@@ -55,7 +55,7 @@ def _rules(options: argparse.Namespace) -> int:
     for heading in ("rule", "what it protects", "seed section"):
         table.add_column(heading, no_wrap=heading == "rule")
     for description in DESCRIPTIONS:
-        table.add_row(description.name, description.protects, description.seed)
+        table.add_row(description.name, description.protects, description.source)
     terminal().print(table)
     return VALID
 

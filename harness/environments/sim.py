@@ -32,7 +32,7 @@ from harness.simulation.node import Exit, SimNode
 from harness.simulation.world import HARNESS, World
 from images.broker.config import NodeConfig
 from images.broker.node import run_node
-from images.broker.ports import Doors
+from images.broker.ports import NodePorts
 from images.trace import TraceEvent
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
 
@@ -280,13 +280,13 @@ class SimDeployment:
 
         async def main() -> None:
             process = machine.node.loop
-            doors = Doors(
+            node_ports = NodePorts(
                 files=machine.node.files,
                 random=self._world.stream(f"node-{node}-{incarnation}"),
                 trace=lambda event: self._take_trace(node, event) if process.alive else None,
                 log=lambda line: self._take_log(machine, line) if process.alive else None,
             )
-            await run_node(config, doors, stopping)
+            await run_node(config, node_ports, stopping)
 
         machine.node.start(main)
 

@@ -19,7 +19,7 @@ from random import SystemRandom
 
 from images.broker.config import ConfigError, NodeConfig
 from images.broker.node import run_node
-from images.broker.ports import Doors
+from images.broker.ports import NodePorts
 from images.broker.runtime.files import RealFiles
 from images.broker.runtime.trace_file import TraceFile
 
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = Path(config.log_directory)
         data.mkdir(parents=True, exist_ok=True)
         with TraceFile(options.trace or data / TRACE_FILE) as trace:
-            doors = Doors(RealFiles(data), SystemRandom(), trace.append, _log, _unix_ms)
-            asyncio.run(_run(config, doors))
+            node_ports = NodePorts(RealFiles(data), SystemRandom(), trace.append, _log, _unix_ms)
+            asyncio.run(_run(config, node_ports))
     except Exception as failure:
         first = _first_cause(failure)
         if isinstance(first, OSError):
@@ -64,12 +64,12 @@ def _first_cause(failure: BaseException) -> BaseException:
     return failure
 
 
-async def _run(config: NodeConfig, doors: Doors) -> None:
+async def _run(config: NodeConfig, node_ports: NodePorts) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    await run_node(config, doors, stopping)
+    await run_node(config, node_ports, stopping)
 
 
 def _unix_ms() -> int:

@@ -25,27 +25,27 @@ from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopi
 
 from images.broker.apis.administration import Administering
 from images.broker.apis.cluster import Describing
-from images.broker.apis.delete_records import RecordDeletion
-from images.broker.apis.find_coordinator import CoordinatorFinding
+from images.broker.apis.delete_records import DeleteRecordsApi
+from images.broker.apis.find_coordinator import FindCoordinatorApi
 from images.broker.apis.groups import GroupCoordinator
 from images.broker.apis.produce_fetch import Serving
-from images.broker.apis.replica_log_info import ReplicaLogInfo
+from images.broker.apis.replica_log_info import ReplicaLogInfoApi
 from images.broker.config import NodeConfig
 from images.broker.controller.channel import ActiveController, ControllerChannel
 from images.broker.log.leader_epochs import UNDEFINED
-from images.broker.metadata import image as metadata
 from images.broker.metadata.image import ClusterImage
-from images.broker.ports import Doors, Files
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
+from images.broker.ports import Files, NodePorts
 from images.broker.raft.log import changes
 from images.broker.raft.snapshots import fetch_snapshot, unpacked
 from images.broker.raft.values import SnapshotId
-from images.broker.replication.alter_partition_manager import IsrChanges
-from images.broker.replication.fetch_sessions import FetchSessions
-from images.broker.replication.fetcher import Spawn
-from images.broker.replication.replica_manager import Replicas
+from images.broker.replication.alter_partition_manager import AlterPartitionManager
+from images.broker.replication.fetch_sessions import FetchSessionCache
+from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.fatal_error import Failure
 from images.broker.runtime.files import read_whole, write_durably
 from images.broker.runtime.server import Handler, Server
+from images.broker.runtime.spawn import Spawn
 from images.trace import TraceEvent
 from images.wire import batch as batches
 from images.wire.connection import Api, ConnectionLost
@@ -60,9 +60,9 @@ _PLAINTEXT = 0
 class BrokerNode:
     """One broker process. `run` returns after a controlled shutdown."""
 
-    def __init__(self, config: NodeConfig, doors: Doors) -> None:
+    def __init__(self, config: NodeConfig, node_ports: NodePorts) -> None:
         self._config = config
-        self._doors = doors
+        self._node_ports = node_ports
         self._epoch = NO_BROKER_EPOCH
         self._image = ClusterImage()
         """The metadata log as far as it has been read."""
@@ -96,8 +96,8 @@ class BrokerNode:
 
     async def _live(self, stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        previous_epoch = take_clean_shutdown(self._doors.files)
-        self._doors.trace(TraceEvent("node_started", broker_epoch=previous_epoch))
+        previous_epoch = take_clean_shutdown(self._node_ports.files)
+        self._node_ports.trace(TraceEvent("node_started", broker_epoch=previous_epoch))
         running: dict[asyncio.Task[None], None] = {}
         async with asyncio.TaskGroup() as tasks:
 
@@ -107,18 +107,18 @@ class BrokerNode:
                 task.add_done_callback(running.pop)
                 return task
 
-            isr_changes = IsrChanges(
+            alter_partition_manager = AlterPartitionManager(
                 self._config.node_id, self._isr_channel, lambda: self._epoch, self._backoff_s, spawn
             )
-            replicas = Replicas(
+            replicas = ReplicaManager(
                 self._config,
-                self._doors,
+                self._node_ports,
                 loop.time,
                 lambda: self._epoch,
-                isr_changes.propose,
+                alter_partition_manager.propose,
                 spawn,
             )
-            groups = GroupCoordinator(self._config, self._doors, replicas, lambda: self._applied, loop.time, spawn)
+            groups = GroupCoordinator(self._config, self._node_ports, replicas, lambda: self._applied, loop.time, spawn)
             server = self._server = self._make_server(replicas, groups, spawn)
             await server.start(self._config.listener.host, self._config.listener.port)
             spawn(self._failure.wait())
@@ -143,40 +143,40 @@ class BrokerNode:
             else:
                 self._leave_unregistered(previous_epoch)
 
-    def _leave(self, replicas: Replicas) -> None:
+    def _leave(self, replicas: ReplicaManager) -> None:
         if not replicas.close():
             raise OSError(EIO, "stopped, but not every record is on disk: the next start counts as after a crash")
-        leave_clean_shutdown(self._doors.files, self._epoch)
-        self._doors.log("shut down cleanly")
+        leave_clean_shutdown(self._node_ports.files, self._epoch)
+        self._node_ports.log("shut down cleanly")
 
     def _leave_unregistered(self, previous_epoch: int) -> None:
         """Nothing has been touched in this life, so the end of the last one still counts."""
         if previous_epoch != NO_BROKER_EPOCH:
-            leave_clean_shutdown(self._doors.files, previous_epoch)
-        self._doors.log("stopped before the controller had registered this broker")
+            leave_clean_shutdown(self._node_ports.files, previous_epoch)
+        self._node_ports.log("stopped before the controller had registered this broker")
 
-    def _make_server(self, replicas: Replicas, groups: GroupCoordinator, spawn: Spawn) -> Server:
+    def _make_server(self, replicas: ReplicaManager, groups: GroupCoordinator, spawn: Spawn) -> Server:
         serving = Serving(
             replicas,
             lambda: self._applied,
-            FetchSessions(
+            FetchSessionCache(
                 self._config.number("max.incremental.fetch.session.cache.slots"),
                 self._config.seconds("min.incremental.fetch.session.eviction.ms"),
                 asyncio.get_running_loop().time,
-                self._doors.random,
+                self._node_ports.random,
             ),
             fetch_max_bytes=self._config.number("fetch.max.bytes"),
             latest_timeout_s=self._config.seconds("replica.fetch.wait.max.ms"),
         )
         describing = Describing(self._config, lambda: self._applied, self._forwards, lambda: self._epoch)
         administering = Administering(lambda: self._applied, self._forwards)
-        finding = CoordinatorFinding(self._config, lambda: self._applied, self._forwards, spawn, self._doors.log)
+        finding = FindCoordinatorApi(self._config, lambda: self._applied, self._forwards, spawn, self._node_ports.log)
         handlers: dict[Api, Handler] = {
             Api.PRODUCE: serving.produce,
             Api.FETCH: serving.fetch,
             Api.LIST_OFFSETS: serving.list_offsets,
             Api.OFFSET_FOR_LEADER_EPOCH: serving.offset_for_leader_epoch,
-            Api.DELETE_RECORDS: RecordDeletion(replicas, lambda: self._applied).delete_records,
+            Api.DELETE_RECORDS: DeleteRecordsApi(replicas, lambda: self._applied).delete_records,
             Api.METADATA: describing.metadata,
             Api.DESCRIBE_CLUSTER: describing.describe_cluster,
             Api.DESCRIBE_CONFIGS: describing.describe_configs,
@@ -184,13 +184,13 @@ class BrokerNode:
             Api.DELETE_TOPICS: describing.delete_topics,
             Api.INIT_PRODUCER_ID: describing.init_producer_id,
             Api.FIND_COORDINATOR: finding.find_coordinator,
-            Api.GET_REPLICA_LOG_INFO: ReplicaLogInfo(replicas, lambda: self._applied, lambda: self._epoch).get,
+            Api.GET_REPLICA_LOG_INFO: ReplicaLogInfoApi(replicas, lambda: self._applied, lambda: self._epoch).get,
             **administering.handlers(),
             **groups.handlers(),
         }
         return Server(
             {api: self._failure.guarded(handler) for api, handler in handlers.items()},
-            log=self._doors.log,
+            log=self._node_ports.log,
             topic_names=describing,
             max_frame_bytes=self._config.number("socket.request.max.bytes"),
         )
@@ -202,7 +202,7 @@ class BrokerNode:
         request = BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=self._config.cluster_id,
-            incarnation_id=uuid.UUID(int=self._doors.random.getrandbits(128), version=4),
+            incarnation_id=uuid.UUID(int=self._node_ports.random.getrandbits(128), version=4),
             listeners=(
                 Listener(
                     name="PLAINTEXT",
@@ -225,14 +225,14 @@ class BrokerNode:
             except ConnectionLost as lost:
                 reason = str(lost)
             if reason != refusal:
-                self._doors.log(f"not registered yet: {reason}")
+                self._node_ports.log(f"not registered yet: {reason}")
                 refusal = reason
             await asyncio.sleep(self._backoff_s)
         self._epoch = answer.broker_epoch
-        self._doors.trace(
+        self._node_ports.trace(
             TraceEvent("registered", broker_epoch=self._epoch, detail={"clean": previous_epoch != NO_BROKER_EPOCH})
         )
-        self._doors.log(f"registered with broker epoch {self._epoch}")
+        self._node_ports.log(f"registered with broker epoch {self._epoch}")
 
     async def _beat(self, *, shutting_down: bool) -> Any:
         """One heartbeat; None when no answer came."""
@@ -269,11 +269,11 @@ class BrokerNode:
                         return
                     await asyncio.sleep(self._backoff_s)
         except TimeoutError:
-            self._doors.log("leaving without having handed everything over: the time for it is up")
+            self._node_ports.log("leaving without having handed everything over: the time for it is up")
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
-    async def _follow_metadata(self, replicas: Replicas, groups: GroupCoordinator) -> None:
+    async def _follow_metadata(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
         while True:
             try:
                 response = await self._metadata.call(self._metadata_fetch(), _METADATA_WAIT_S)
@@ -318,7 +318,7 @@ class BrokerNode:
             max_wait=timedelta(seconds=_METADATA_WAIT_S),
             min_bytes=1,
             max_bytes=_METADATA_MAX_BYTES,
-            topics=(FetchTopic(topic_id=metadata.TOPIC_ID, partitions=(partition,)),),
+            topics=(FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=(partition,)),),
             forgotten_topics_data=(),
         )
 
@@ -331,20 +331,20 @@ class BrokerNode:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    async def _tick(self, replicas: Replicas) -> None:
+    async def _tick(self, replicas: ReplicaManager) -> None:
         # Half of the lag allowed, as Kafka's isr-expiration task.
         interval_s = self._config.seconds("replica.lag.time.max.ms") / 2
         while True:
             await asyncio.sleep(interval_s)
             replicas.tick()
 
-    async def _retain(self, replicas: Replicas) -> None:
+    async def _retain(self, replicas: ReplicaManager) -> None:
         interval_s = self._config.seconds("log.retention.check.interval.ms")
         while True:
             await asyncio.sleep(interval_s)
             replicas.retain()
 
-    async def _checkpoint(self, replicas: Replicas) -> None:
+    async def _checkpoint(self, replicas: ReplicaManager) -> None:
         interval_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
         while True:
             await asyncio.sleep(interval_s)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from images.broker.rules import Rules
-from images.broker.truncation_protocol import Generation
+from images.broker.truncation_protocol import TruncationProtocol
 
 
 class ConfigError(ValueError):
@@ -45,7 +45,7 @@ class Voter:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """What is known of one configuration key."""
 
     kind: type[int] | type[bool] | type[str]
@@ -74,22 +74,22 @@ class Key:
         return text
 
 
-TOPIC_KEYS: Mapping[str, Key] = {
-    "min.insync.replicas": Key(int, 1, "In-sync replicas an acks=all append needs.", minimum=1),
-    "unclean.leader.election.enable": Key(bool, False, "Whether a replica outside ISR and ELR may be elected."),
-    "unclean.recovery.strategy": Key(
+TOPIC_KEYS: Mapping[str, ConfigKey] = {
+    "min.insync.replicas": ConfigKey(int, 1, "In-sync replicas an acks=all append needs.", minimum=1),
+    "unclean.leader.election.enable": ConfigKey(bool, False, "Whether a replica outside ISR and ELR may be elected."),
+    "unclean.recovery.strategy": ConfigKey(
         str,
         "manual",
         "What is done for a partition without a leader: nothing (manual), the best log of the LastKnownELR once its "
         "ISR and ELR are empty (balanced), the best log that can be had (proactive).",
         choices=("manual", "balanced", "proactive"),
     ),
-    "segment.bytes": Key(int, 1 << 30, "Size at which a log segment is closed.", minimum=1024),
-    "segment.ms": Key(int, 604_800_000, "Age of its first record at which a log segment is closed.", minimum=1),
-    "retention.ms": Key(int, 604_800_000, "Age at which a closed segment is removed; -1 for never.", minimum=-1),
-    "retention.bytes": Key(int, -1, "Size of a log above which its oldest segments go; -1 for none.", minimum=-1),
-    "flush.messages": Key(int, (1 << 63) - 1, "Records between two forced flushes of a log.", minimum=1),
-    "max.message.bytes": Key(int, 1_048_588, "Largest record batch accepted.", minimum=1),
+    "segment.bytes": ConfigKey(int, 1 << 30, "Size at which a log segment is closed.", minimum=1024),
+    "segment.ms": ConfigKey(int, 604_800_000, "Age of its first record at which a log segment is closed.", minimum=1),
+    "retention.ms": ConfigKey(int, 604_800_000, "Age at which a closed segment is removed; -1 for never.", minimum=-1),
+    "retention.bytes": ConfigKey(int, -1, "Size of a log above which its oldest segments go; -1 for none.", minimum=-1),
+    "flush.messages": ConfigKey(int, (1 << 63) - 1, "Records between two forced flushes of a log.", minimum=1),
+    "max.message.bytes": ConfigKey(int, 1_048_588, "Largest record batch accepted.", minimum=1),
 }
 """Keys a topic may set, by Kafka's topic name."""
 
@@ -106,65 +106,81 @@ BROKER_NAME_OF_TOPIC_KEY: Mapping[str, str] = {
 }
 """The broker-wide key that gives a topic key its default."""
 
-NODE_KEYS: Mapping[str, Key] = {
-    "num.partitions": Key(int, 1, "Partitions of a topic created without a count.", minimum=1),
-    "default.replication.factor": Key(int, 1, "Replicas of a topic created without a count.", minimum=1),
-    "replica.lag.time.max.ms": Key(int, 30_000, "Longest time a follower in the ISR may lag.", minimum=1),
-    "replica.fetch.wait.max.ms": Key(int, 500, "Longest wait of a follower's fetch at the leader.", minimum=1),
-    "replica.fetch.max.bytes": Key(int, 1 << 20, "Bytes a follower fetches of one partition.", minimum=1),
-    "replica.fetch.response.max.bytes": Key(int, 10 << 20, "Bytes of one answer to a follower.", minimum=1),
-    "replica.fetch.backoff.ms": Key(int, 1_000, "Pause of a follower after a failed fetch.", minimum=1),
-    "replica.socket.timeout.ms": Key(int, 30_000, "Time after which a request to another node is given up.", minimum=1),
-    "replica.high.watermark.checkpoint.interval.ms": Key(
+NODE_KEYS: Mapping[str, ConfigKey] = {
+    "num.partitions": ConfigKey(int, 1, "Partitions of a topic created without a count.", minimum=1),
+    "default.replication.factor": ConfigKey(int, 1, "Replicas of a topic created without a count.", minimum=1),
+    "replica.lag.time.max.ms": ConfigKey(int, 30_000, "Longest time a follower in the ISR may lag.", minimum=1),
+    "replica.fetch.wait.max.ms": ConfigKey(int, 500, "Longest wait of a follower's fetch at the leader.", minimum=1),
+    "replica.fetch.max.bytes": ConfigKey(int, 1 << 20, "Bytes a follower fetches of one partition.", minimum=1),
+    "replica.fetch.response.max.bytes": ConfigKey(int, 10 << 20, "Bytes of one answer to a follower.", minimum=1),
+    "replica.fetch.backoff.ms": ConfigKey(int, 1_000, "Pause of a follower after a failed fetch.", minimum=1),
+    "replica.socket.timeout.ms": ConfigKey(
+        int, 30_000, "Time after which a request to another node is given up.", minimum=1
+    ),
+    "replica.high.watermark.checkpoint.interval.ms": ConfigKey(
         int, 5_000, "Time between two checkpoints of the high watermarks.", minimum=1
     ),
-    "log.retention.check.interval.ms": Key(int, 300_000, "Time between two looks at what may be removed.", minimum=1),
-    "max.incremental.fetch.session.cache.slots": Key(int, 1_000, "Fetch sessions kept at a time.", minimum=0),
-    "min.incremental.fetch.session.eviction.ms": Key(
+    "log.retention.check.interval.ms": ConfigKey(
+        int, 300_000, "Time between two looks at what may be removed.", minimum=1
+    ),
+    "max.incremental.fetch.session.cache.slots": ConfigKey(int, 1_000, "Fetch sessions kept at a time.", minimum=0),
+    "min.incremental.fetch.session.eviction.ms": ConfigKey(
         int, 120_000, "Rest after which a fetch session makes room for a new one.", minimum=0
     ),
-    "fetch.max.bytes": Key(int, 55 << 20, "Bytes of one answer to a consumer.", minimum=1024),
-    "socket.request.max.bytes": Key(int, 100 << 20, "Largest request accepted.", minimum=1024),
-    "broker.heartbeat.interval.ms": Key(int, 2_000, "Time between two heartbeats to the controller.", minimum=1),
-    "broker.session.timeout.ms": Key(int, 9_000, "Silence after which the controller fences a broker.", minimum=1),
-    "controlled.shutdown.timeout.ms": Key(int, 30_000, "Time a stopping broker hands leadership over.", minimum=0),
-    "unclean.recovery.timeout.ms": Key(
+    "fetch.max.bytes": ConfigKey(int, 55 << 20, "Bytes of one answer to a consumer.", minimum=1024),
+    "socket.request.max.bytes": ConfigKey(int, 100 << 20, "Largest request accepted.", minimum=1024),
+    "broker.heartbeat.interval.ms": ConfigKey(int, 2_000, "Time between two heartbeats to the controller.", minimum=1),
+    "broker.session.timeout.ms": ConfigKey(
+        int, 9_000, "Silence after which the controller fences a broker.", minimum=1
+    ),
+    "controlled.shutdown.timeout.ms": ConfigKey(
+        int, 30_000, "Time a stopping broker hands leadership over.", minimum=0
+    ),
+    "unclean.recovery.timeout.ms": ConfigKey(
         int, 300_000, "Time after which a proactive recovery waits for no more replicas.", minimum=0
     ),
-    "controller.quorum.election.timeout.ms": Key(
+    "controller.quorum.election.timeout.ms": ConfigKey(
         int, 1_000, "Least time a controller without a leader waits before it stands for election.", minimum=1
     ),
-    "controller.quorum.fetch.timeout.ms": Key(
+    "controller.quorum.fetch.timeout.ms": ConfigKey(
         int, 2_000, "Longest time without an answer of the active controller before another stands.", minimum=1
     ),
-    "controller.quorum.election.backoff.max.ms": Key(
+    "controller.quorum.election.backoff.max.ms": ConfigKey(
         int, 1_000, "Longest pause after an election that nobody won.", minimum=1
     ),
-    "controller.quorum.request.timeout.ms": Key(
+    "controller.quorum.request.timeout.ms": ConfigKey(
         int, 2_000, "Time after which a request between controllers is given up.", minimum=1
     ),
-    "controller.quorum.retry.backoff.ms": Key(
+    "controller.quorum.retry.backoff.ms": ConfigKey(
         int, 20, "Pause before a failed request to a controller is sent to it, or another, again.", minimum=1
     ),
-    "metadata.log.max.record.bytes.between.snapshots": Key(
+    "metadata.log.max.record.bytes.between.snapshots": ConfigKey(
         int, 20 << 20, "Bytes of metadata records after which a snapshot takes their place.", minimum=1
     ),
-    "metadata.log.segment.bytes": Key(
+    "metadata.log.segment.bytes": ConfigKey(
         int, 1 << 30, "Size at which a segment of the metadata log is closed.", minimum=1024
     ),
-    "offsets.topic.num.partitions": Key(int, 50, "Partitions of __consumer_offsets when it is created.", minimum=1),
-    "offsets.topic.replication.factor": Key(int, 3, "Replicas of __consumer_offsets when it is created.", minimum=1),
-    "offsets.commit.timeout.ms": Key(int, 5_000, "Time a committed offset may take to be replicated.", minimum=1),
-    "offset.metadata.max.bytes": Key(int, 4_096, "Largest metadata of a committed offset.", minimum=0),
-    "group.min.session.timeout.ms": Key(int, 6_000, "Least session timeout a group's member may ask for.", minimum=1),
-    "group.max.session.timeout.ms": Key(int, 1_800_000, "Largest session timeout a member may ask for.", minimum=1),
-    "faultline.protocol": Key(
-        str,
-        str(Generation.TRUNCATE_ON_FETCH),
-        "The generation of the replication protocol followers truncate by.",
-        choices=tuple(map(str, Generation)),
+    "offsets.topic.num.partitions": ConfigKey(
+        int, 50, "Partitions of __consumer_offsets when it is created.", minimum=1
     ),
-    "group.initial.rebalance.delay.ms": Key(int, 3_000, "Time an empty group waits for more members.", minimum=0),
+    "offsets.topic.replication.factor": ConfigKey(
+        int, 3, "Replicas of __consumer_offsets when it is created.", minimum=1
+    ),
+    "offsets.commit.timeout.ms": ConfigKey(int, 5_000, "Time a committed offset may take to be replicated.", minimum=1),
+    "offset.metadata.max.bytes": ConfigKey(int, 4_096, "Largest metadata of a committed offset.", minimum=0),
+    "group.min.session.timeout.ms": ConfigKey(
+        int, 6_000, "Least session timeout a group's member may ask for.", minimum=1
+    ),
+    "group.max.session.timeout.ms": ConfigKey(
+        int, 1_800_000, "Largest session timeout a member may ask for.", minimum=1
+    ),
+    "faultline.protocol": ConfigKey(
+        str,
+        str(TruncationProtocol.TRUNCATE_ON_FETCH),
+        "The generation of the replication protocol followers truncate by.",
+        choices=tuple(map(str, TruncationProtocol)),
+    ),
+    "group.initial.rebalance.delay.ms": ConfigKey(int, 3_000, "Time an empty group waits for more members.", minimum=0),
 }
 """Keys of a node that are single values, by Kafka's broker name."""
 

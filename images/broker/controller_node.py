@@ -29,7 +29,7 @@ from images.broker.controller.recovery_rounds import Pace, RecoveryRounds
 from images.broker.controller.requests import RegistrationAnswer, TopicResult
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage
-from images.broker.ports import Doors
+from images.broker.ports import NodePorts
 from images.broker.raft.fetch import MetadataServing
 from images.broker.raft.log import MetadataLog
 from images.broker.raft.node import Deposed, QuorumNode
@@ -49,9 +49,9 @@ class NotActive(Exception):
 class ControllerNode:
     """One controller. `run` serves until told to stop; `start` and `close` are the two ends of it."""
 
-    def __init__(self, config: NodeConfig, doors: Doors) -> None:
+    def __init__(self, config: NodeConfig, node_ports: NodePorts) -> None:
         self._config = config
-        self._doors = doors
+        self._node_ports = node_ports
         self._failure: Failure | None = None
         self._log: MetadataLog | None = None
         self._quorum: QuorumNode | None = None
@@ -79,16 +79,16 @@ class ControllerNode:
 
     async def start(self) -> None:
         """Read the metadata log, listen and take part in the quorum. Raises OSError or CorruptBatch."""
-        config, doors = self._config, self._doors
-        doors.trace(TraceEvent("node_started"))
+        config, node_ports = self._config, self._node_ports
+        node_ports.trace(TraceEvent("node_started"))
         failure = self._failure = Failure()
         log = self._log = MetadataLog(
-            doors,
+            node_ports,
             config.number("metadata.log.segment.bytes"),
             config.rules,
             config.number("metadata.log.max.record.bytes.between.snapshots"),
         )
-        quorum = self._quorum = QuorumNode(config, doors, log, failure, self._look_who_leads)
+        quorum = self._quorum = QuorumNode(config, node_ports, log, failure, self._look_who_leads)
         serving = MetadataServing(quorum)
         handlers: dict[Api, Handler] = {
             Api.VOTE: quorum.vote,
@@ -100,9 +100,9 @@ class ControllerNode:
             **{api: self._by_the_active_one(api, method) for api, method in _OF_THE_ACTIVE_CONTROLLER.items()},
         }
         guarded = {api: failure.guarded(handler) for api, handler in handlers.items()}
-        self._server = Server(guarded, log=doors.log, max_frame_bytes=config.number("socket.request.max.bytes"))
+        self._server = Server(guarded, log=node_ports.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
-        doors.log(f"serving, metadata up to offset {log.end}")
+        node_ports.log(f"serving, metadata up to offset {log.end}")
         quorum.start()
 
     async def close(self) -> None:
@@ -148,11 +148,11 @@ class ControllerNode:
                 task.cancel()
         if self._active is None and state.active and not failure.happened:
             try:
-                self._active = _ActiveController(self._config, self._doors, quorum, failure)
+                self._active = _ActiveController(self._config, self._node_ports, quorum, failure)
             except Exception as error:
                 failure.take(error)
                 return
-            self._doors.log(f"active in controller epoch {state.epoch}, metadata up to offset {quorum.log.end}")
+            self._node_ports.log(f"active in controller epoch {state.epoch}, metadata up to offset {quorum.log.end}")
             loop, active = asyncio.get_running_loop(), self._active
             self._tasks = (
                 loop.create_task(active.fence_the_silent()),
@@ -163,13 +163,13 @@ class ControllerNode:
 class _ActiveController:
     """The controller in charge: decides, commits, tells, one change at a time."""
 
-    def __init__(self, config: NodeConfig, doors: Doors, quorum: QuorumNode, failure: Failure) -> None:
+    def __init__(self, config: NodeConfig, node_ports: NodePorts, quorum: QuorumNode, failure: Failure) -> None:
         self.epoch = quorum.state.epoch
         self.deposed = False
         self._quorum = quorum
         self._failure = failure
         self._cluster_id = config.cluster_id
-        self._doors = doors
+        self._node_ports = node_ports
         image = self._found()
         self._controller = Controller(_settings(config), config.rules).take_over(image, _now_ms())
         self._one_at_a_time = asyncio.Lock()
@@ -191,7 +191,7 @@ class _ActiveController:
             for after, events in taking_over.found(image, data):
                 image = after
                 for event in events:
-                    self._doors.trace(event)
+                    self._node_ports.trace(event)
         return image
 
     async def _decide(self, decide: Callable[[Controller, int], Step[A]]) -> A:
@@ -228,9 +228,9 @@ class _ActiveController:
     def _take(self, step: Step[Any]) -> None:
         self._controller = step.state
         for event in step.trace:
-            self._doors.trace(event._replace(offset=step.state.image.offset) if step.records else event)
+            self._node_ports.trace(event._replace(offset=step.state.image.offset) if step.records else event)
             if event.kind.startswith("broker_"):
-                self._doors.log(_line(event))
+                self._node_ports.log(_line(event))
 
     async def fence_the_silent(self) -> None:
         """Fence brokers as their sessions end, one a change, until it is deposed."""
@@ -289,7 +289,7 @@ class _ActiveController:
 
     async def create_topics(self, request: Request) -> Any:
         """CreateTopics."""
-        topics = messages.new_topics(request.body, self._doors.random)
+        topics = messages.new_topics(request.body, self._node_ports.random)
         validate_only = request.body.validate_only
         results = await self._decide(
             lambda controller, _: controller.create_topics(topics, validate_only=validate_only)

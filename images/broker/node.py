@@ -7,12 +7,12 @@ import asyncio
 from images.broker.broker_node import BrokerNode
 from images.broker.config import NodeConfig
 from images.broker.controller_node import ControllerNode
-from images.broker.ports import Doors
+from images.broker.ports import NodePorts
 
 
-async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
+async def run_node(config: NodeConfig, node_ports: NodePorts, stopping: asyncio.Event) -> None:
     """Run until `stopping` is set; a broker then hands its leadership over first. Raises what made the node fail."""
     if config.roles == ("broker",):
-        await BrokerNode(config, doors).run(stopping)
+        await BrokerNode(config, node_ports).run(stopping)
     else:
-        await ControllerNode(config, doors).run(stopping)
+        await ControllerNode(config, node_ports).run(stopping)

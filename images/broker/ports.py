@@ -65,7 +65,7 @@ def loop_clock_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class NodePorts:
     """What a node is handed when it starts."""
 
     files: Files

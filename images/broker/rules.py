@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
 
-def _rule(protects: str, seed: str) -> bool:
-    on: bool = field(default=True, metadata={"protects": protects, "seed": seed})
+def _rule(protects: str, source: str) -> bool:
+    on: bool = field(default=True, metadata={"protects": protects, "source": source})
     return on
 
 
@@ -210,15 +210,15 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class RuleDescription:
     """What one rule protects and the seed section that demands it."""
 
     name: str
     protects: str
-    seed: str
+    source: str
 
 
-DESCRIPTIONS: tuple[Description, ...] = tuple(
-    Description(item.name, item.metadata["protects"], item.metadata["seed"]) for item in fields(Rules)
+DESCRIPTIONS: tuple[RuleDescription, ...] = tuple(
+    RuleDescription(item.name, item.metadata["protects"], item.metadata["source"]) for item in fields(Rules)
 )
 NAMES: tuple[str, ...] = tuple(description.name for description in DESCRIPTIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Generation(StrEnum):
+class TruncationProtocol(StrEnum):
     """One way of truncating. Later is better."""
 
     HIGH_WATERMARK = "high_watermark"
@@ -15,11 +15,11 @@ class Generation(StrEnum):
     TRUNCATE_ON_FETCH = "truncate_on_fetch"
 
     @property
-    def asks(self) -> bool:
+    def queries_epoch_end(self) -> bool:
         """Whether a follower asks OffsetForLeaderEpoch before it fetches."""
-        return self in (Generation.KIP101, Generation.KIP279, Generation.KIP320)
+        return self in (TruncationProtocol.KIP101, TruncationProtocol.KIP279, TruncationProtocol.KIP320)
 
     @property
-    def fences(self) -> bool:
+    def fences_requests(self) -> bool:
         """Whether requests between brokers carry the leader epoch they are meant for."""
-        return self in (Generation.KIP320, Generation.TRUNCATE_ON_FETCH)
+        return self in (TruncationProtocol.KIP320, TruncationProtocol.TRUNCATE_ON_FETCH)

@@ -21,7 +21,7 @@ from kio.schema.produce.v11 import request as producing
 from images.broker.broker_node import BrokerNode
 from images.broker.config import NodeConfig, Voter
 from images.broker.controller_node import ControllerNode
-from images.broker.ports import Doors, File
+from images.broker.ports import File, NodePorts
 from images.broker.runtime.files import RealFiles
 from images.trace import TraceEvent
 from images.wire import batch as batches
@@ -72,7 +72,7 @@ class Cluster:
         self.trace: list[TraceEvent] = []
         self.controller = ControllerNode(
             self._config("controller", 101, self.ports[0]),
-            Doors(RealFiles(directory / "controller"), Random(1), lambda event: None, lambda line: None),
+            NodePorts(RealFiles(directory / "controller"), Random(1), lambda event: None, lambda line: None),
         )
 
     def _config(self, role: str, node: int, port: int) -> NodeConfig:
@@ -101,8 +101,8 @@ class Cluster:
         """Broker 1, running; what ends it, and the way to tell it to."""
         stopping = asyncio.Event()
         self.lives += 1
-        doors = Doors(self.files, Random(self.lives), self.trace.append, self.lines.append)
-        node = BrokerNode(self._config("broker", 1, self.ports[1]), doors)
+        node_ports = NodePorts(self.files, Random(self.lives), self.trace.append, self.lines.append)
+        node = BrokerNode(self._config("broker", 1, self.ports[1]), node_ports)
         life = asyncio.ensure_future(node.run(stopping))
         try:
             yield life, stopping

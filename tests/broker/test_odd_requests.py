@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 
-from images.broker.metadata.image import TOPIC_ID
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.wire import batch as batches
 from images.wire.connection import Connection, ConnectionLost
 from images.wire.messages import SUPPORTED, Api, request_class
@@ -95,7 +95,7 @@ def test_no_request_ends_a_node(tmp_path: Path, seed: int) -> None:
             await cluster.create_topic()
             await cluster.produce(b"a")
             known = await cluster.call(MetadataRequest(topics=None, include_topic_authorized_operations=False))
-            odd = Odd(random, [TOPIC_ID, uuid.UUID(int=5)] + [known.topics[0].topic_id] * 3)
+            odd = Odd(random, [CLUSTER_METADATA_TOPIC_ID, uuid.UUID(int=5)] + [known.topics[0].topic_id] * 3)
             connections: dict[int, Connection] = {}
             every = [(api, version) for api in Api for version in SUPPORTED[api]]
             for _ in range(REQUESTS):

@@ -49,7 +49,7 @@ def _faults() -> str:
 def _rules() -> str:
     return _table(
         ("rule", "protects", "source"),
-        [(f"`{rule.name}`", rule.protects, rule.seed) for rule in DESCRIPTIONS],
+        [(f"`{rule.name}`", rule.protects, rule.source) for rule in DESCRIPTIONS],
     )
 
 

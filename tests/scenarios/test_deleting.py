@@ -11,7 +11,7 @@ import pytest
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
-from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.trace import TraceEvent
 from nemesis.ports import KeepUnsynced
 from workloads.clients.native import Admin, AdminError, Client, Consumer, Producer
@@ -129,10 +129,10 @@ def test_a_deletion_asked_for_while_the_leader_dies_is_done_by_the_next() -> Non
 
 def test_what_groups_live_by_cannot_be_deleted() -> None:
     async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
-        await admin.create_topic(OFFSETS_TOPIC, 1, 3, {}, 30)
-        await admin.wait_for_leaders(OFFSETS_TOPIC, 1, 30)
+        await admin.create_topic(CONSUMER_OFFSETS_TOPIC, 1, 3, {}, 30)
+        await admin.wait_for_leaders(CONSUMER_OFFSETS_TOPIC, 1, 30)
         with pytest.raises(AdminError, match="INVALID_TOPIC_EXCEPTION"):
-            await admin.delete_records(OFFSETS_TOPIC, 0, 0, 30)
+            await admin.delete_records(CONSUMER_OFFSETS_TOPIC, 0, 0, 30)
 
     play(scenario)
 

@@ -23,7 +23,7 @@ from harness.cluster.layout import Layout
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.broker.config import NodeConfig
-from images.broker.ports import Doors
+from images.broker.ports import NodePorts
 from images.broker.system import SYSTEM
 from images.trace import TraceEvent
 from nemesis.ports import ClockChange, KeepUnsynced, Link, LinkQuality
@@ -74,16 +74,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A node that counts its lives, echoes lines, and writes a byte a millisecond without syncing it."""
     lives: list[str] = []
 
-    async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
-        lives.append(f"{config.node_id} {doors.random.random()}")
-        doors.log(f"node {config.node_id} starts")
-        file = doors.files.open("journal")
+    async def run_node(config: NodeConfig, node_ports: NodePorts, stopping: asyncio.Event) -> None:
+        lives.append(f"{config.node_id} {node_ports.random.random()}")
+        node_ports.log(f"node {config.node_id} starts")
+        file = node_ports.files.open("journal")
         file.append(b"S")
         file.fsync()
-        doors.files.sync_directory("")
+        node_ports.files.sync_directory("")
         asyncio.create_task(serve())  # noqa: RUF006
         leader = TraceEvent("partition_changed", topic="t", partition=0, leader=config.node_id, leader_epoch=len(lives))
-        doors.trace(leader)
+        node_ports.trace(leader)
         while not stopping.is_set():
             file.append(b".")
             await asyncio.sleep(0.001)
@@ -286,7 +286,7 @@ def test_leaders_are_what_the_controller_last_said(stand_in: list[str]) -> None:
 
 
 def test_crashes_and_real_calls_are_findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
+    async def run_node(config: NodeConfig, node_ports: NodePorts, stopping: asyncio.Event) -> None:
         await asyncio.sleep(config.node_id)
         if config.node_id == 1:
             raise LookupError("lost the log")
@@ -318,7 +318,7 @@ def test_crashes_and_real_calls_are_findings(monkeypatch: pytest.MonkeyPatch, tm
 def test_what_goes_wrong_in_a_task_nobody_awaits_is_in_the_log_of_its_node(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
+    async def run_node(config: NodeConfig, node_ports: NodePorts, stopping: asyncio.Event) -> None:
         async def fails() -> None:
             raise LookupError("nobody awaits this")
 
@@ -341,9 +341,9 @@ def test_what_goes_wrong_in_a_task_nobody_awaits_is_in_the_log_of_its_node(
 def test_an_error_of_the_listener_ends_the_run_and_is_not_the_nodes_to_swallow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run_node(config: NodeConfig, doors: Doors, stopping: asyncio.Event) -> None:
+    async def run_node(config: NodeConfig, node_ports: NodePorts, stopping: asyncio.Event) -> None:
         with contextlib.suppress(Exception):
-            doors.trace(TraceEvent("appended"))
+            node_ports.trace(TraceEvent("appended"))
         await asyncio.Event().wait()
 
     monkeypatch.setattr(sim, "run_node", run_node)

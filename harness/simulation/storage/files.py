@@ -14,7 +14,7 @@ from harness.simulation.storage.inodes import Directory, Inode, lies_below, name
 
 
 class SimFile:
-    """An open file of a mounted disk; `doors.File`."""
+    """An open file of a mounted disk; `ports.File`."""
 
     __slots__ = ("_file", "_files", "_open")
 
@@ -61,7 +61,7 @@ class SimFile:
 
 
 class SimFiles:
-    """A disk as one process sees it; `doors.Files`. Once unmounted, what would change the disk does nothing."""
+    """A disk as one process sees it; `ports.Files`. Once unmounted, what would change the disk does nothing."""
 
     __slots__ = ("_fuse", "_mounted", "disk")
 

@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 from images.broker.controller import admin_messages as messages
 from images.broker.controller.channel import ControllerChannel
 from images.broker.controller.requests import TopicResult
-from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.raft.messages import quorum_refused
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
@@ -137,7 +137,7 @@ def _topic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name == OFFSETS_TOPIC,
+        is_internal=topic.name == CONSUMER_OFFSETS_TOPIC,
         partitions=tuple(
             describing.DescribeTopicPartitionsResponsePartition(
                 error_code=ErrorCode.none if partition.leader >= 0 else ErrorCode.leader_not_available,

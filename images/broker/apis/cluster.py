@@ -30,10 +30,10 @@ from kio.schema.metadata.v12.response import (
     MetadataResponseTopic,
 )
 
-from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, Key, NodeConfig
+from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigKey, NodeConfig
 from images.broker.controller.channel import ControllerChannel
-from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.runtime.server import Request
 from images.wire.connection import ConnectionLost
 
@@ -136,7 +136,7 @@ class Describing:
             )
         return DescribeConfigsResponse(throttle_time=NOW, results=tuple(results))
 
-    def _configs_of(self, kind: int, name: str) -> tuple[ErrorCode, list[tuple[str, Key, Any, int]]]:
+    def _configs_of(self, kind: int, name: str) -> tuple[ErrorCode, list[tuple[str, ConfigKey, Any, int]]]:
         if kind == _TOPIC:
             topic = self._image().topics.get(name)
             if topic is None:
@@ -154,7 +154,7 @@ class Describing:
             ]
         return ErrorCode.invalid_request, []
 
-    def _broker_value(self, name: str, key: Key) -> tuple[Any, int]:
+    def _broker_value(self, name: str, key: ConfigKey) -> tuple[Any, int]:
         value = self._config.values[name]
         return value, _FROM_DEFAULT if value == key.default else _FROM_FILE
 
@@ -245,7 +245,7 @@ def _describe_topic(image: ClusterImage, topic: TopicImage) -> MetadataResponseT
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name == OFFSETS_TOPIC,
+        is_internal=topic.name == CONSUMER_OFFSETS_TOPIC,
         partitions=tuple(_describe_partition(image, partition) for partition in topic.partitions),
     )
 
@@ -265,7 +265,7 @@ def _describe_partition(image: ClusterImage, partition: PartitionImage) -> Metad
 
 
 def _describe_config(
-    name: str, key: Key, value: Any, source: int, *, read_only: bool, documented: bool
+    name: str, key: ConfigKey, value: Any, source: int, *, read_only: bool, documented: bool
 ) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=name,

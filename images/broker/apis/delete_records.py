@@ -19,17 +19,17 @@ from kio.schema.delete_records.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata.image import ClusterImage
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_manager import Replicas, find
+from images.broker.replication.replica_manager import ReplicaManager, find
 from images.broker.runtime.server import Request
 
 
-class RecordDeletion:
+class DeleteRecordsApi:
     """The handler of one broker. `image` gives the metadata this broker has applied."""
 
-    def __init__(self, replicas: Replicas, image: Callable[[], ClusterImage]) -> None:
+    def __init__(self, replicas: ReplicaManager, image: Callable[[], ClusterImage]) -> None:
         self._replicas = replicas
         self._image = image
 
@@ -56,7 +56,7 @@ class RecordDeletion:
 
     def _delete(self, topic: str, part: Any) -> tuple[Replica | None, ErrorCode, int]:
         """The replica whose start moved, an error, the offset all logs are to start at."""
-        if topic == OFFSETS_TOPIC:
+        if topic == CONSUMER_OFFSETS_TOPIC:
             return None, ErrorCode.invalid_topic_exception, -1
         replica, error = find(self._replicas, self._image(), topic, part.partition_index)
         if replica is None:

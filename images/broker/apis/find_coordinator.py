@@ -16,17 +16,18 @@ from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinator
 
 from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel
-from images.broker.groups.records import TOPIC, partition_for
+from images.broker.groups.records import partition_for
 from images.broker.metadata.image import ClusterImage
-from images.broker.replication.fetcher import Spawn
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.runtime.server import Request
+from images.broker.runtime.spawn import Spawn
 from images.wire.connection import ConnectionLost
 
 _OF_GROUPS = 0
 """The key type of groups; coordinators of transactions and share groups there are none."""
 
 
-class CoordinatorFinding:
+class FindCoordinatorApi:
     """The handler of FindCoordinator on one broker."""
 
     def __init__(
@@ -47,7 +48,7 @@ class CoordinatorFinding:
     async def find_coordinator(self, request: Request) -> FindCoordinatorResponse:
         """Who leads the partition that each group falls to; creates the topic if there is none yet."""
         image = self._image()
-        topic = image.topics.get(TOPIC)
+        topic = image.topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is None and not self._creating and request.body.key_type == _OF_GROUPS:
             self._creating = True
             self._spawn(self._create_topic())
@@ -77,7 +78,7 @@ class CoordinatorFinding:
         request = CreateTopicsRequest(
             topics=(
                 CreatableTopic(
-                    name=TOPIC,
+                    name=CONSUMER_OFFSETS_TOPIC,
                     num_partitions=self._config.number("offsets.topic.num.partitions"),
                     replication_factor=self._config.number("offsets.topic.replication.factor"),
                     assignments=(),
@@ -88,10 +89,11 @@ class CoordinatorFinding:
         )
         try:
             answer = await self._channel.forward(request)
-            found = answer.topics[0]
-            if found.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
-                self._log(f"{TOPIC} is not created: {found.error_code.name} {found.error_message or ''}".rstrip())
+            result = answer.topics[0]
+            if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+                reason = f"{result.error_code.name} {result.error_message or ''}".rstrip()
+                self._log(f"{CONSUMER_OFFSETS_TOPIC} is not created: {reason}")
         except ConnectionLost as lost:
-            self._log(f"{TOPIC} may not be created: {lost}")
+            self._log(f"{CONSUMER_OFFSETS_TOPIC} may not be created: {lost}")
         await asyncio.sleep(self._config.seconds("replica.fetch.backoff.ms"))
         self._creating = False

@@ -33,15 +33,16 @@ from images.broker.groups.answers import NOW, described, fetched, joined, synced
 from images.broker.groups.group import Caller, Group, GroupLimits, Join, JoinAnswer, SyncAnswer
 from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
-from images.broker.groups.records import TOPIC, Offset, partition_for
+from images.broker.groups.records import Offset, partition_for
 from images.broker.groups.shard import Shard, TopicPartition
 from images.broker.metadata.image import ClusterImage
-from images.broker.ports import Doors
-from images.broker.replication.fetcher import Spawn
-from images.broker.replication.partition import Role
-from images.broker.replication.replica_manager import Replicas
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.ports import NodePorts
+from images.broker.replication.partition import ReplicaRole
+from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.condition import Changes, next_change
 from images.broker.runtime.server import Handler, Request
+from images.broker.runtime.spawn import Spawn
 from images.wire.connection import Api
 
 _ID_REQUIRED_SINCE = 4
@@ -56,15 +57,15 @@ class GroupCoordinator:
     def __init__(
         self,
         config: NodeConfig,
-        doors: Doors,
-        replicas: Replicas,
+        node_ports: NodePorts,
+        replicas: ReplicaManager,
         image: Callable[[], ClusterImage],
         clock: Callable[[], float],
         spawn: Spawn,
     ) -> None:
         self._config = config
-        self._random: Random = doors.random
-        self._log = doors.log
+        self._random: Random = node_ports.random
+        self._log = node_ports.log
         self._replicas = replicas
         self._image = image
         self._clock = clock
@@ -103,7 +104,7 @@ class GroupCoordinator:
         led = {
             replica.index: replica
             for replica in self._replicas
-            if replica.topic == TOPIC and replica.state.role is Role.LEADER
+            if replica.topic == CONSUMER_OFFSETS_TOPIC and replica.state.role is ReplicaRole.LEADER
         }
         for index, shard in list(self._shards.items()):
             if index not in led or led[index].state.leader_epoch != shard.leader_epoch:
@@ -135,7 +136,7 @@ class GroupCoordinator:
     def _find(self, group: str) -> tuple[Shard | None, ErrorCode]:
         if not group:
             return None, ErrorCode.invalid_group_id
-        topic = self._image().topics.get(TOPIC)
+        topic = self._image().topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is None or not topic.partitions:
             return None, ErrorCode.not_coordinator
         shard = self._shards.get(partition_for(group, len(topic.partitions)))

@@ -28,12 +28,12 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.schema.produce.v11.response import LeaderIdAndEpoch as ProduceLeader
 from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
-from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
 from images.broker.metadata.image import ClusterImage
-from images.broker.replication.fetch_sessions import NO_SESSION, FetchSessions, Opened
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, FetchSessionCache
 from images.broker.replication.partition import ReplicaFetch
-from images.broker.replication.replica import ACKS_ALL, Appended, Replica, Slice
-from images.broker.replication.replica_manager import Replicas, find
+from images.broker.replication.replica import ACKS_ALL, AppendResult, FetchResult, Replica
+from images.broker.replication.replica_manager import ReplicaManager, find
 from images.broker.runtime.condition import next_change
 from images.broker.runtime.server import Hangup, Request
 
@@ -61,9 +61,9 @@ class Serving:
 
     def __init__(
         self,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         image: Callable[[], ClusterImage],
-        sessions: FetchSessions,
+        sessions: FetchSessionCache,
         *,
         fetch_max_bytes: int,
         latest_timeout_s: float,
@@ -105,14 +105,14 @@ class Serving:
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
         return ProduceResponse(responses=tuple(topics), throttle_time=NOW)
 
-    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, Appended]:
+    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, AppendResult]:
         if acks not in (0, 1, ACKS_ALL):
-            return part.index, None, Appended(ErrorCode.invalid_required_acks)
-        if topic == OFFSETS_TOPIC:  # written by the coordinator of groups alone
-            return part.index, None, Appended(ErrorCode.invalid_topic_exception)
+            return part.index, None, AppendResult(ErrorCode.invalid_required_acks)
+        if topic == CONSUMER_OFFSETS_TOPIC:  # written by the coordinator of groups alone
+            return part.index, None, AppendResult(ErrorCode.invalid_topic_exception)
         replica, error = self._find(topic, part.index)
         if replica is None:
-            return part.index, None, Appended(error)
+            return part.index, None, AppendResult(error)
         return part.index, replica, replica.append(part.records, acks)
 
     def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
@@ -154,13 +154,13 @@ class Serving:
         replica, error = self._find(topic.name, partition.partition)
         return _Asked(topic_id, partition, replica, error)
 
-    def _read(self, asked: list[_Asked], request: Request, most: int, *, first: bool) -> list[Slice]:
+    def _read(self, asked: list[_Asked], request: Request, most: int, *, first: bool) -> list[FetchResult]:
         """One slice a partition, `most` bytes together; the first partition with data may exceed it by one batch."""
         replica_id = request.body.replica_state.replica_id
         left, slices = most, []
         for item in asked:
             if item.replica is None:
-                slices.append(Slice(item.error))
+                slices.append(FetchResult(item.error))
                 continue
             part, replica = item.partition, item.replica
             size = min(part.partition_max_bytes, left)
@@ -255,14 +255,14 @@ def _means_nothing(timestamp: int, version: int) -> bool:
     return timestamp < 0 and (since is None or version < since)
 
 
-def _hang_up_if_refused(appended: list[tuple[str, list[tuple[int, Replica | None, Appended]]]]) -> None:
+def _hang_up_if_refused(appended: list[tuple[str, list[tuple[int, Replica | None, AppendResult]]]]) -> None:
     for topic, parts in appended:
         for index, _, found in parts:
             if found.error is not ErrorCode.none:
                 raise Hangup(f"refused with acks=0: {topic}-{index}: {found.error.name}")
 
 
-def _worth_answering(slices: list[Slice], min_bytes: int) -> bool:
+def _worth_answering(slices: list[FetchResult], min_bytes: int) -> bool:
     got = 0
     for found in slices:
         if found.error is not ErrorCode.none or found.diverging is not None or found.urgent:
@@ -287,7 +287,7 @@ def _produced(index: int, error: ErrorCode, base: int, replica: Replica | None) 
     )
 
 
-def _fetched(asked: list[_Asked], slices: list[Slice], opened: Opened) -> FetchResponse:
+def _fetched(asked: list[_Asked], slices: list[FetchResult], opened: FetchContext) -> FetchResponse:
     session = opened.session
     topics: dict[int | None, tuple[Any, list[FetchedPartition]]] = {}  # by number: ids hash in Python
     for item, found in zip(asked, slices, strict=True):

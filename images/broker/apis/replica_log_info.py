@@ -9,15 +9,17 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_manager import Replicas
+from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.server import Request
 from images.wire.get_replica_log_info import GetReplicaLogInfoResponse, PartitionLogInfo, TopicPartitionLogInfo
 
 
-class ReplicaLogInfo:
+class ReplicaLogInfoApi:
     """Tells of the replicas of one broker."""
 
-    def __init__(self, replicas: Replicas, image: Callable[[], ClusterImage], broker_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, image: Callable[[], ClusterImage], broker_epoch: Callable[[], int]
+    ) -> None:
         self._replicas = replicas
         self._image = image
         self._broker_epoch = broker_epoch

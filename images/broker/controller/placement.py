@@ -16,14 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.config import TOPIC_KEYS, ConfigError, parse_topic_config
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import (
-    TOPIC_NAME,
-    ClusterImage,
-    PartitionImage,
-    Record,
-    TopicConfigRecord,
-    TopicRecord,
-)
+from images.broker.metadata.image import ClusterImage, PartitionImage, Record, TopicConfigRecord, TopicRecord
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -65,7 +59,7 @@ class NewTopic:
 
 def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple[Record, ...]:
     """The records that create `topic`. Raises TopicRefused."""
-    if topic.name in (".", "..", TOPIC_NAME) or not _LEGAL_NAME.fullmatch(topic.name):
+    if topic.name in (".", "..", CLUSTER_METADATA_TOPIC) or not _LEGAL_NAME.fullmatch(topic.name):
         raise TopicRefused(
             ErrorCode.invalid_topic_exception,
             f"Topic name {topic.name!r} is not 1 to 249 characters of a-z A-Z 0-9 . _ - or is reserved.",

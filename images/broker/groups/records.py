@@ -28,8 +28,6 @@ from typing import NamedTuple
 
 from images.broker.groups.group import Group, Member
 
-TOPIC = "__consumer_offsets"
-
 _OFFSET_KEY, _GROUP_KEY = 1, 2
 _OFFSET_VALUE, _GROUP_VALUE = 3, 3
 _SHORT, _INT, _LONG = Struct(">h"), Struct(">i"), Struct(">q")

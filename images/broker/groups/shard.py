@@ -36,11 +36,11 @@ from images.broker.groups.records import (
     encode_offset,
 )
 from images.broker.replication import leader as leading
-from images.broker.replication.fetcher import Spawn
-from images.broker.replication.partition import Role
-from images.broker.replication.replica import ACKS_ALL, Appended, Replica
+from images.broker.replication.partition import ReplicaRole
+from images.broker.replication.replica import ACKS_ALL, AppendResult, Replica
 from images.broker.rules import Rules
 from images.broker.runtime.condition import Changes, next_change
+from images.broker.runtime.spawn import Spawn
 from images.wire import batch as batches
 
 Answer = TypeVar("Answer", JoinAnswer, SyncAnswer)
@@ -104,7 +104,7 @@ class Shard:
     def leads(self) -> bool:
         """Whether the leadership this shard was made for still stands, as far as this broker knows."""
         state = self._replica.state
-        return state.role is Role.LEADER and state.leader_epoch == self.leader_epoch
+        return state.role is ReplicaRole.LEADER and state.leader_epoch == self.leader_epoch
 
     def now_ms(self) -> int:
         """The time the groups go by."""
@@ -218,7 +218,7 @@ class Shard:
         appended = self._append((encode_group(self.groups[name], self.now_ms()),))
         self._spawn(self._report_stored(name, store.generation, appended))
 
-    async def _report_stored(self, name: str, generation: int, appended: Appended) -> None:
+    async def _report_stored(self, name: str, generation: int, appended: AppendResult) -> None:
         error = await self._committed(appended)
         group = self.groups.get(name)
         if group is not None and self.leads:
@@ -292,13 +292,13 @@ class Shard:
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    def _append(self, records: Iterable[tuple[bytes, bytes | None]]) -> Appended:
+    def _append(self, records: Iterable[tuple[bytes, bytes | None]]) -> AppendResult:
         content: Records = tuple(records)
         if not self.leads:
-            return Appended(ErrorCode.not_leader_or_follower)
+            return AppendResult(ErrorCode.not_leader_or_follower)
         return self._replica.append(batches.build(content, timestamp_ms=self.now_ms()), ACKS_ALL)
 
-    async def _committed(self, appended: Appended) -> ErrorCode:
+    async def _committed(self, appended: AppendResult) -> ErrorCode:
         error = appended.error
         if error is ErrorCode.none:
             error = await self._replica.committed(appended, self._clock() + self._commit_timeout_s)

@@ -16,7 +16,7 @@ from images.broker.runtime.files import read_whole, write_durably
 CLEAN_SHUTDOWN = "clean-shutdown"
 
 
-class CleanClose(NamedTuple):
+class CleanShutdownMarker(NamedTuple):
     """A log as it was closed."""
 
     end: int
@@ -26,13 +26,13 @@ class CleanClose(NamedTuple):
     """Bytes in it."""
 
 
-def leave_clean_close(files: Files, directory: str, closed: CleanClose) -> None:
+def write_clean_shutdown_marker(files: Files, directory: str, closed: CleanShutdownMarker) -> None:
     """On return it survives a power loss, as must all that it vouches for. Raises OSError."""
     state = f"0\n{closed.end} {closed.last_base} {closed.last_size}\n"
     write_durably(files, f"{directory}/{CLEAN_SHUTDOWN}", state.encode())
 
 
-def take_clean_close(files: Files, directory: str) -> CleanClose | None:
+def take_clean_shutdown_marker(files: Files, directory: str) -> CleanShutdownMarker | None:
     """What a clean close left behind, taken away for good; None when there is nothing, or nothing that makes sense.
     Raises OSError."""
     path = f"{directory}/{CLEAN_SHUTDOWN}"
@@ -45,4 +45,4 @@ def take_clean_close(files: Files, directory: str) -> CleanClose | None:
     numbers = lines[1].split(" ") if len(lines) == 3 and lines[0] == "0" and not lines[2] else []
     if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
         return None
-    return CleanClose(*map(int, numbers))
+    return CleanShutdownMarker(*map(int, numbers))

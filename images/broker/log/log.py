@@ -39,11 +39,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EIO
 
-from images.broker.log.clean_shutdown import CleanClose, leave_clean_close, take_clean_close
+from images.broker.log.clean_shutdown import (
+    CleanShutdownMarker,
+    take_clean_shutdown_marker,
+    write_clean_shutdown_marker,
+)
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
-from images.broker.log.producer_snapshots import Snapshots
+from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.producer_state import ProducerTable, record
 from images.broker.log.retention import Removable
 from images.broker.log.segment import Segment, base_offset_of, segment_name
@@ -82,7 +86,7 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class LogRecovery:
     """What opening a log found."""
 
     clean: bool
@@ -109,10 +113,10 @@ class Log:
         """What lies below survives a power loss."""
         self.epochs = EpochCache()
         self.producers = ProducerTable()
-        self.recovery = Recovery(clean=True)
+        self.recovery = LogRecovery(clean=True)
         self._files = files
         self._log_line = log_line
-        self._snapshots = Snapshots(files, directory)
+        self._snapshots = ProducerSnapshots(files, directory)
         self._segments: list[Segment] = []
         self._moved_start: LogStart | None = None
         """What the log-start checkpoint holds."""
@@ -131,7 +135,7 @@ class Log:
         for name in names:
             if name.endswith(TEMPORARY_SUFFIX):
                 files.delete(f"{directory}/{name}")
-        closed = take_clean_close(files, directory)
+        closed = take_clean_shutdown_marker(files, directory)
         moved = log._moved_start = read_log_start(files, log._path(LOG_START_CHECKPOINT))
         if moved is not None:
             for base in bases:
@@ -164,14 +168,16 @@ class Log:
                     self._snapshots.write(self.end, self.producers)
                 write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
                 last = self._segments[-1]
-                leave_clean_close(self._files, self.directory, CleanClose(self.end, last.base_offset, last.size))
+                write_clean_shutdown_marker(
+                    self._files, self.directory, CleanShutdownMarker(self.end, last.base_offset, last.size)
+                )
             except OSError as error:
                 self._log_line(f"log {self.directory}: not closed cleanly: {error}")
         for segment in self._segments:
             segment.close()
         return flushed
 
-    def _open_clean(self, bases: list[int], closed: CleanClose) -> bool:
+    def _open_clean(self, bases: list[int], closed: CleanShutdownMarker) -> bool:
         """Open without checking, or nothing and False when the files are not those that were closed."""
         if bases[-1] != closed.last_base:
             return False
@@ -195,7 +201,7 @@ class Log:
                     rebuilt = rebuilt.with_batch(header.leader_epoch, header.base_offset)
         self.epochs = (rebuilt if epochs is None else epochs).advance_start(self.start)
         scanned = self._rebuild_producers()
-        self.recovery = Recovery(clean=True, epochs_rebuilt=epochs is None, producers_rebuilt=scanned)
+        self.recovery = LogRecovery(clean=True, epochs_rebuilt=epochs is None, producers_rebuilt=scanned)
         return True
 
     def _recover(self, bases: list[int]) -> None:
@@ -229,7 +235,7 @@ class Log:
             )
             self.truncate_fully_and_start_at(self.start)
         self.epochs = self.epochs.advance_start(self.start)
-        self.recovery = Recovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
+        self.recovery = LogRecovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
 
     def _start_empty_at(self, offset: int) -> None:
         """One empty segment at `offset`, there for good: without it a later one could pass for the log's start."""

@@ -18,7 +18,7 @@ SUFFIX = ".snapshot"
 OFFSET_DIGITS = 20
 
 
-class Snapshots:
+class ProducerSnapshots:
     """The snapshots in one log's directory."""
 
     __slots__ = ("_directory", "_files")

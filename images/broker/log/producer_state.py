@@ -85,12 +85,12 @@ class Refuse:
     reason: str
 
 
-Judgement: TypeAlias = Accept | Duplicate | Refuse
+SequenceCheck: TypeAlias = Accept | Duplicate | Refuse
 
 ACCEPT = Accept()
 
 
-def judge(table: ProducerTable, header: Header, rules: Rules) -> Judgement:
+def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> SequenceCheck:
     """What a leader whose log gave `table` should do with a batch just produced; its offset does not matter."""
     producer = header.producer_id
     if producer < 0:

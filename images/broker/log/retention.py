@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 UNLIMITED = -1
 
 
-class Reason(StrEnum):
+class LogStartReason(StrEnum):
     """Why a log's start moved."""
 
     DELETE_RECORDS = "delete_records"
@@ -57,7 +57,7 @@ class Expiry(NamedTuple):
     """The log may start at `offset`."""
 
     offset: int
-    reason: Reason
+    reason: LogStartReason
 
 
 def expiry(segments: Sequence[Removable], retention: Retention, *, now_ms: int, below: int) -> Expiry | None:
@@ -74,7 +74,9 @@ def expiry(segments: Sequence[Removable], retention: Retention, *, now_ms: int, 
             gone += 1
     if not gone:
         return None
-    return Expiry(segments[gone - 1].end, Reason.RETENTION_MS if gone == by_time else Reason.RETENTION_BYTES)
+    return Expiry(
+        segments[gone - 1].end, LogStartReason.RETENTION_MS if gone == by_time else LogStartReason.RETENTION_BYTES
+    )
 
 
 def _may_go(segment: Removable, below: int) -> bool:

@@ -28,8 +28,6 @@ from typing import Any
 
 from images.broker.frozen_map import FrozenMap
 
-TOPIC_ID = uuid.UUID(int=1)
-TOPIC_NAME = "__cluster_metadata"
 NO_LEADER = -1
 
 

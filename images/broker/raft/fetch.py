@@ -25,7 +25,7 @@ from kio.schema.fetch.v16.response import (
 )
 from kio.schema.fetch_snapshot.v1 import response as snapshots
 
-from images.broker.metadata.image import TOPIC_ID, TOPIC_NAME
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from images.broker.raft.log import OffsetOutOfRange
 from images.broker.raft.node import QuorumNode
 from images.broker.raft.values import Fetched, Role
@@ -79,7 +79,7 @@ class MetadataServing:
 
     def _piece(self, topic: str, asked: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
         state, error, data = self._quorum.state, ErrorCode.none, b""
-        if topic != TOPIC_NAME or asked.partition != 0:
+        if topic != CLUSTER_METADATA_TOPIC or asked.partition != 0:
             error = ErrorCode.unknown_topic_or_partition
         elif state.role is not Role.LEADER:
             error = ErrorCode.not_leader_or_follower
@@ -117,7 +117,7 @@ class MetadataServing:
         return answer, size < enough and not settled
 
     def _read_partition(self, topic_id: uuid.UUID | None, replica: int, wanted: Any, max_bytes: int) -> PartitionData:
-        if topic_id != TOPIC_ID:
+        if topic_id != CLUSTER_METADATA_TOPIC_ID:
             return self._answer(wanted.partition, ErrorCode.unknown_topic_id)
         if wanted.partition != 0:
             return self._answer(wanted.partition, ErrorCode.unknown_topic_or_partition)

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from errno import EIO
 
 from images.broker.log.log import NEVER, Log, LogConfig, OffsetOutOfRange
-from images.broker.metadata.image import TOPIC_NAME, ClusterImage, Record, decode, encode
-from images.broker.ports import Doors
+from images.broker.metadata.image import ClusterImage, Record, decode, encode
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
+from images.broker.ports import NodePorts
 from images.broker.raft.snapshots import MetadataSnapshots, packed, unpacked
 from images.broker.raft.values import Durable, LogEnd, LogView, SnapshotId
 from images.broker.rules import Rules
 from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.wire import batch as batches
 
-DIRECTORY = f"{TOPIC_NAME}-0"
+DIRECTORY = f"{CLUSTER_METADATA_TOPIC}-0"
 QUORUM_STATE = f"{DIRECTORY}/quorum-state"
 _REPLAY_BYTES = 1 << 20
 
@@ -30,19 +31,21 @@ __all__ = ["MetadataLog", "OffsetOutOfRange"]
 class MetadataLog:
     """See the module."""
 
-    def __init__(self, doors: Doors, segment_bytes: int, rules: Rules, bytes_between_snapshots: int = 20 << 20) -> None:
+    def __init__(
+        self, node_ports: NodePorts, segment_bytes: int, rules: Rules, bytes_between_snapshots: int = 20 << 20
+    ) -> None:
         """Open and recover the log. Raises OSError, CorruptBatch or MetadataError."""
-        self._files = doors.files
+        self._files = node_ports.files
         self._rules = rules
         self._bytes_between_snapshots = bytes_between_snapshots
         self._bytes_since_snapshot = 0
         config = LogConfig(segment_bytes, flush_interval_messages=1 if rules.metadata_is_synced else NEVER)
-        self._log = Log.open(doors.files, DIRECTORY, config, doors.log)
+        self._log = Log.open(node_ports.files, DIRECTORY, config, node_ports.log)
         if rules.metadata_is_synced:
             # What a crash left unsynced is about to be counted, so it must not be lost any more.
             self._log.flush()
         self._image = ClusterImage(offset=self._log.start)
-        self._snapshots = MetadataSnapshots(doors.files, DIRECTORY)
+        self._snapshots = MetadataSnapshots(node_ports.files, DIRECTORY)
         self.snapshot = self._snapshots.latest()
         """The latest one."""
         if self.snapshot is not None:

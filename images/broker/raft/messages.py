@@ -17,7 +17,7 @@ from kio.schema.vote.v2 import request as vote_request
 from kio.schema.vote.v2 import response as vote_response
 
 from images.broker.config import Voter
-from images.broker.metadata.image import TOPIC_ID, TOPIC_NAME
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from images.broker.raft.state import Quorum
 from images.broker.raft.values import NOBODY, Begin, End, Fetched, LogEnd, Position, VoteAnswer, VoteAsked
 
@@ -35,7 +35,7 @@ def ask_vote(cluster_id: str, to: int, asked: VoteAsked) -> vote_request.VoteReq
         last_offset=asked.end.offset,
         pre_vote=asked.pre_vote,
     )
-    topic = vote_request.TopicData(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = vote_request.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     return vote_request.VoteRequest(cluster_id=cluster_id, voter_id=to, topics=(topic,))
 
 
@@ -56,7 +56,7 @@ def voted(answer: VoteAnswer) -> vote_response.VoteResponse:
         leader_epoch=answer.epoch,
         vote_granted=answer.granted,
     )
-    topic = vote_response.TopicData(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = vote_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     return vote_response.VoteResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
@@ -76,7 +76,7 @@ def begin(cluster_id: str, leader: int, message: Begin) -> begin_request.BeginQu
     partition = begin_request.PartitionData(
         partition_index=_PARTITION, voter_directory_id=None, leader_id=leader, leader_epoch=message.epoch
     )
-    topic = begin_request.TopicData(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = begin_request.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     return begin_request.BeginQuorumEpochRequest(
         cluster_id=cluster_id, voter_id=message.to, topics=(topic,), leader_endpoints=()
     )
@@ -91,7 +91,7 @@ def end(cluster_id: str, leader: int, message: End) -> end_request.EndQuorumEpoc
             end_request.ReplicaInfo(candidate_id=voter, candidate_directory_id=None) for voter in message.preferred
         ),
     )
-    topic = end_request.TopicData(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = end_request.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     return end_request.EndQuorumEpochRequest(cluster_id=cluster_id, topics=(topic,), leader_endpoints=())
 
 
@@ -108,7 +108,7 @@ def begun(error: ErrorCode, epoch: int, leader: int) -> begin_response.BeginQuor
     partition = begin_response.PartitionData(
         partition_index=_PARTITION, error_code=error, leader_id=leader, leader_epoch=epoch
     )
-    topic = begin_response.TopicData(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = begin_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
@@ -120,7 +120,7 @@ def ended(error: ErrorCode, epoch: int, leader: int) -> end_response.EndQuorumEp
     partition = end_response.PartitionData(
         partition_index=_PARTITION, error_code=error, leader_id=leader, leader_epoch=epoch
     )
-    topic = end_response.TopicData(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = end_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     return end_response.EndQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
@@ -147,7 +147,7 @@ def fetch(fetched: Fetched, max_wait_s: float, max_bytes: int) -> FetchRequest:
         max_wait=timedelta(seconds=max_wait_s),
         min_bytes=1,
         max_bytes=max_bytes,
-        topics=(FetchTopic(topic_id=TOPIC_ID, partitions=(partition,)),),
+        topics=(FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=(partition,)),),
         forgotten_topics_data=(),
     )
 
@@ -170,7 +170,7 @@ def described(
         else (),
         observers=(),
     )
-    topic = describe_response.TopicData(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = describe_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     nodes = tuple(
         describe_response.Node(
             node_id=voter.id,
@@ -209,6 +209,6 @@ def _the_partition(body: Any) -> Any:
     for topic in body.topics:
         for partition in topic.partitions:
             index = partition.partition_index
-            if topic.topic_name == TOPIC_NAME and index == _PARTITION:
+            if topic.topic_name == CLUSTER_METADATA_TOPIC and index == _PARTITION:
                 return partition
     return None

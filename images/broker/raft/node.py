@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.config import NodeConfig
 from images.broker.log.leader_epochs import UNDEFINED, EpochEnd
 from images.broker.metadata.image import LeaderChange, Record
-from images.broker.ports import Doors
+from images.broker.ports import NodePorts
 from images.broker.raft import messages
 from images.broker.raft.divergence import cut
 from images.broker.raft.log import MetadataLog
@@ -68,7 +68,7 @@ class QuorumNode:
     def __init__(
         self,
         config: NodeConfig,
-        doors: Doors,
+        node_ports: NodePorts,
         log: MetadataLog,
         failure: Failure,
         changed: Callable[[], None],
@@ -76,7 +76,7 @@ class QuorumNode:
         """`changed` is called, outside of any event, when this controller may have become active or been deposed."""
         self.log = log
         self._config = config
-        self._doors = doors
+        self._node_ports = node_ports
         self._failure = failure
         self._changed = changed
         self._loop = asyncio.get_running_loop()
@@ -292,7 +292,7 @@ class QuorumNode:
             self._failure.take(error)
 
     def _moment(self) -> Moment:
-        return Moment(round(self._loop.time() * 1000), self._doors.random.random())
+        return Moment(round(self._loop.time() * 1000), self._node_ports.random.random())
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ class QuorumNode:
             return False
         self.log.restore(snapshot, data)
         self._tell("metadata_restored", leader_epoch=snapshot.epoch, offset=snapshot.end)
-        self._doors.log(f"metadata up to offset {snapshot.end} taken from a snapshot of controller {leader}")
+        self._node_ports.log(f"metadata up to offset {snapshot.end} taken from a snapshot of controller {leader}")
         self._become(self.state.restored(snapshot.end, self._moment()))
         return True
 
@@ -425,7 +425,7 @@ class QuorumNode:
 
     def _tell(self, kind: str, **facts: Any) -> None:
         facts.setdefault("leader_epoch", self.state.epoch)
-        self._doors.trace(TraceEvent(kind, **facts))
+        self._node_ports.trace(TraceEvent(kind, **facts))
 
     def _tell_changes(self, before: Quorum, state: Quorum) -> None:
         if state.voted != NOBODY and (state.voted, state.epoch) != (before.voted, before.epoch):
@@ -437,4 +437,4 @@ class QuorumNode:
         ):
             self._tell(f"quorum_{state.role}", leader=state.leader, offset=state.epoch_start, log_end=self.log.end)
             if state.role is not Role.CANDIDATE:
-                self._doors.log(f"{state.role} in controller epoch {state.epoch}, led by {state.leader}")
+                self._node_ports.log(f"{state.role} in controller epoch {state.epoch}, led by {state.leader}")

@@ -18,7 +18,6 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v1 import request as asking
 
 from images.broker.metadata.image import (
-    TOPIC_NAME,
     ChangeBroker,
     ClusterImage,
     ProducerIdsBlock,
@@ -29,6 +28,7 @@ from images.broker.metadata.image import (
     decode,
     encode,
 )
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
 from images.broker.ports import Files
 from images.broker.raft.values import SnapshotId
 from images.broker.runtime.files import read_whole, write_durably
@@ -109,7 +109,7 @@ async def fetch_snapshot(
             snapshot_id=asking.SnapshotId(end_offset=snapshot.end, epoch=snapshot.epoch),
             position=len(data),
         )
-        topic = asking.TopicSnapshot(name=TOPIC_NAME, partitions=(partition,))
+        topic = asking.TopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
         answer = await call(asking.FetchSnapshotRequest(replica_id=replica, max_bytes=_PIECE_BYTES, topics=(topic,)))
         piece = answer.topics[0].partitions[0] if answer.topics else None
         if piece is None or piece.error_code is not ErrorCode.none:

@@ -15,16 +15,16 @@ from kio.schema.alter_partition.v3.request import AlterPartitionRequest, BrokerS
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller.channel import ControllerChannel
-from images.broker.replication.fetcher import Spawn
 from images.broker.replication.partition import IsrCommitted, IsrRefused, ProposeIsr
 from images.broker.replication.replica import Replica
+from images.broker.runtime.spawn import Spawn
 from images.wire.connection import ConnectionLost
 
 _ASK_AGAIN = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
 """Errors that say nothing of the change itself."""
 
 
-class IsrChanges:
+class AlterPartitionManager:
     """The ISR changes of this broker's leaders."""
 
     def __init__(

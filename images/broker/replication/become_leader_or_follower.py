@@ -9,20 +9,20 @@ from images.broker.replication.partition import (
     BecameLeader,
     Follower,
     IsrSettled,
-    Leadership,
+    LeaderState,
     Limits,
     Partition,
+    PartitionRegistration,
+    PartitionStep,
+    ReplicaRole,
     Resigned,
-    Role,
-    Step,
-    View,
 )
 
 
-def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) -> Step:
+def apply_registration(partition: Partition, view: PartitionRegistration, now_ms: int, limits: Limits) -> PartitionStep:
     """Take over what the controller says. Metadata older than what is already known changes nothing."""
     if view.leader_epoch < partition.leader_epoch or view.partition_epoch <= partition.partition_epoch:
-        return Step(partition)
+        return PartitionStep(partition)
     known = partition._replace(
         replicas=view.replicas,
         isr=view.isr,
@@ -31,15 +31,15 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
         partition_epoch=view.partition_epoch,
     )
     if partition.node not in view.replicas:
-        gone = known._replace(role=Role.NONE, leadership=None)
-        return Step(gone, () if partition.role is Role.NONE else (Resigned(),))
+        gone = known._replace(role=ReplicaRole.NONE, leadership=None)
+        return PartitionStep(gone, () if partition.role is ReplicaRole.NONE else (Resigned(),))
     if view.leader != partition.node:
-        followed = known._replace(role=Role.FOLLOWER, leadership=None)
-        same = partition.role is Role.FOLLOWER and partition.leader_epoch == view.leader_epoch
+        followed = known._replace(role=ReplicaRole.FOLLOWER, leadership=None)
+        same = partition.role is ReplicaRole.FOLLOWER and partition.leader_epoch == view.leader_epoch
         if same and partition.leader == view.leader:
-            return Step(followed)
-        begun = truncation.begin(followed, limits.generation)
-        return Step(begun.partition, (BecameFollower(view.leader, view.leader_epoch), *begun.decisions))
+            return PartitionStep(followed)
+        begun = truncation.begin(followed, limits.truncation_protocol)
+        return PartitionStep(begun.partition, (BecameFollower(view.leader, view.leader_epoch), *begun.decisions))
     if partition.leadership is not None and partition.leader_epoch == view.leader_epoch:
         kept = tuple(
             partition.leadership.follower(replica) or _unknown_follower(replica, view.isr, now_ms)
@@ -47,15 +47,17 @@ def apply_view(partition: Partition, view: View, now_ms: int, limits: Limits) ->
             if replica != partition.node
         )
         settled = partition.leadership.proposed is not None
-        leading = known._replace(leadership=partition.leadership._replace(followers=kept, proposed=None, doubtful=()))
-        step = advance_high_watermark(leading, limits)
-        return Step(
+        as_leader = known._replace(
+            leadership=partition.leadership._replace(followers=kept, proposed=None, unresolved_members=())
+        )
+        step = advance_high_watermark(as_leader, limits)
+        return PartitionStep(
             step.partition, (IsrSettled(view.isr, committed=True), *step.decisions) if settled else step.decisions
         )
     return _lead(partition, known, now_ms, limits)
 
 
-def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> Step:
+def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> PartitionStep:
     """Begin a leadership. A leader that is elected again keeps its followers' positions (the high watermark would stall
     otherwise); to join the ISR they do not suffice, that takes a fetch of its own.
 
@@ -73,15 +75,15 @@ def _lead(before: Partition, known: Partition, now_ms: int, limits: Limits) -> S
         follower = earlier.follower(replica) if earlier is not None else None
         if follower is None:
             follower = _unknown_follower(replica, known.isr, now_ms)
-        followers.append(follower._replace(caught_up_ms=now_ms if replica in known.isr else 0, heard=0))
-    questions = before.leadership.questions if before.leadership is not None else 0
-    leading = known._replace(
-        role=Role.LEADER,
+        followers.append(follower._replace(caught_up_ms=now_ms if replica in known.isr else 0, read_index=0))
+    read_index = before.leadership.read_index if before.leadership is not None else 0
+    as_leader = known._replace(
+        role=ReplicaRole.LEADER,
         epochs=known.epochs.assign(known.leader_epoch, known.log_end),
-        leadership=Leadership(start=known.log_end, followers=tuple(followers), questions=questions),
+        leadership=LeaderState(start=known.log_end, followers=tuple(followers), read_index=read_index),
     )
-    step = advance_high_watermark(leading, limits)
-    return Step(step.partition, (BecameLeader(leading.leader_epoch, leading.log_end), *step.decisions))
+    step = advance_high_watermark(as_leader, limits)
+    return PartitionStep(step.partition, (BecameLeader(as_leader.leader_epoch, as_leader.log_end), *step.decisions))
 
 
 def _unknown_follower(replica: int, isr: tuple[int, ...], now_ms: int) -> Follower:

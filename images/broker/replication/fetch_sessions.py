@@ -41,7 +41,7 @@ Key = tuple[Any, int]
 """A topic's id and a partition's index."""
 
 
-class Asked(NamedTuple):
+class SessionPartition(NamedTuple):
     """One partition that a fetch asks for."""
 
     topic_id: Any
@@ -49,7 +49,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class FetchSession:
     """One client's partitions at a leader, in the order in which they are served."""
 
     id: int
@@ -61,9 +61,9 @@ class Session:
     told: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """The high watermark and log start that were last told."""
 
-    def partitions(self) -> list[Asked]:
+    def partitions(self) -> list[SessionPartition]:
         """Every partition of the session."""
-        return [Asked(topic_id, partition) for (topic_id, _), partition in self.asked.items()]
+        return [SessionPartition(topic_id, partition) for (topic_id, _), partition in self.asked.items()]
 
     def is_news(self, key: Key, high_watermark: int, log_start: int) -> bool:
         """Whether an answer without records still tells something new of a partition."""
@@ -76,16 +76,16 @@ class Session:
             self.asked[key] = self.asked.pop(key)
 
 
-class Opened(NamedTuple):
+class FetchContext(NamedTuple):
     """What a request comes to."""
 
     error: ErrorCode = ErrorCode.none
-    asked: list[Asked] = []  # noqa: RUF012  (never changed)
-    session: Session | None = None
+    asked: list[SessionPartition] = []  # noqa: RUF012  (never changed)
+    session: FetchSession | None = None
     incremental: bool = False
 
 
-class FetchSessions:
+class FetchSessionCache:
     """The sessions at one broker."""
 
     def __init__(self, slots: int, resting_s: float, clock: Callable[[], float], random: Random) -> None:
@@ -93,24 +93,24 @@ class FetchSessions:
         self._resting_s = resting_s
         self._clock = clock
         self._random = random
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: Any, *, of_follower: bool, by_name: bool = False) -> Opened:
+    def open(self, request: Any, *, of_follower: bool, by_name: bool = False) -> FetchContext:
         """The partitions that a FetchRequest asks for, and its session, if it has one or is given one."""
-        named = [Asked(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
+        named = [SessionPartition(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
         if request.session_epoch in (FULL, FULL_AND_NO_MORE):
             self._sessions.pop(request.session_id, None)
             asks = request.session_epoch == FULL and named and not by_name
             session = self._make(named, of_follower) if asks else None
-            return Opened(asked=named, session=session)
+            return FetchContext(asked=named, session=session)
         session = self._sessions.get(request.session_id)
         if session is None:
-            return Opened(ErrorCode.fetch_session_id_not_found)
+            return FetchContext(ErrorCode.fetch_session_id_not_found)
         if request.session_epoch != session.epoch:
-            return Opened(ErrorCode.invalid_fetch_session_epoch)
+            return FetchContext(ErrorCode.invalid_fetch_session_epoch)
         session.epoch = next_epoch(session.epoch)
         session.used_s = self._clock()
         for topic_id, part in named:
@@ -119,16 +119,16 @@ class FetchSessions:
             for index in topic.partitions:
                 session.asked.pop((topic.topic_id, index), None)
                 session.told.pop((topic.topic_id, index), None)
-        return Opened(asked=session.partitions(), session=session, incremental=True)
+        return FetchContext(asked=session.partitions(), session=session, incremental=True)
 
-    def _make(self, named: Iterable[Asked], of_follower: bool) -> Session | None:
+    def _make(self, named: Iterable[SessionPartition], of_follower: bool) -> FetchSession | None:
         now_s = self._clock()
         if len(self._sessions) >= self._slots and not self._make_room(now_s, of_follower):
             return None
         number = NO_SESSION
         while number == NO_SESSION or number in self._sessions:
             number = self._random.randrange(1, _LAST_EPOCH)
-        session = self._sessions[number] = Session(number, of_follower, now_s)
+        session = self._sessions[number] = FetchSession(number, of_follower, now_s)
         session.asked = {(topic_id, part.partition): part for topic_id, part in named}
         return session
 
@@ -145,16 +145,16 @@ class FetchSessions:
         return True
 
 
-class Question(NamedTuple):
+class SessionRequest(NamedTuple):
     """What the next request of an asking session says."""
 
     session_id: int
     epoch: int
-    named: list[Asked]
+    named: list[SessionPartition]
     forgotten: list[Key]
 
 
-class AskingSession:
+class FetchSessionHandler:
     """A session as the one who fetches keeps it. One request at a time."""
 
     def __init__(self) -> None:
@@ -162,17 +162,17 @@ class AskingSession:
         self._epoch = FULL
         self._asked: dict[Key, Any] = {}
 
-    def question(self, wanted: Mapping[Key, Any]) -> Question:
+    def next_request(self, wanted: Mapping[Key, Any]) -> SessionRequest:
         """How to ask for exactly these partitions."""
         before = self._asked if self._epoch != FULL else {}
         named = [
-            Asked(key[0], part)
+            SessionPartition(key[0], part)
             for key, part in wanted.items()
             if (asked := before.get(key)) is not part and asked != part  # nearly all are the very same
         ]
         forgotten = [key for key in before if key not in wanted]
         self._asked = dict(wanted)
-        return Question(self._id, self._epoch, named, forgotten)
+        return SessionRequest(self._id, self._epoch, named, forgotten)
 
     def answered(self, error: ErrorCode, session_id: int) -> bool:
         """Take the answer to the last question; False when it was refused and has to be asked again, in full."""

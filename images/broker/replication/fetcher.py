@@ -10,7 +10,7 @@ follower ask before it fetches (`truncation.py`) is asked first, for all such pa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -31,15 +31,13 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 )
 
 from images.broker.config import Endpoint
-from images.broker.replication.fetch_sessions import AskingSession, Key
-from images.broker.replication.partition import NO_EPOCH, Role
+from images.broker.replication.fetch_sessions import FetchSessionHandler, Key
+from images.broker.replication.partition import NO_EPOCH, ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.runtime.condition import resolve
-from images.broker.truncation_protocol import Generation
+from images.broker.runtime.spawn import Spawn
+from images.broker.truncation_protocol import TruncationProtocol
 from images.wire.connection import Connection, ConnectionLost
-
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-"""Starts a task whose failure is the failure of the node."""
 
 LATEST, EARLIEST = -1, -2
 """The timestamps by which ListOffsets asks for the end and the start of a log."""
@@ -64,18 +62,18 @@ class _Sent(NamedTuple):
     leader_epoch: int
     last_epoch: int
     log_start: int
-    question: int | None
+    epoch_query: int | None
 
     @classmethod
     def of(cls, replica: Replica) -> _Sent:
         """Where `replica` stands now."""
         state = replica.state
-        return cls(replica, state.log_end, state.leader_epoch, state.epochs.latest, state.log_start, state.question)
+        return cls(replica, state.log_end, state.leader_epoch, state.epochs.latest, state.log_start, state.epoch_query)
 
     @property
     def fence(self) -> int:
         """The leader epoch that what is asked carries, by which the leader fences."""
-        return self.leader_epoch if self.replica.limits.generation.fences else NO_EPOCH
+        return self.leader_epoch if self.replica.limits.truncation_protocol.fences_requests else NO_EPOCH
 
 
 class Fetcher:
@@ -101,7 +99,7 @@ class Fetcher:
         self._resting_until: dict[Replica, float] = {}
         self._connection: Connection | None = None
         self._woken: asyncio.Future[None] | None = None
-        self._session = AskingSession()
+        self._session = FetchSessionHandler()
         self._named: dict[Key, tuple[_Sent, FetchPartition]] = {}
         """How each partition was asked for last, and as what."""
         self._task = spawn(self._run())
@@ -128,7 +126,7 @@ class Fetcher:
             sent = {
                 (replica.topic_id, replica.index): _Sent.of(replica)
                 for replica in self._replicas
-                if replica.state.role is Role.FOLLOWER
+                if replica.state.role is ReplicaRole.FOLLOWER
                 and replica.state.leader == self.leader
                 and self._resting_until.get(replica, now) <= now
             }
@@ -136,7 +134,7 @@ class Fetcher:
                 await self._rest_all()
                 continue
             try:
-                if any(asked.question is not None for asked in sent.values()):
+                if any(asked.epoch_query is not None for asked in sent.values()):
                     await self._ask(sent)
                     continue
                 response = await self._call(self._question(sent))
@@ -170,20 +168,20 @@ class Fetcher:
             before = self._named.get(key)
             named[key] = before if before is not None and before[0] == asked else (asked, self._partition(asked))
         self._named = named
-        question = self._session.question({key: partition for key, (_, partition) in named.items()})
+        epoch_query = self._session.next_request({key: partition for key, (_, partition) in named.items()})
         topics: dict[Any, list[FetchPartition]] = {}
-        for topic_id, partition in question.named:
+        for topic_id, partition in epoch_query.named:
             topics.setdefault(topic_id, []).append(partition)
         forgotten: dict[Any, list[int]] = {}
-        for topic_id, index in question.forgotten:
+        for topic_id, index in epoch_query.forgotten:
             forgotten.setdefault(topic_id, []).append(index)
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
             max_wait=timedelta(seconds=self._limits.max_wait_s),
             min_bytes=1,
             max_bytes=self._limits.max_bytes,
-            session_id=question.session_id,
-            session_epoch=question.epoch,
+            session_id=epoch_query.session_id,
+            session_epoch=epoch_query.epoch,
             topics=tuple(FetchTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
             forgotten_topics_data=tuple(
                 ForgottenTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in forgotten.items()
@@ -203,12 +201,16 @@ class Fetcher:
     async def _ask(self, sent: Mapping[Key, _Sent]) -> None:
         """Ask where epochs end, for each partition that has to know before it fetches."""
         asking = {
-            (asked.replica.topic, asked.replica.index): asked for asked in sent.values() if asked.question is not None
+            (asked.replica.topic, asked.replica.index): asked
+            for asked in sent.values()
+            if asked.epoch_query is not None
         }
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
         for (topic, index), asked in asking.items():
             topics.setdefault(topic, []).append(
-                OffsetForLeaderPartition(partition=index, current_leader_epoch=asked.fence, leader_epoch=asked.question)
+                OffsetForLeaderPartition(
+                    partition=index, current_leader_epoch=asked.fence, leader_epoch=asked.epoch_query
+                )
             )
         response = await self._call(
             OffsetForLeaderEpochRequest(
@@ -219,8 +221,10 @@ class Fetcher:
         for topic in response.topics:
             for answer in topic.partitions:
                 asked = asking[topic.topic, answer.partition]
-                if answer.error_code is ErrorCode.none and asked.question is not None:
-                    asked.replica.epoch_ends(asked.question, asked.leader_epoch, answer.leader_epoch, answer.end_offset)
+                if answer.error_code is ErrorCode.none and asked.epoch_query is not None:
+                    asked.replica.epoch_ends(
+                        asked.epoch_query, asked.leader_epoch, answer.leader_epoch, answer.end_offset
+                    )
                 else:
                     self._rest(asked.replica)
 
@@ -255,7 +259,7 @@ class Fetcher:
             return
         start = None if end is None else await self._leader_offset(asked, EARLIEST)
         if start is not None and start > asked.offset:
-            asked.replica.start_anew(asked.offset, asked.leader_epoch, start)
+            asked.replica.truncate_fully_and_start_at(asked.offset, asked.leader_epoch, start)
         else:
             self._rest(asked.replica)
 
@@ -286,4 +290,4 @@ class Fetcher:
 
 
 def _tells_last_epoch(replica: Replica) -> bool:
-    return replica.limits.generation is Generation.TRUNCATE_ON_FETCH
+    return replica.limits.truncation_protocol is TruncationProtocol.TRUNCATE_ON_FETCH

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.replication.partition import NO_EPOCH, HighWatermarkMoved, Limits, Partition, Role, Step, Truncate
+from images.broker.replication.partition import (
+    NO_EPOCH,
+    HighWatermarkMoved,
+    Limits,
+    Partition,
+    PartitionStep,
+    ReplicaRole,
+    Truncate,
+)
 
 
 def still_awaited(partition: Partition, sent_offset: int, sent_epoch: int, limits: Limits) -> bool:
     """Whether the answer to a fetch sent at (`sent_offset`, `sent_epoch`) still means anything to this follower."""
-    if partition.role is not Role.FOLLOWER:
+    if partition.role is not ReplicaRole.FOLLOWER:
         return False
     if not limits.rules.ignore_stale_fetch_answer:
         return True
     return partition.log_end == sent_offset and partition.leader_epoch == sent_epoch
 
 
-def on_diverging(partition: Partition, epoch: int, end: int) -> Step:
+def on_diverging(partition: Partition, epoch: int, end: int) -> PartitionStep:
     """The leader's log parts from this one at or before (`epoch`, `end`): cut back to the last point both may share.
 
     When this replica does not know `epoch` either, the cut goes to the end of its next lower epoch and the next fetch
@@ -31,7 +39,7 @@ def on_diverging(partition: Partition, epoch: int, end: int) -> Step:
     return truncate(partition, to)
 
 
-def truncate(partition: Partition, to: int) -> Step:
+def truncate(partition: Partition, to: int) -> PartitionStep:
     """Cut the log to `to`, or to its end if that is lower; the high watermark comes down with it. So does the log's
     start, which may lie above all that an uncleanly elected leader has."""
     to = min(to, partition.log_end)
@@ -41,7 +49,7 @@ def truncate(partition: Partition, to: int) -> Step:
         epochs=partition.epochs.truncate_end(to),
         high_watermark=min(partition.high_watermark, to),
     )
-    return Step(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
+    return PartitionStep(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
 
 
 def was_cut(partition: Partition, epochs: EpochCache, log_start: int, log_end: int) -> Partition:
@@ -55,10 +63,10 @@ def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partit
     return partition._replace(epochs=epochs, log_end=log_end)
 
 
-def on_leader_high_watermark(partition: Partition, leader_high_watermark: int) -> Step:
+def on_leader_high_watermark(partition: Partition, leader_high_watermark: int) -> PartitionStep:
     """A follower takes over the leader's high watermark, up to its own LEO. It may go down (RC §6.4)."""
     after = min(leader_high_watermark, partition.log_end)
     if after == partition.high_watermark or after < 0:
-        return Step(partition)
+        return PartitionStep(partition)
     moved = HighWatermarkMoved(partition.high_watermark, after)
-    return Step(partition._replace(high_watermark=after), (moved,))
+    return PartitionStep(partition._replace(high_watermark=after), (moved,))

@@ -17,10 +17,10 @@ from images.broker.replication.partition import (
     IsrSettled,
     Limits,
     Partition,
+    PartitionStep,
     ProposeIsr,
     ReplicaFetch,
-    Role,
-    Step,
+    ReplicaRole,
 )
 from images.broker.rules import Rules
 
@@ -37,21 +37,21 @@ def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCo
 def check_leader(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
     """The error for a request that only the leader answers: first the epoch, then the leadership."""
     error = check_epoch(partition, requested, limits)
-    if error is ErrorCode.none and partition.role is not Role.LEADER:
+    if error is ErrorCode.none and partition.role is not ReplicaRole.LEADER:
         return ErrorCode.not_leader_or_follower
     return error
 
 
 def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
     """The error for an append before anything is written."""
-    if partition.role is not Role.LEADER:
+    if partition.role is not ReplicaRole.LEADER:
         return ErrorCode.not_leader_or_follower
     if acks == -1 and limits.rules.min_isr_gates_append and not _isr_suffices(partition, limits):
         return ErrorCode.not_enough_replicas
     return ErrorCode.none
 
 
-def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Limits) -> Step:
+def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Limits) -> PartitionStep:
     """The leader's log grew to `log_end`."""
     return advance_high_watermark(partition._replace(epochs=epochs, log_end=log_end), limits)
 
@@ -66,7 +66,7 @@ def readable_end(partition: Partition, limits: Limits) -> int:
 class FetchStep(NamedTuple):
     """A leader's answer to a follower's fetch: an error, a diverging (epoch, end offset), or permission to read."""
 
-    step: Step
+    step: PartitionStep
     error: ErrorCode = ErrorCode.none
     diverging: tuple[int, int] | None = None
 
@@ -80,29 +80,29 @@ def on_replica_fetch(
     position in this leader's log.
     """
     error = check_leader(partition, fetch.leader_epoch, limits)
-    if error is ErrorCode.none and partition.leading.follower(fetch.replica) is None:
+    if error is ErrorCode.none and partition.leader_state.follower(fetch.replica) is None:
         # The follower may know of a reassignment that this leader has not heard of yet.
         error = ErrorCode.unknown_leader_epoch
     if error is not ErrorCode.none:
-        return FetchStep(Step(partition), error)
+        return FetchStep(PartitionStep(partition), error)
     if fetch.offset < partition.log_start:
-        return FetchStep(Step(partition), ErrorCode.offset_out_of_range)
+        return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
     if fetch.last_fetched_epoch != NO_EPOCH and limits.rules.truncate_on_divergence:
         epoch, end = partition.epochs.end_offset_for(fetch.last_fetched_epoch, partition.log_end)
         if epoch == NO_EPOCH:
-            return FetchStep(Step(partition), ErrorCode.offset_out_of_range)
+            return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
         if epoch < fetch.last_fetched_epoch or end < fetch.offset:
-            return FetchStep(Step(partition), diverging=(epoch, end))
+            return FetchStep(PartitionStep(partition), diverging=(epoch, end))
     if fetch.offset > partition.log_end:
-        return FetchStep(Step(partition), ErrorCode.offset_out_of_range)
+        return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
     recorded = _record_fetch(partition, fetch, now_ms)
     joined = _consider_join(recorded, fetch.replica, active, limits)
     moved = advance_high_watermark(joined.partition, limits)
-    return FetchStep(Step(moved.partition, joined.decisions + moved.decisions))
+    return FetchStep(PartitionStep(moved.partition, joined.decisions + moved.decisions))
 
 
 def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Partition:
-    leadership = partition.leading
+    leadership = partition.leader_state
     followers = []
     for follower in leadership.followers:
         if follower.id == fetch.replica:
@@ -119,53 +119,53 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
                 caught_up_ms,
                 now_ms,
                 partition.log_end,
-                max(follower.heard, fetch.heard),
+                max(follower.read_index, fetch.read_index),
                 fetch.log_start,
             )
         followers.append(follower)
     return partition._replace(leadership=leadership._replace(followers=tuple(followers)))
 
 
-def _consider_join(partition: Partition, replica: int, active: Mapping[int, int], limits: Limits) -> Step:
+def _consider_join(partition: Partition, replica: int, active: Mapping[int, int], limits: Limits) -> PartitionStep:
     """Propose a follower for the ISR if what is recorded of it shows that it holds all that is committed.
 
     To be asked within its own fetch only: what was recorded earlier may have been true of a replica that has since been
     removed, emptied and added again (RC §6.5.4).
     """
-    leadership = partition.leading
-    if replica in partition.isr or leadership.proposed is not None or leadership.doubtful:
-        return Step(partition)
+    leadership = partition.leader_state
+    if replica in partition.isr or leadership.proposed is not None or leadership.unresolved_members:
+        return PartitionStep(partition)
     follower = leadership.follower(replica)
     if follower is None or follower.log_end is None or follower.log_end < partition.high_watermark:
-        return Step(partition)
+        return PartitionStep(partition)
     rules = limits.rules
     if rules.leso_gates_isr_join and follower.log_end < leadership.start:
-        return Step(partition)
+        return PartitionStep(partition)
     if rules.fenced_stay_out_of_isr and active.get(replica) != follower.broker_epoch:
-        return Step(partition)
+        return PartitionStep(partition)
     members = tuple(member for member in partition.replicas if member in partition.isr or member == replica)
     return _propose(partition, members, active, "expand")
 
 
-def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int, int], reason: str) -> Step:
-    leadership = partition.leading
+def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int, int], reason: str) -> PartitionStep:
+    leadership = partition.leader_state
     epochs = []
     for member in members:
         follower = leadership.follower(member)
-        heard = follower is not None and follower.broker_epoch != -1
+        read_index = follower is not None and follower.broker_epoch != -1
         # A member that has not fetched in this leadership is vouched for by the metadata that made it a member.
-        epochs.append(follower.broker_epoch if follower is not None and heard else active.get(member, -1))
-    return Step(
+        epochs.append(follower.broker_epoch if follower is not None and read_index else active.get(member, -1))
+    return PartitionStep(
         partition._replace(leadership=leadership._replace(proposed=members)),
         (ProposeIsr(members, tuple(epochs), partition.leader_epoch, partition.partition_epoch, reason),),
     )
 
 
-def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> Step:
+def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> PartitionStep:
     """Time passes: drop members that have lagged too long from the ISR, settle a change left in doubt."""
     leadership = partition.leadership
     if leadership is None or leadership.proposed is not None:
-        return Step(partition)
+        return PartitionStep(partition)
     lagging = [
         follower.id
         for follower in leadership.followers
@@ -176,7 +176,7 @@ def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits
     if lagging:
         members = tuple(member for member in partition.isr if member not in lagging)
         return _propose(partition, members, active, "shrink")
-    if leadership.doubtful:
+    if leadership.unresolved_members:
         # Committing the ISR as it is moves the partition epoch past every request that is still on its way.
         return _propose(partition, partition.isr, active, "settle")
     if not limits.rules.current_epoch_fetch_gates_isr_join:
@@ -184,10 +184,10 @@ def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits
             joined = _consider_join(partition, follower.id, active, limits)
             if joined.decisions:
                 return joined
-    return Step(partition)
+    return PartitionStep(partition)
 
 
-def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits) -> Step:
+def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits) -> PartitionStep:
     """The controller committed a change. An answer of another leadership, or older than metadata, is ignored."""
     leadership = partition.leadership
     if (
@@ -195,17 +195,17 @@ def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits)
         or answer.leader_epoch != partition.leader_epoch
         or answer.partition_epoch <= partition.partition_epoch
     ):
-        return Step(partition)
+        return PartitionStep(partition)
     committed = partition._replace(
         isr=answer.isr,
         partition_epoch=answer.partition_epoch,
-        leadership=leadership._replace(proposed=None, doubtful=()),
+        leadership=leadership._replace(proposed=None, unresolved_members=()),
     )
     step = advance_high_watermark(committed, limits)
-    return Step(step.partition, (IsrSettled(answer.isr, committed=True), *step.decisions))
+    return PartitionStep(step.partition, (IsrSettled(answer.isr, committed=True), *step.decisions))
 
 
-def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefused) -> Step:
+def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefused) -> PartitionStep:
     """The controller refused. Only INELIGIBLE_REPLICA to the sole attempt proves that nothing was changed; in every
     other case the leader stays on the maximal ISR until metadata, or a later commit, settles it."""
     leadership = partition.leadership
@@ -215,15 +215,17 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
         or partition.leader_epoch != proposal.leader_epoch
         or partition.partition_epoch != proposal.partition_epoch
     ):
-        return Step(partition)
+        return PartitionStep(partition)
     if answer.error is not ErrorCode.ineligible_replica:
-        return Step(partition, (IsrSettled(partition.isr, committed=False, error=answer.error),))
-    doubtful = leadership.doubtful
+        return PartitionStep(partition, (IsrSettled(partition.isr, committed=False, error=answer.error),))
+    unresolved_members = leadership.unresolved_members
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)
-        doubtful = tuple(sorted({*doubtful, *added}))
-    settled = partition._replace(leadership=leadership._replace(proposed=None, doubtful=doubtful))
-    return Step(settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),))
+        unresolved_members = tuple(sorted({*unresolved_members, *added}))
+    settled = partition._replace(leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members))
+    return PartitionStep(
+        settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),)
+    )
 
 
 # --- the high watermark -----------------------------------------------------------------------------------------------
@@ -231,24 +233,24 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
 
 def maximal_isr(partition: Partition, rules: Rules) -> tuple[int, ...]:
     """Everybody the controller may count among the in-sync replicas by now; the committed ISR if the rule is off."""
-    leadership = partition.leading
-    if not rules.maximal_isr or (leadership.proposed is None and not leadership.doubtful):
+    leadership = partition.leader_state
+    if not rules.maximal_isr or (leadership.proposed is None and not leadership.unresolved_members):
         return partition.isr
-    return tuple(sorted({*partition.isr, *(leadership.proposed or ()), *leadership.doubtful}))
+    return tuple(sorted({*partition.isr, *(leadership.proposed or ()), *leadership.unresolved_members}))
 
 
 def _isr_suffices(partition: Partition, limits: Limits) -> bool:
     return len(partition.isr) >= min(limits.min_insync_replicas, len(partition.replicas))
 
 
-def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
+def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionStep:
     """Raise the high watermark to what every member of the maximal ISR holds, if the ISR suffices. It never falls
     within a leadership, and a member that has not been heard from holds it."""
     if partition.high_watermark == partition.log_end:
-        return Step(partition)  # nobody holds more: positions are recorded up to the leader's own end
+        return PartitionStep(partition)  # nobody holds more: positions are recorded up to the leader's own end
     if limits.rules.min_isr_gates_high_watermark and not _isr_suffices(partition, limits):
-        return Step(partition)
-    leadership = partition.leading
+        return PartitionStep(partition)
+    leadership = partition.leader_state
     quorum = maximal_isr(partition, limits.rules)
     positions = []
     for member in quorum:
@@ -257,13 +259,13 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
             continue
         follower = leadership.follower(member)
         if follower is None or follower.log_end is None:
-            return Step(partition)
+            return PartitionStep(partition)
         positions.append(follower.log_end)
     candidate = min(positions, default=partition.high_watermark)
     if candidate <= partition.high_watermark:
-        return Step(partition)
+        return PartitionStep(partition)
     moved = HighWatermarkMoved(partition.high_watermark, candidate, quorum, tuple(positions))
-    return Step(partition._replace(high_watermark=candidate), (moved,))
+    return PartitionStep(partition._replace(high_watermark=candidate), (moved,))
 
 
 # --- what is certainly known to be committed --------------------------------------------------------------------------
@@ -272,18 +274,18 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> Step:
 def knows_committed(partition: Partition, limits: Limits) -> bool:
     """Whether everything committed lies below this leader's high watermark: below the LESO it may be stale (RC §6.4.2),
     so that what is not found among the committed records may still be one of them."""
-    leadership = partition.leading
+    leadership = partition.leader_state
     return not limits.rules.applied_high_watermark or partition.high_watermark >= leadership.start
 
 
 def ask_latest(partition: Partition) -> tuple[Partition, int]:
     """A client asks for the latest offset: the state that remembers, and the number of the question."""
-    leadership = partition.leading
-    number = leadership.questions + 1
-    return partition._replace(leadership=leadership._replace(questions=number)), number
+    leadership = partition.leader_state
+    number = leadership.read_index + 1
+    return partition._replace(leadership=leadership._replace(read_index=number)), number
 
 
-def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool:
+def confirms_latest(partition: Partition, read_index: int, limits: Limits) -> bool:
     """Whether the high watermark may be told in answer to `question`.
 
     It must know of all that is committed. And a leader that was deposed without knowing it holds an old high watermark:
@@ -303,4 +305,4 @@ def confirms_latest(partition: Partition, question: int, limits: Limits) -> bool
     if not _isr_suffices(partition, limits):
         return False
     members = maximal_isr(partition, limits.rules)
-    return all(follower.heard >= question for follower in leadership.followers if follower.id in members)
+    return all(follower.read_index >= read_index for follower in leadership.followers if follower.id in members)

@@ -17,25 +17,33 @@ from collections.abc import Mapping
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.retention import Reason
+from images.broker.log.retention import LogStartReason
 from images.broker.replication.leader import check_leader, maximal_isr
-from images.broker.replication.partition import NO_EPOCH, Limits, LogStartMoved, Partition, Role, StartAnew, Step
+from images.broker.replication.partition import (
+    NO_EPOCH,
+    Limits,
+    LogStartAdvanced,
+    Partition,
+    PartitionStep,
+    ReplicaRole,
+    TruncateFullyAndStartAt,
+)
 
 TO_HIGH_WATERMARK = -1
 """The offset by which DeleteRecords asks for everything below the high watermark."""
 UNKNOWN_START = -1
 
 
-def delete_records(partition: Partition, offset: int, limits: Limits) -> tuple[ErrorCode, int, Step]:
+def delete_records(partition: Partition, offset: int, limits: Limits) -> tuple[ErrorCode, int, PartitionStep]:
     """A client asks that the log start at `offset`: an error, or the offset that the low watermark has to reach."""
     error = check_leader(partition, NO_EPOCH, limits)
     if error is not ErrorCode.none:
-        return error, UNKNOWN_START, Step(partition)
+        return error, UNKNOWN_START, PartitionStep(partition)
     bound = highest_start(partition, limits)
     wanted = bound if offset == TO_HIGH_WATERMARK else offset
     if not 0 <= wanted <= bound:
-        return ErrorCode.offset_out_of_range, UNKNOWN_START, Step(partition)
-    return ErrorCode.none, wanted, move_start(partition, wanted, Reason.DELETE_RECORDS)
+        return ErrorCode.offset_out_of_range, UNKNOWN_START, PartitionStep(partition)
+    return ErrorCode.none, wanted, move_start(partition, wanted, LogStartReason.DELETE_RECORDS)
 
 
 def highest_start(partition: Partition, limits: Limits) -> int:
@@ -50,30 +58,30 @@ def retained_from(partition: Partition, limits: Limits) -> int:
     return partition.high_watermark if limits.rules.retention_stops_at_high_watermark else partition.log_end
 
 
-def move_start(partition: Partition, to: int, reason: Reason) -> Step:
+def move_start(partition: Partition, to: int, reason: LogStartReason) -> PartitionStep:
     """The log starts at `to` from now on; a start that has come as far already stays."""
     if to <= partition.log_start:
-        return Step(partition)
+        return PartitionStep(partition)
     moved = partition._replace(log_start=to, epochs=partition.epochs.advance_start(to))
-    return Step(moved, (LogStartMoved(partition.log_start, to, reason),))
+    return PartitionStep(moved, (LogStartAdvanced(partition.log_start, to, reason),))
 
 
-def on_leader_log_start(partition: Partition, leader_log_start: int, limits: Limits) -> Step:
+def on_leader_log_start(partition: Partition, leader_log_start: int, limits: Limits) -> PartitionStep:
     """The leader's log starts there, as it said with an answer that fits."""
-    return move_start(partition, min(leader_log_start, highest_start(partition, limits)), Reason.LEADER)
+    return move_start(partition, min(leader_log_start, highest_start(partition, limits)), LogStartReason.LEADER)
 
 
-def start_anew(partition: Partition, at: int) -> Step:
+def truncate_fully_and_start_at(partition: Partition, at: int) -> PartitionStep:
     """Drop everything and begin at `at`, where the leader's log begins: what it deleted was committed."""
     anew = partition._replace(log_start=at, log_end=at, epochs=EpochCache(), high_watermark=at)
-    return Step(anew, (StartAnew(at, partition.log_end, partition.high_watermark),))
+    return PartitionStep(anew, (TruncateFullyAndStartAt(at, partition.log_end, partition.high_watermark),))
 
 
 def low_watermark(partition: Partition, active: Mapping[int, int], limits: Limits) -> int:
     """The lowest start of all logs that count, -1 while one has not told. `active` has the brokers that are alive."""
-    if partition.role is not Role.LEADER:
+    if partition.role is not ReplicaRole.LEADER:
         return UNKNOWN_START
     members = maximal_isr(partition, limits.rules)
-    followers = partition.leading.followers
+    followers = partition.leader_state.followers
     starts = [follower.log_start for follower in followers if follower.id in members or follower.id in active]
     return min([partition.log_start, *starts])

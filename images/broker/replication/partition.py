@@ -23,15 +23,15 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.retention import Reason
+from images.broker.log.retention import LogStartReason
 from images.broker.rules import Rules
-from images.broker.truncation_protocol import Generation
+from images.broker.truncation_protocol import TruncationProtocol
 
 NO_LEADER = -1
 NO_EPOCH = -1
 
 
-class Role(StrEnum):
+class ReplicaRole(StrEnum):
     """What a replica is at the moment."""
 
     LEADER = "leader"
@@ -47,7 +47,7 @@ class Limits:
     min_insync_replicas: int
     replica_lag_time_max_ms: int
     rules: Rules
-    generation: Generation = Generation.TRUNCATE_ON_FETCH
+    truncation_protocol: TruncationProtocol = TruncationProtocol.TRUNCATE_ON_FETCH
 
 
 class Follower(NamedTuple):
@@ -62,13 +62,13 @@ class Follower(NamedTuple):
     fetched_ms: int = 0
     leader_end_then: int = 0
     """The leader's LEO at its last fetch."""
-    heard: int = 0
+    read_index: int = 0
     """The newest question for the latest offset that it has been heard from since (see `confirms_latest`)."""
     log_start: int = -1
     """Where its log started at that fetch; -1 until it has told."""
 
 
-class Leadership(NamedTuple):
+class LeaderState(NamedTuple):
     """What a replica holds only while it leads."""
 
     start: int
@@ -76,9 +76,9 @@ class Leadership(NamedTuple):
     followers: tuple[Follower, ...]
     proposed: tuple[int, ...] | None = None
     """The ISR of the one AlterPartition in flight."""
-    doubtful: tuple[int, ...] = ()
+    unresolved_members: tuple[int, ...] = ()
     """Members that a request given up on may yet add: they count until the partition epoch moves past it."""
-    questions: int = 0
+    read_index: int = 0
     """Questions for the latest offset asked so far."""
 
     def follower(self, replica: int) -> Follower | None:
@@ -97,21 +97,21 @@ class Partition(NamedTuple):
     log_end: int = 0
     epochs: EpochCache = EpochCache()
     high_watermark: int = 0
-    role: Role = Role.NONE
+    role: ReplicaRole = ReplicaRole.NONE
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     """The committed ISR, as this replica knows it."""
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
     partition_epoch: int = -1
-    leadership: Leadership | None = None
-    question: int | None = None
+    leadership: LeaderState | None = None
+    epoch_query: int | None = None
     """The epoch whose end a follower must learn of its leader before it fetches; None when there is nothing to ask."""
-    exchanges: int = 0
+    truncation_rounds: int = 0
     """Exchanges with the leader since this replica began to follow it, as far as they were about where to cut."""
 
     @property
-    def leading(self) -> Leadership:
+    def leader_state(self) -> LeaderState:
         """The leadership; asking a replica that does not lead is an error of the caller."""
         if self.leadership is None:
             raise ValueError("this replica does not lead the partition")
@@ -122,7 +122,7 @@ class Partition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PartitionRegistration:
     """What the controller's metadata says of a partition."""
 
     replicas: tuple[int, ...]
@@ -140,7 +140,7 @@ class ReplicaFetch(NamedTuple):
     leader_epoch: int
     offset: int
     last_fetched_epoch: int
-    heard: int = 0
+    read_index: int = 0
     """The newest question that had been asked when the answer this fetch follows upon was sent."""
     log_start: int = -1
     """Where the follower's log starts."""
@@ -203,7 +203,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class StartAnew:
+class TruncateFullyAndStartAt:
     """Drop everything: the log is empty and starts at `at`."""
 
     at: int
@@ -212,19 +212,19 @@ class StartAnew:
 
 
 @dataclass(frozen=True, slots=True)
-class LogStartMoved:
+class LogStartAdvanced:
     """Let the log start at `after`, for good, before anybody is told."""
 
     before: int
     after: int
-    reason: Reason
+    reason: LogStartReason
 
 
 @dataclass(frozen=True, slots=True)
 class Converged:
     """The follower's log fits the leader's, after so many exchanges about where they part."""
 
-    exchanges: int
+    truncation_rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +264,8 @@ Decision = (
     | BecameFollower
     | Resigned
     | Truncate
-    | StartAnew
-    | LogStartMoved
+    | TruncateFullyAndStartAt
+    | LogStartAdvanced
     | Converged
     | HighWatermarkMoved
     | ProposeIsr
@@ -273,7 +273,7 @@ Decision = (
 )
 
 
-class Step(NamedTuple):
+class PartitionStep(NamedTuple):
     """Where an event leads: the next state, and what the shell must do, in order."""
 
     partition: Partition

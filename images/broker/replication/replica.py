@@ -14,13 +14,9 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
-from images.broker.log.producer_state import Duplicate, Refuse, judge
+from images.broker.log.producer_state import Duplicate, Refuse, check_sequence
 from images.broker.log.retention import Retention, expiry
-from images.broker.replication import become_leader_or_follower as roles
-from images.broker.replication import follower as following
-from images.broker.replication import leader as leading
-from images.broker.replication import log_start as deleting
-from images.broker.replication import truncation
+from images.broker.replication import become_leader_or_follower, follower, leader, log_start, truncation
 from images.broker.replication.partition import (
     NO_LEADER,
     BecameFollower,
@@ -31,16 +27,16 @@ from images.broker.replication.partition import (
     IsrCommitted,
     IsrRefused,
     Limits,
-    LogStartMoved,
+    LogStartAdvanced,
     Partition,
+    PartitionRegistration,
+    PartitionStep,
     ProposeIsr,
     ReplicaFetch,
+    ReplicaRole,
     Resigned,
-    Role,
-    StartAnew,
-    Step,
     Truncate,
-    View,
+    TruncateFullyAndStartAt,
 )
 from images.broker.replication.replica_trace import ReplicaTrace
 from images.broker.runtime.condition import Changes, next_change
@@ -50,7 +46,7 @@ from images.wire.batch import CorruptBatch, InvalidRecord, assign, check_produce
 ACKS_ALL = -1
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """What became of a produced batch. `end` is exclusive; a duplicate carries the offsets of the first time."""
 
     error: ErrorCode
@@ -60,7 +56,7 @@ class Appended(NamedTuple):
     """The leadership in which it was found in the log: only that one can tell that it is committed."""
 
 
-class Slice(NamedTuple):
+class FetchResult(NamedTuple):
     """What a fetch of one partition is given."""
 
     error: ErrorCode
@@ -127,28 +123,30 @@ class Replica:
 
     # --- metadata and time --------------------------------------------------------------------------------------------
 
-    def apply_view(self, view: View) -> None:
+    def apply_registration(self, view: PartitionRegistration) -> None:
         """Take over the controller's metadata."""
         before = self.state
-        self._take(roles.apply_view(before, view, self._now_ms(), self.limits))
+        self._take(become_leader_or_follower.apply_registration(before, view, self._now_ms(), self.limits))
         if self.state is not before:
             self._tell_all()  # also for an ISR without a member that is being waited for, which asks for no decision
 
     def tick(self, active: Mapping[int, int]) -> None:
         """Let time pass: lagging members are proposed for removal."""
-        self._take(leading.on_tick(self.state, active, self._now_ms(), self.limits))
+        self._take(leader.on_tick(self.state, active, self._now_ms(), self.limits))
 
     def isr_committed(self, answer: IsrCommitted) -> None:
         """The controller committed an ISR change of this leader."""
-        self._take(leading.on_isr_committed(self.state, answer, self.limits))
+        self._take(leader.on_isr_committed(self.state, answer, self.limits))
 
     def isr_refused(self, proposal: ProposeIsr, answer: IsrRefused) -> None:
         """The controller refused `proposal`."""
-        self._take(leading.on_isr_refused(self.state, proposal, answer))
+        self._take(leader.on_isr_refused(self.state, proposal, answer))
 
     def resign(self) -> None:
         """This broker no longer hosts the partition: whoever waits is told that it does not lead."""
-        self.apply_view(View((), (), NO_LEADER, self.state.leader_epoch, self.state.partition_epoch + 1))
+        self.apply_registration(
+            PartitionRegistration((), (), NO_LEADER, self.state.leader_epoch, self.state.partition_epoch + 1)
+        )
 
     def still_proposes(self, proposal: ProposeIsr) -> bool:
         """Whether `proposal` is still the change in flight."""
@@ -162,41 +160,41 @@ class Replica:
 
     # --- producing ----------------------------------------------------------------------------------------------------
 
-    def append(self, records: bytes | None, acks: int) -> Appended:
+    def append(self, records: bytes | None, acks: int) -> AppendResult:
         """Append what was produced, which must be one batch, as the leader, or find that it was appended before."""
-        error = leading.check_append(self.state, acks, self.limits)
+        error = leader.check_append(self.state, acks, self.limits)
         if error is not ErrorCode.none:
-            return Appended(error)
+            return AppendResult(error)
         batch = records or b""
         if len(batch) > self.max_batch_bytes:
-            return Appended(ErrorCode.message_too_large)
+            return AppendResult(ErrorCode.message_too_large)
         try:
             header = check_produced(batch)
         except CorruptBatch:
-            return Appended(ErrorCode.corrupt_message)
+            return AppendResult(ErrorCode.corrupt_message)
         except InvalidRecord:
-            return Appended(ErrorCode.invalid_record)
+            return AppendResult(ErrorCode.invalid_record)
         if header.producer_id >= 0:
-            verdict = judge(self.log.producers, header, self.limits.rules)
+            verdict = check_sequence(self.log.producers, header, self.limits.rules)
             if isinstance(verdict, Duplicate):
                 end = verdict.last_offset + 1
-                return Appended(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch)
+                return AppendResult(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch)
             if isinstance(verdict, Refuse):
-                return Appended(verdict.error)
+                return AppendResult(verdict.error)
         base = self.log.end
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
         self._trace.appended(self.state, base, self.state.leader_epoch, header, self.log.end)
-        self._take(leading.appended(self.state, self.log.epochs, self.log.end, self.limits))
+        self._take(leader.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._tell_all()
-        return Appended(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
+        return AppendResult(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
 
-    async def committed(self, appended: Appended, until: float) -> ErrorCode:
+    async def committed(self, appended: AppendResult, until: float) -> ErrorCode:
         """Wait until the high watermark passes `appended`; an error if it has not by `until`, or if the leadership it
         was appended in is over: then other records may stand in its place, committed or not."""
         if not self.limits.rules.ack_after_high_watermark:
             return ErrorCode.none
         while True:
-            if self.state.role is not Role.LEADER or self.state.leader_epoch != appended.leader_epoch:
+            if self.state.role is not ReplicaRole.LEADER or self.state.leader_epoch != appended.leader_epoch:
                 return ErrorCode.not_leader_or_follower
             if self.state.high_watermark >= appended.end:
                 return ErrorCode.none
@@ -207,23 +205,23 @@ class Replica:
 
     def fetch_for_replica(
         self, fetch: ReplicaFetch, connection: int, active: Mapping[int, int], max_bytes: int, at_least_one: bool
-    ) -> Slice:
+    ) -> FetchResult:
         """Answer a follower: record its position, then read."""
         told = self._told.get(fetch.replica)
         if told is not None and told[0] == connection:
             # An answer was sent on this very connection, and this fetch came behind it: the follower has seen it.
-            fetch = fetch._replace(heard=told[1])
-        answer = leading.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
+            fetch = fetch._replace(read_index=told[1])
+        answer = leader.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._take(answer.step)
         if self._asking or self._deleting:
             self.changes.tell()
         if answer.error is not ErrorCode.none:
             self._trace.fenced(self.state, "fetch", fetch.leader_epoch, answer.error, fetch.replica)
-            return Slice(answer.error)
+            return FetchResult(answer.error)
         if answer.diverging is not None:
             epoch, end = answer.diverging
             self._trace.event(self.state, "diverging", offset=end, detail={"replica": fetch.replica, "epoch": epoch})
-            return Slice(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
+            return FetchResult(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
         found = self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one)
         # As in Kafka, a high watermark that moved since the last answer is worth an answer now, but no fetch that is
         # already waiting is woken for it.
@@ -232,42 +230,42 @@ class Replica:
 
     def read_for_replica(
         self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool
-    ) -> Slice:
+    ) -> FetchResult:
         """Read again for a fetch that was accepted and has been waiting since: it is no news of its sender."""
-        error = leading.check_leader(self.state, leader_epoch, self.limits)
+        error = leader.check_leader(self.state, leader_epoch, self.limits)
         if error is ErrorCode.none and not self.log.start <= offset <= self.log.end:
             error = ErrorCode.offset_out_of_range
         if error is not ErrorCode.none:
-            return Slice(error)
+            return FetchResult(error)
         told = self._told.get(replica)
-        question = told is None or told[1] < self.state.leading.questions
-        return Slice(
+        read_index = told is None or told[1] < self.state.leader_state.read_index
+        return FetchResult(
             ErrorCode.none,
             self.log.read(offset, max_bytes, self.log.end, at_least_one),
             self.state.high_watermark,
             self.log.start,
-            urgent=question and self._asking > 0,
+            urgent=read_index and self._asking > 0,
         )
 
     def answered(self, replica: int, connection: int) -> None:
         """An answer to `replica` that says what this replica holds now is about to leave on `connection`."""
         if self.state.leadership is not None:
-            self._told[replica] = (connection, self.state.leadership.questions, self.state.high_watermark)
+            self._told[replica] = (connection, self.state.leadership.read_index, self.state.high_watermark)
 
-    def fetch_for_consumer(self, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool) -> Slice:
+    def fetch_for_consumer(self, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool) -> FetchResult:
         """Answer a consumer: committed records only, all below one high watermark."""
         error = self.refuses("fetch", leader_epoch)
         if error is not ErrorCode.none:
-            return Slice(error)
-        end = leading.readable_end(self.state, self.limits)
+            return FetchResult(error)
+        end = leader.readable_end(self.state, self.limits)
         if not self.log.start <= offset <= self.log.end:
-            return Slice(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
+            return FetchResult(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
-        return Slice(ErrorCode.none, records, end, self.log.start)
+        return FetchResult(ErrorCode.none, records, end, self.log.start)
 
     def refuses(self, api: str, leader_epoch: int) -> ErrorCode:
         """The error for a request in `leader_epoch` that only the leader may answer; none if it may be answered."""
-        error = leading.check_leader(self.state, leader_epoch, self.limits)
+        error = leader.check_leader(self.state, leader_epoch, self.limits)
         if error is not ErrorCode.none:
             self._trace.fenced(self.state, api, leader_epoch, error, -1)
         return error
@@ -277,11 +275,11 @@ class Replica:
         if self.state.leadership is None:
             return ErrorCode.not_leader_or_follower, -1
         leader_epoch = self.state.leader_epoch
-        self.state, question = leading.ask_latest(self.state)
+        self.state, read_index = leader.ask_latest(self.state)
         self._asking += 1
         self._tell_all()
         try:
-            while not leading.confirms_latest(self.state, question, self.limits):
+            while not leader.confirms_latest(self.state, read_index, self.limits):
                 if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
                     return ErrorCode.not_leader_or_follower, -1
                 if not await next_change((self.changes,), until):
@@ -297,9 +295,9 @@ class Replica:
         """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of
         the newest record; offset and timestamp -1 when there is none, and an error when that is not certain."""
         found = self.log.offset_of_max_timestamp() if timestamp_ms is None else self.log.offset_for_time(timestamp_ms)
-        if found is not None and found[0] < leading.readable_end(self.state, self.limits):
+        if found is not None and found[0] < leader.readable_end(self.state, self.limits):
             return ErrorCode.none, *found
-        known = leading.knows_committed(self.state, self.limits)
+        known = leader.knows_committed(self.state, self.limits)
         return ErrorCode.none if known else ErrorCode.offset_not_available, -1, -1
 
     # --- where the log starts -----------------------------------------------------------------------------------------
@@ -307,7 +305,7 @@ class Replica:
     def delete_records(self, offset: int) -> tuple[ErrorCode, int]:
         """Let the log start at `offset`, or at the high watermark if that is -1: an error, or the offset that has come
         of it, which every replica that counts is to reach."""
-        error, wanted, step = deleting.delete_records(self.state, offset, self.limits)
+        error, wanted, step = log_start.delete_records(self.state, offset, self.limits)
         self._take(step)
         return error, wanted
 
@@ -320,9 +318,9 @@ class Replica:
         self._deleting += 1
         try:
             while True:
-                if self.state.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+                if self.state.role is not ReplicaRole.LEADER or self.state.leader_epoch != leader_epoch:
                     return ErrorCode.not_leader_or_follower, -1
-                reached = deleting.low_watermark(self.state, active(), self.limits)
+                reached = log_start.low_watermark(self.state, active(), self.limits)
                 if reached >= wanted:
                     return ErrorCode.none, reached
                 if not await next_change((self.changes,), until):
@@ -332,60 +330,60 @@ class Replica:
 
     def retain(self, now_ms: int) -> None:
         """Remove the segments that retention gives up, at `now_ms` of the clock that timestamps go by."""
-        if self.state.role is Role.NONE or self.retention == Retention():
+        if self.state.role is ReplicaRole.NONE or self.retention == Retention():
             return
-        below = deleting.retained_from(self.state, self.limits)
+        below = log_start.retained_from(self.state, self.limits)
         found = expiry(self.log.segments, self.retention, now_ms=now_ms, below=below)
         if found is not None:
             if found.offset == self.log.end:
                 self.log.roll()
-            self._take(deleting.move_start(self.state, found.offset, found.reason))
+            self._take(log_start.move_start(self.state, found.offset, found.reason))
 
     # --- following ----------------------------------------------------------------------------------------------------
 
     def diverged(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader says that the logs part at or before (`epoch`, `end`)."""
-        if following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+        if follower.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             self._take(truncation.on_divergence(self.state, epoch, end))
 
     def epoch_ends(self, asked_epoch: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader's answer to the question where `asked_epoch` ends, put while following in `sent_epoch`."""
-        if self.state.question == asked_epoch and self.state.leader_epoch == sent_epoch:
-            self._take(truncation.on_epoch_end(self.state, epoch, end, self.limits.generation))
+        if self.state.epoch_query == asked_epoch and self.state.leader_epoch == sent_epoch:
+            self._take(truncation.on_epoch_end(self.state, epoch, end, self.limits.truncation_protocol))
 
     def fits(self, sent_offset: int, sent_epoch: int) -> None:
         """The leader had nothing to say to a fetch of this replica, so the logs do not part."""
-        if self.state.exchanges and following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+        if self.state.truncation_rounds and follower.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             self._take(truncation.on_fit(self.state))
 
     def cut_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
         """The leader does not have the offset asked for; its log ends at `leader_end`."""
-        if self.state.role is Role.FOLLOWER and self.state.leader_epoch == sent_epoch:
-            self._take(following.truncate(self.state, leader_end))
+        if self.state.role is ReplicaRole.FOLLOWER and self.state.leader_epoch == sent_epoch:
+            self._take(follower.truncate(self.state, leader_end))
 
-    def start_anew(self, sent_offset: int, sent_epoch: int, leader_start: int) -> None:
+    def truncate_fully_and_start_at(self, sent_offset: int, sent_epoch: int, leader_start: int) -> None:
         """The leader's log starts at `leader_start`, above the offset asked for, at which this one ends."""
-        if following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
-            self._take(deleting.start_anew(self.state, leader_start))
+        if follower.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+            self._take(log_start.truncate_fully_and_start_at(self.state, leader_start))
 
     def replicate(
         self, sent_offset: int, sent_epoch: int, records: bytes, leader_high_watermark: int, leader_log_start: int = -1
     ) -> str | None:
         """Append what the leader sent, take over its high watermark and where its log starts; gives a complaint about
         what could not be."""
-        if not following.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
+        if not follower.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             return None
         complaint = None
-        if self.state.exchanges:
+        if self.state.truncation_rounds:
             self._take(truncation.on_fit(self.state))
-        fences = self.limits.generation.fences
+        fences_requests = self.limits.truncation_protocol.fences_requests
         try:
             for header, batch in iterate(records):
-                if fences and header.leader_epoch > sent_epoch:
+                if fences_requests and header.leader_epoch > sent_epoch:
                     break  # written after this fetch was sent: it belongs to a leadership not followed yet
                 if self.log.start == self.log.end and header.base_offset < self.log.end < header.next_offset:
                     # The leader's log starts inside this batch, and so this one was to; but batches come whole.
-                    self._take(deleting.start_anew(self.state, header.base_offset))
+                    self._take(log_start.truncate_fully_and_start_at(self.state, header.base_offset))
                 if header.base_offset != self.log.end:
                     complaint = f"{self.name}: batch at {header.base_offset} does not follow {self.log.end}"
                     break
@@ -394,14 +392,14 @@ class Replica:
         except CorruptBatch as error:
             complaint = f"{self.name}: corrupt batch from the leader: {error}"
         if self.log.end != self.state.log_end:
-            self.state = following.replicated(self.state, self.log.epochs, self.log.end)
-        self._take(following.on_leader_high_watermark(self.state, leader_high_watermark))
-        self._take(deleting.on_leader_log_start(self.state, leader_log_start, self.limits))
+            self.state = follower.replicated(self.state, self.log.epochs, self.log.end)
+        self._take(follower.on_leader_high_watermark(self.state, leader_high_watermark))
+        self._take(log_start.on_leader_log_start(self.state, leader_log_start, self.limits))
         return complaint
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: PartitionStep) -> None:
         self.state = step.partition
         if step.decisions:
             for decision in step.decisions:
@@ -418,21 +416,23 @@ class Replica:
         state = self.state
         if isinstance(decision, HighWatermarkMoved):
             self._trace.high_watermark(state, decision)
-        elif isinstance(decision, Truncate | StartAnew):
+        elif isinstance(decision, Truncate | TruncateFullyAndStartAt):
             before = self.log.start
             if isinstance(decision, Truncate):
                 self.log.truncate(decision.to)
             else:
                 self.log.truncate_fully_and_start_at(decision.at)
-            self.state = following.was_cut(state, self.log.epochs, self.log.start, self.log.end)
+            self.state = follower.was_cut(state, self.log.epochs, self.log.start, self.log.end)
             self._trace.truncated(self.state, decision, self.log.start if self.log.start != before else None)
-        elif isinstance(decision, LogStartMoved):
+        elif isinstance(decision, LogStartAdvanced):
             # Traced first: a crash in between may leave the new start, and it would come from nowhere.
             self._trace.log_start(state, decision)
             self.log.advance_start(decision.after)
             self.state = state._replace(epochs=self.log.epochs)
         elif isinstance(decision, Converged):
-            self._trace.event(state, "converged", log_end=state.log_end, detail={"exchanges": decision.exchanges})
+            self._trace.event(
+                state, "converged", log_end=state.log_end, detail={"exchanges": decision.truncation_rounds}
+            )
         elif isinstance(decision, BecameLeader):
             self._told.clear()
             self.log.assign_epoch(decision.leader_epoch, decision.start)

@@ -17,30 +17,31 @@ from errno import EIO
 from kio.schema.errors import ErrorCode
 
 from images.broker.config import Endpoint, NodeConfig, TopicConfig
-from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
 from images.broker.log.log import Log, LogConfig
 from images.broker.log.retention import Retention
 from images.broker.log.segment import holds_records
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
-from images.broker.ports import Doors, Files
-from images.broker.replication.fetcher import Fetcher, FetchLimits, Spawn
-from images.broker.replication.partition import Limits, ProposeIsr, Role, View
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.ports import Files, NodePorts
+from images.broker.replication.fetcher import Fetcher, FetchLimits
+from images.broker.replication.partition import Limits, PartitionRegistration, ProposeIsr, ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.runtime.files import read_whole, write_durably
-from images.broker.truncation_protocol import Generation
+from images.broker.runtime.spawn import Spawn
+from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 
-class Replicas:
+class ReplicaManager:
     """The replicas this broker hosts, and the fetchers that feed its followers."""
 
     def __init__(
         self,
         config: NodeConfig,
-        doors: Doors,
+        node_ports: NodePorts,
         clock: Callable[[], float],
         broker_epoch: Callable[[], int],
         propose: Callable[[Replica, ProposeIsr], None],
@@ -49,14 +50,14 @@ class Replicas:
         self.active: Mapping[int, int] = {}
         """The broker epoch of every broker that may be in an ISR, as far as this broker knows."""
         self._config = config
-        self._doors = doors
+        self._node_ports = node_ports
         self._clock = clock
         self._broker_epoch = broker_epoch
         self._propose = propose
         self._spawn = spawn
         self._replicas: dict[tuple[str, int], Replica] = {}
         self._fetchers: dict[int, Fetcher] = {}
-        self._high_watermarks = _read_high_watermarks(doors.files)
+        self._high_watermarks = _read_high_watermarks(node_ports.files)
         self._applied = False
         self._fetch_limits = FetchLimits(
             max_wait_s=config.seconds("replica.fetch.wait.max.ms"),
@@ -88,8 +89,8 @@ class Replicas:
                 replica = self._replicas[key] = self._open(topic, partition)
             elif replica.configured is not topic.config:
                 self._configure(replica, topic)
-            replica.apply_view(
-                View(
+            replica.apply_registration(
+                PartitionRegistration(
                     partition.replicas,
                     partition.isr,
                     partition.leader,
@@ -106,7 +107,7 @@ class Replicas:
 
     def retain(self) -> None:
         """Remove what the topics' retention gives up."""
-        now_ms = self._doors.now_ms()
+        now_ms = self._node_ports.now_ms()
         for replica in self._replicas.values():
             replica.retain(now_ms)
 
@@ -117,7 +118,7 @@ class Replicas:
             return
         lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
         text = "\n".join(["0", str(len(lines)), *lines, ""])
-        write_durably(self._doors.files, HIGH_WATERMARKS, text.encode())
+        write_durably(self._node_ports.files, HIGH_WATERMARKS, text.encode())
 
     def close(self) -> bool:
         """Stop fetching, write everything down and close the logs cleanly. Returns whether every record is certain to
@@ -141,18 +142,18 @@ class Replicas:
     def _open(self, topic: TopicImage, partition: PartitionImage) -> Replica:
         directory = f"{topic.name}-{partition.index}"
         settings = self._config.topic(topic.config)
-        if _read_topic_id(self._doors.files, directory) != topic.id:
-            self._doors.files.delete(directory)
+        if _read_topic_id(self._node_ports.files, directory) != topic.id:
+            self._node_ports.files.delete(directory)
             self._high_watermarks.pop((topic.name, partition.index), None)
-            _write_topic_id(self._doors.files, directory, topic.id)
+            _write_topic_id(self._node_ports.files, directory, topic.id)
         log = Log.open(
-            self._doors.files,
+            self._node_ports.files,
             directory,
             _log_config(settings),
-            self._doors.log,
+            self._node_ports.log,
         )
         high_watermark = self._high_watermarks.get((topic.name, partition.index), 0)
-        self._doors.trace(
+        self._node_ports.trace(
             TraceEvent(
                 "log_recovered",
                 topic.name,
@@ -167,7 +168,7 @@ class Replicas:
             settings.min_insync_replicas,
             self._config.number("replica.lag.time.max.ms"),
             self._config.rules,
-            Generation(self._config.text("faultline.protocol")),
+            TruncationProtocol(self._config.text("faultline.protocol")),
         )
         replica = Replica(
             topic.name,
@@ -178,7 +179,7 @@ class Replicas:
             settings.max_batch_bytes,
             log,
             high_watermark,
-            trace=self._doors.trace,
+            trace=self._node_ports.trace,
             clock=self._clock,
             propose=self._propose,
         )
@@ -194,20 +195,20 @@ class Replicas:
                 replica.log.close(clean=False)
                 del self._replicas[key]
                 self._high_watermarks.pop(key, None)
-                self._doors.files.delete(replica.name)
+                self._node_ports.files.delete(replica.name)
         if not self._applied:
             self._applied = True
             known = {f"{topic}-{index}" for topic, index in hosted}
-            for name in self._doors.files.list("."):
-                if name not in known and self._doors.files.exists(f"{name}/{PARTITION_METADATA}"):
-                    self._doors.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
-                    self._doors.files.delete(name)
+            for name in self._node_ports.files.list("."):
+                if name not in known and self._node_ports.files.exists(f"{name}/{PARTITION_METADATA}"):
+                    self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
+                    self._node_ports.files.delete(name)
 
     def _follow(self, image: ClusterImage) -> None:
         """Give each fetcher its replicas; start the missing fetchers and stop the idle ones."""
         followed: dict[int, list[Replica]] = {}
         for replica in self._replicas.values():
-            if replica.state.role is Role.FOLLOWER and replica.state.leader in image.brokers:
+            if replica.state.role is ReplicaRole.FOLLOWER and replica.state.leader in image.brokers:
                 followed.setdefault(replica.state.leader, []).append(replica)
         for leader, fetcher in list(self._fetchers.items()):
             broker = image.brokers.get(leader)
@@ -222,13 +223,13 @@ class Replicas:
                     Endpoint(broker.host, broker.port),
                     self._fetch_limits,
                     self._broker_epoch,
-                    self._doors.log,
+                    self._node_ports.log,
                     self._spawn,
                 )
             self._fetchers[leader].follow(replicas)
 
 
-def find(replicas: Replicas, image: ClusterImage, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
+def find(replicas: ReplicaManager, image: ClusterImage, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
     """The replica of a partition asked for here, or the error that answers for it."""
     replica = replicas.get(topic, index)
     if replica is not None:
@@ -249,7 +250,9 @@ def _log_config(settings: TopicConfig) -> LogConfig:
 
 def retention_of(topic: str, settings: TopicConfig) -> Retention:
     """Committed offsets are never deleted by age or size: Kafka keeps the newest of each, and here all are kept."""
-    return Retention() if topic == OFFSETS_TOPIC else Retention(settings.retention_ms, settings.retention_bytes)
+    return (
+        Retention() if topic == CONSUMER_OFFSETS_TOPIC else Retention(settings.retention_ms, settings.retention_bytes)
+    )
 
 
 def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:

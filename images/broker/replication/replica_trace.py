@@ -12,11 +12,11 @@ from kio.schema.errors import ErrorCode
 from images.broker.replication.partition import (
     HighWatermarkMoved,
     IsrSettled,
-    LogStartMoved,
+    LogStartAdvanced,
     Partition,
-    Role,
-    StartAnew,
+    ReplicaRole,
     Truncate,
+    TruncateFullyAndStartAt,
 )
 from images.trace import TraceEvent
 from images.wire.batch import Header
@@ -87,7 +87,7 @@ class ReplicaTrace:
 
     def high_watermark(self, state: Partition, moved: HighWatermarkMoved) -> None:
         """A leader tells, too, whose positions allowed it."""
-        if state.role is not Role.LEADER:
+        if state.role is not ReplicaRole.LEADER:
             self.event(state, "follower_high_watermark", offset=moved.before, high_watermark=moved.after)
             return
         positions = dict(zip(map(str, moved.quorum), moved.positions, strict=True))
@@ -100,7 +100,7 @@ class ReplicaTrace:
             detail={"positions": positions},
         )
 
-    def truncated(self, state: Partition, cut: Truncate | StartAnew, log_start: int | None) -> None:
+    def truncated(self, state: Partition, cut: Truncate | TruncateFullyAndStartAt, log_start: int | None) -> None:
         """The log now ends as `state` says; `log_start` is where it starts if that has moved."""
         self.event(
             state,
@@ -111,7 +111,7 @@ class ReplicaTrace:
             detail={"log_start": log_start} if log_start is not None else None,
         )
 
-    def log_start(self, state: Partition, moved: LogStartMoved) -> None:
+    def log_start(self, state: Partition, moved: LogStartAdvanced) -> None:
         """The log is about to start elsewhere."""
         self.event(
             state,

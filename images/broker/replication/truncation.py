@@ -24,52 +24,54 @@ from __future__ import annotations
 
 from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.replication.follower import on_diverging, truncate
-from images.broker.replication.partition import NO_LEADER, Converged, Partition, Step
-from images.broker.truncation_protocol import Generation
+from images.broker.replication.partition import NO_LEADER, Converged, Partition, PartitionStep
+from images.broker.truncation_protocol import TruncationProtocol
 
 
-def begin(partition: Partition, generation: Generation) -> Step:
+def begin(partition: Partition, truncation_protocol: TruncationProtocol) -> PartitionStep:
     """This replica has begun to follow a leader, which in no generation is believed before it has been asked."""
-    followed = partition._replace(question=None, exchanges=0)
+    followed = partition._replace(epoch_query=None, truncation_rounds=0)
     if partition.leader == NO_LEADER:
-        return Step(followed)
-    if generation is Generation.HIGH_WATERMARK and followed.high_watermark < followed.log_end:
+        return PartitionStep(followed)
+    if truncation_protocol is TruncationProtocol.HIGH_WATERMARK and followed.high_watermark < followed.log_end:
         return truncate(followed, followed.high_watermark)
-    if generation.asks and followed.epochs.latest != UNDEFINED:
-        return Step(followed._replace(question=followed.epochs.latest))
-    return Step(followed)
+    if truncation_protocol.queries_epoch_end and followed.epochs.latest != UNDEFINED:
+        return PartitionStep(followed._replace(epoch_query=followed.epochs.latest))
+    return PartitionStep(followed)
 
 
-def on_epoch_end(partition: Partition, epoch: int, end: int, generation: Generation) -> Step:
+def on_epoch_end(partition: Partition, epoch: int, end: int, truncation_protocol: TruncationProtocol) -> PartitionStep:
     """The leader says that the epoch asked for, or `epoch` below it, ends at `end` in its log; -1 if it knows none."""
-    answered = partition._replace(exchanges=partition.exchanges + 1)
+    answered = partition._replace(truncation_rounds=partition.truncation_rounds + 1)
     if end == UNDEFINED:
         return _settled(partition, truncate(answered, answered.high_watermark))
-    if generation is Generation.KIP101:
+    if truncation_protocol is TruncationProtocol.KIP101:
         return _settled(partition, truncate(answered, end))
     step = on_diverging(answered, epoch, end)
     cut = step.partition
     known = partition.epochs.end_offset_for(epoch, partition.log_end).epoch
     if known in (epoch, UNDEFINED) or cut.epochs.latest == UNDEFINED:
         return _settled(partition, step)
-    return Step(cut._replace(question=cut.epochs.latest), step.decisions)
+    return PartitionStep(cut._replace(epoch_query=cut.epochs.latest), step.decisions)
 
 
-def on_divergence(partition: Partition, epoch: int, end: int) -> Step:
+def on_divergence(partition: Partition, epoch: int, end: int) -> PartitionStep:
     """A fetch was answered with where the logs part; the next fetch shows whether they fit now."""
-    return on_diverging(partition._replace(exchanges=partition.exchanges + 1), epoch, end)
+    return on_diverging(partition._replace(truncation_rounds=partition.truncation_rounds + 1), epoch, end)
 
 
-def on_fit(partition: Partition) -> Step:
+def on_fit(partition: Partition) -> PartitionStep:
     """A fetch was answered with records, or with none: the logs fit."""
-    if not partition.exchanges:
-        return Step(partition)
-    return Step(partition._replace(exchanges=0), (Converged(partition.exchanges),))
+    if not partition.truncation_rounds:
+        return PartitionStep(partition)
+    return PartitionStep(partition._replace(truncation_rounds=0), (Converged(partition.truncation_rounds),))
 
 
-def _settled(before: Partition, step: Step) -> Step:
+def _settled(before: Partition, step: PartitionStep) -> PartitionStep:
     """The question is answered; what cuts nothing is no truncation."""
     cut = step.partition
     fits = (cut.log_end, cut.epochs) == (before.log_end, before.epochs)
-    done = Converged(cut.exchanges)
-    return Step(cut._replace(question=None, exchanges=0), (done,) if fits else (*step.decisions, done))
+    done = Converged(cut.truncation_rounds)
+    return PartitionStep(
+        cut._replace(epoch_query=None, truncation_rounds=0), (done,) if fits else (*step.decisions, done)
+    )

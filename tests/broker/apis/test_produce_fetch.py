@@ -28,11 +28,11 @@ from images.broker.metadata.image import (
     TopicConfigRecord,
     TopicRecord,
 )
-from images.broker.ports import Doors
-from images.broker.replication.fetch_sessions import FetchSessions
+from images.broker.ports import NodePorts
+from images.broker.replication.fetch_sessions import FetchSessionCache
 from images.broker.replication.partition import ReplicaFetch
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_manager import HIGH_WATERMARKS, PARTITION_METADATA, Replicas
+from images.broker.replication.replica_manager import HIGH_WATERMARKS, PARTITION_METADATA, ReplicaManager
 from images.broker.runtime.condition import resolve
 from images.broker.runtime.files import read_whole
 from images.broker.runtime.server import Hangup, Request
@@ -80,15 +80,15 @@ class Broker:
 
     def restart(self) -> None:
         """Another life on the same disk, which knows of no metadata yet."""
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             CONFIG,
-            Doors(self.disk, Random(1), self.trace.append, lambda line: None),
+            NodePorts(self.disk, Random(1), self.trace.append, lambda line: None),
             asyncio.get_running_loop().time,
             lambda: 0,
             lambda replica, proposal: None,
             _never_run,
         )
-        sessions = FetchSessions(2, 60.0, asyncio.get_running_loop().time, Random(1))
+        sessions = FetchSessionCache(2, 60.0, asyncio.get_running_loop().time, Random(1))
         self.serving = Serving(
             self.replicas, lambda: self.image, sessions, fetch_max_bytes=1 << 20, latest_timeout_s=0.02
         )
@@ -457,7 +457,7 @@ def test_a_leader_that_may_not_know_all_that_is_committed_denies_nothing(timesta
         broker.follow(0, 1, epoch=1)
         broker.elect(1, 2, isr=(1, 2, 3))
         state = broker.partition().state
-        assert (state.high_watermark, state.leading.start) == (1, 2)
+        assert (state.high_watermark, state.leader_state.start) == (1, 2)
         answer = await broker.offset_at(timestamp)
         if timestamp == 5:
             assert (answer.error_code, answer.offset) == (ErrorCode.none, 0)

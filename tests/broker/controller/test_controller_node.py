@@ -24,8 +24,9 @@ from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopi
 
 from images.broker.config import NodeConfig
 from images.broker.controller_node import ControllerNode
-from images.broker.metadata.image import TOPIC_ID, ClusterImage, RegisterBroker
-from images.broker.ports import Doors, File
+from images.broker.metadata.image import ClusterImage, RegisterBroker
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
+from images.broker.ports import File, NodePorts
 from images.broker.raft.log import DIRECTORY, MetadataLog, changes
 from images.broker.raft.node import QuorumNode
 from images.broker.rules import Rules
@@ -83,8 +84,8 @@ class Node:
         self.files = BreakableFiles(directory)
         self.trace: list[TraceEvent] = []
         self.serving = asyncio.Event()
-        self.doors = Doors(self.files, Random(1), self.trace.append, self._read_line)
-        self.controller = ControllerNode(config, self.doors)
+        self.node_ports = NodePorts(self.files, Random(1), self.trace.append, self._read_line)
+        self.controller = ControllerNode(config, self.node_ports)
         self.stopping = asyncio.Event()
 
     @property
@@ -147,7 +148,7 @@ class Node:
         request = FetchRequest(
             max_wait=timedelta(seconds=wait_s),
             min_bytes=min_bytes,
-            topics=(FetchTopic(topic_id=of.get("topic_id", TOPIC_ID), partitions=(partition,)),),
+            topics=(FetchTopic(topic_id=of.get("topic_id", CLUSTER_METADATA_TOPIC_ID), partitions=(partition,)),),
             forgotten_topics_data=(),
         )
         response = await self.call(request, client)
@@ -416,8 +417,8 @@ def test_a_change_is_there_whole_or_not_at_all_wherever_its_write_was_torn(tmp_p
         torn = tmp_path / f"torn-{size}"
         (torn / DIRECTORY).mkdir(parents=True)
         (torn / DIRECTORY / f"{0:020}.log").write_bytes(content[:size])
-        doors = Doors(RealFiles(torn), Random(1), [].append, [].append)
-        log = MetadataLog(doors, 1 << 20, Rules())
+        node_ports = NodePorts(RealFiles(torn), Random(1), [].append, [].append)
+        log = MetadataLog(node_ports, 1 << 20, Rules())
         found.append(log.image(log.end))
         log.close()
     assert found[:-1] == [before] * (len(found) - 1)
@@ -453,7 +454,7 @@ def test_a_controller_that_cannot_write_its_trace_ends_too(tmp_path: Path) -> No
             if event.kind == "broker_registered":
                 raise OSError(28, "No space left on device")
 
-        node.controller = ControllerNode(CONFIG, replace(node.doors, trace=trace))
+        node.controller = ControllerNode(CONFIG, replace(node.node_ports, trace=trace))
         running = asyncio.ensure_future(node.controller.run(node.stopping))
         await node.serving.wait()
         node.connection = await node.connect()

@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.controller.election import change
 from images.broker.metadata.image import NO_LEADER, PartitionImage
-from images.broker.replication import become_leader_or_follower as roles
-from images.broker.replication import leader as leading
-from images.broker.replication.partition import Limits, Partition, ProposeIsr, ReplicaFetch, View
+from images.broker.replication.become_leader_or_follower import apply_registration
+from images.broker.replication.leader import FetchStep, appended, on_replica_fetch, on_tick
+from images.broker.replication.partition import Limits, Partition, PartitionRegistration, ProposeIsr, ReplicaFetch
 from images.broker.rules import Rules
 from tests.broker.controller.controller_driver import TOPIC, Driver, replayed, state
 
@@ -155,13 +155,13 @@ LIMITS = Limits(min_insync_replicas=2, replica_lag_time_max_ms=1_000, rules=Rule
 ACTIVE = {1: 11, 2: 12, 3: 13}
 
 
-def view(image: PartitionImage) -> View:
-    return View(image.replicas, image.isr, image.leader, image.leader_epoch, image.partition_epoch)
+def view(image: PartitionImage) -> PartitionRegistration:
+    return PartitionRegistration(image.replicas, image.isr, image.leader, image.leader_epoch, image.partition_epoch)
 
 
-def _fetch(state: Partition, replica: int, offset: int, limits: Limits, epoch: int) -> leading.FetchStep:
+def _fetch(state: Partition, replica: int, offset: int, limits: Limits, epoch: int) -> FetchStep:
     asked = ReplicaFetch(replica, ACTIVE[replica], epoch, offset, -1)
-    return leading.on_replica_fetch(state, asked, ACTIVE, 0, limits)
+    return on_replica_fetch(state, asked, ACTIVE, 0, limits)
 
 
 def _removed_and_added_again(*off: str) -> tuple[Partition, Limits]:
@@ -172,29 +172,29 @@ def _removed_and_added_again(*off: str) -> tuple[Partition, Limits]:
     driver.topic(1, 2, 3, min_isr=2)
     driver.send(driver.proposal(1, 2))
     limits = replace(LIMITS, rules=Rules().without(off))
-    state = roles.apply_view(Partition(node=1), view(driver.partition), 0, limits).partition
-    state = leading.appended(state, state.epochs.assign(state.leader_epoch, 0), 10, limits).partition
+    state = apply_registration(Partition(node=1), view(driver.partition), 0, limits).partition
+    state = appended(state, state.epochs.assign(state.leader_epoch, 0), 10, limits).partition
     state = _fetch(state, 2, 10, limits, state.leader_epoch).step.partition
-    follower = state.leading.follower(3)
+    follower = state.leader_state.follower(3)
     assert follower is not None
-    known = tuple(f._replace(log_end=10, broker_epoch=13) if f.id == 3 else f for f in state.leading.followers)
-    state = state._replace(leadership=state.leading._replace(followers=known))
+    known = tuple(f._replace(log_end=10, broker_epoch=13) if f.id == 3 else f for f in state.leader_state.followers)
+    state = state._replace(leadership=state.leader_state._replace(followers=known))
     assert state.high_watermark == 10
     reassign(driver, 1, 2)
     reassign(driver, 1, 2, 3)
-    return roles.apply_view(state, view(driver.partition), 0, limits).partition, limits
+    return apply_registration(state, view(driver.partition), 0, limits).partition, limits
 
 
 def test_rc_6_5_4_a_replica_removed_and_added_again_joins_only_on_a_fetch_of_its_own() -> None:
     state, limits = _removed_and_added_again()
-    assert not _proposals(leading.on_tick(state, ACTIVE, 0, limits).decisions)
+    assert not _proposals(on_tick(state, ACTIVE, 0, limits).decisions)
     assert not _proposals(_fetch(state, 3, 0, limits, state.leader_epoch).step.decisions), "it is empty"
     assert _proposals(_fetch(state, 3, 10, limits, state.leader_epoch).step.decisions)
 
 
 def test_rc_6_5_4_without_a_fetch_in_the_current_epoch_the_leaders_old_view_lets_an_emptied_replica_join() -> None:
     state, limits = _removed_and_added_again("current_epoch_fetch_gates_isr_join")
-    assert _proposals(leading.on_tick(state, ACTIVE, 0, limits).decisions) == [(1, 2, 3)], "3 has not one record"
+    assert _proposals(on_tick(state, ACTIVE, 0, limits).decisions) == [(1, 2, 3)], "3 has not one record"
 
 
 def test_rc_6_5_4_a_fetch_sent_before_the_removal_is_fenced_after_it() -> None:

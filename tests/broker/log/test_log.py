@@ -14,7 +14,7 @@ from images.broker.log import segment as segment_module
 from images.broker.log.clean_shutdown import CLEAN_SHUTDOWN
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.log import EPOCH_CHECKPOINT, Log, LogConfig, OffsetOutOfRange, OutOfPlace
-from images.broker.log.producer_state import Duplicate, judge
+from images.broker.log.producer_state import Duplicate, check_sequence
 from images.broker.rules import Rules
 from images.broker.runtime.files import RealFiles, read_whole
 from images.wire.batch import CorruptBatch, assign, build, iterate, parse
@@ -238,8 +238,8 @@ def test_cutting_takes_batches_epochs_and_producer_state() -> None:
     assert log.end == 6
     assert log.epochs == EpochCache.of((0, 0), (1, 4))
     assert len(read_all(log)) == 6
-    assert judge(log.producers, parse(batch(0, producer=7, sequence=5)), Rules()) == Duplicate(5, 5)
-    assert judge(log.producers, parse(batch(0, producer=7, sequence=1)), Rules()) == Duplicate(1, 1)
+    assert check_sequence(log.producers, parse(batch(0, producer=7, sequence=5)), Rules()) == Duplicate(5, 5)
+    assert check_sequence(log.producers, parse(batch(0, producer=7, sequence=1)), Rules()) == Duplicate(1, 1)
     log.append(batch(6, epoch=9, producer=7, sequence=6))
     assert log.epochs == EpochCache.of((0, 0), (1, 4), (9, 6))
 

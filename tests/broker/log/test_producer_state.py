@@ -11,11 +11,11 @@ from images.broker.log.producer_state import (
     BATCHES_KEPT,
     Accept,
     Duplicate,
-    Judgement,
     ProducerTable,
     Refuse,
+    SequenceCheck,
+    check_sequence,
     from_snapshot,
-    judge,
     record,
     to_snapshot,
 )
@@ -39,7 +39,7 @@ def table_of(*headers: Header) -> ProducerTable:
     return table
 
 
-def refused(judgement: Judgement) -> ErrorCode:
+def refused(judgement: SequenceCheck) -> ErrorCode:
     assert isinstance(judgement, Refuse)
     assert judgement.reason
     return judgement.error
@@ -49,77 +49,77 @@ TEN_AT_100 = table_of(header(0, count=10, offset=100))
 
 
 def test_a_producer_nothing_is_known_of_may_start_anywhere() -> None:
-    assert judge(ProducerTable(), header(41), RULES) == Accept()
-    assert judge(TEN_AT_100, header(41, producer=8), RULES) == Accept()
+    assert check_sequence(ProducerTable(), header(41), RULES) == Accept()
+    assert check_sequence(TEN_AT_100, header(41, producer=8), RULES) == Accept()
 
 
 def test_a_batch_without_a_producer_id_is_always_new() -> None:
-    assert judge(TEN_AT_100, header(-1, producer=-1, epoch=-1), RULES) == Accept()
+    assert check_sequence(TEN_AT_100, header(-1, producer=-1, epoch=-1), RULES) == Accept()
     assert record(TEN_AT_100, header(-1, producer=-1, epoch=-1)) is TEN_AT_100
 
 
 def test_the_next_sequence_is_accepted_and_a_gap_either_way_is_not() -> None:
-    assert judge(TEN_AT_100, header(10), RULES) == Accept()
-    assert refused(judge(TEN_AT_100, header(11), RULES)) is ErrorCode.out_of_order_sequence_number
-    assert refused(judge(TEN_AT_100, header(9), RULES)) is ErrorCode.out_of_order_sequence_number
+    assert check_sequence(TEN_AT_100, header(10), RULES) == Accept()
+    assert refused(check_sequence(TEN_AT_100, header(11), RULES)) is ErrorCode.out_of_order_sequence_number
+    assert refused(check_sequence(TEN_AT_100, header(9), RULES)) is ErrorCode.out_of_order_sequence_number
 
 
 def test_a_retry_is_told_the_offsets_of_its_first_copy() -> None:
     table = table_of(header(0, count=10, offset=100), header(10, count=3, offset=120))
-    assert judge(table, header(0, count=10, offset=999), RULES) == Duplicate(100, 109)
-    assert judge(table, header(10, count=3), RULES) == Duplicate(120, 122)
+    assert check_sequence(table, header(0, count=10, offset=999), RULES) == Duplicate(100, 109)
+    assert check_sequence(table, header(10, count=3), RULES) == Duplicate(120, 122)
 
 
 def test_a_batch_of_other_bounds_is_no_retry() -> None:
-    assert refused(judge(TEN_AT_100, header(0, count=9), RULES)) is ErrorCode.out_of_order_sequence_number
-    assert refused(judge(TEN_AT_100, header(1, count=9), RULES)) is ErrorCode.out_of_order_sequence_number
+    assert refused(check_sequence(TEN_AT_100, header(0, count=9), RULES)) is ErrorCode.out_of_order_sequence_number
+    assert refused(check_sequence(TEN_AT_100, header(1, count=9), RULES)) is ErrorCode.out_of_order_sequence_number
 
 
 def test_exactly_the_last_five_batches_are_remembered() -> None:
     table = table_of(*(header(sequence, offset=50 + sequence) for sequence in range(8)))
     for sequence in range(3, 8):
-        assert judge(table, header(sequence), RULES) == Duplicate(50 + sequence, 50 + sequence)
-    assert refused(judge(table, header(2), RULES)) is ErrorCode.out_of_order_sequence_number
+        assert check_sequence(table, header(sequence), RULES) == Duplicate(50 + sequence, 50 + sequence)
+    assert refused(check_sequence(table, header(2), RULES)) is ErrorCode.out_of_order_sequence_number
     assert len(table[7].batches) == BATCHES_KEPT == 5
 
 
 def test_a_lower_producer_epoch_is_refused_even_where_its_sequences_are_known() -> None:
     table = table_of(header(0, epoch=3))
-    assert refused(judge(table, header(0, epoch=2), RULES)) is ErrorCode.invalid_producer_epoch
-    assert refused(judge(table, header(1, epoch=2), RULES)) is ErrorCode.invalid_producer_epoch
+    assert refused(check_sequence(table, header(0, epoch=2), RULES)) is ErrorCode.invalid_producer_epoch
+    assert refused(check_sequence(table, header(1, epoch=2), RULES)) is ErrorCode.invalid_producer_epoch
 
 
 def test_a_new_producer_epoch_starts_at_zero_and_forgets_the_old_batches() -> None:
     table = table_of(header(0), header(1, offset=1))
-    assert refused(judge(table, header(2, epoch=1), RULES)) is ErrorCode.out_of_order_sequence_number
-    assert judge(table, header(0, epoch=1), RULES) == Accept()
+    assert refused(check_sequence(table, header(2, epoch=1), RULES)) is ErrorCode.out_of_order_sequence_number
+    assert check_sequence(table, header(0, epoch=1), RULES) == Accept()
     table = record(table, header(0, epoch=1, offset=2))
-    assert judge(table, header(0, epoch=1), RULES) == Duplicate(2, 2)
-    assert judge(table, header(1, epoch=1), RULES) == Accept()
-    assert refused(judge(table, header(1), RULES)) is ErrorCode.invalid_producer_epoch
+    assert check_sequence(table, header(0, epoch=1), RULES) == Duplicate(2, 2)
+    assert check_sequence(table, header(1, epoch=1), RULES) == Accept()
+    assert refused(check_sequence(table, header(1), RULES)) is ErrorCode.invalid_producer_epoch
 
 
 def test_sequences_start_again_at_zero_after_the_largest() -> None:
     table = table_of(header(LAST, offset=5))
-    assert judge(table, header(0), RULES) == Accept()
-    assert refused(judge(table, header(1), RULES)) is ErrorCode.out_of_order_sequence_number
+    assert check_sequence(table, header(0), RULES) == Accept()
+    assert refused(check_sequence(table, header(1), RULES)) is ErrorCode.out_of_order_sequence_number
 
 
 def test_a_batch_may_lie_across_the_wrap() -> None:
     table = table_of(header(LAST - 1, count=4, offset=5))  # LAST - 1, LAST, 0, 1
-    assert judge(table, header(2), RULES) == Accept()
-    assert judge(table, header(LAST - 1, count=4), RULES) == Duplicate(5, 8)
+    assert check_sequence(table, header(2), RULES) == Accept()
+    assert check_sequence(table, header(LAST - 1, count=4), RULES) == Duplicate(5, 8)
 
 
 def test_a_producer_id_without_a_sequence_is_refused() -> None:
-    assert refused(judge(ProducerTable(), header(-1), RULES)) is ErrorCode.invalid_record
+    assert refused(check_sequence(ProducerTable(), header(-1), RULES)) is ErrorCode.invalid_record
     assert record(TEN_AT_100, header(-1)) is TEN_AT_100
 
 
 def test_producers_do_not_see_each_other() -> None:
     table = table_of(header(0), header(0, producer=8, offset=1), header(1, offset=2))
-    assert judge(table, header(1, producer=8), RULES) == Accept()
-    assert judge(table, header(2), RULES) == Accept()
+    assert check_sequence(table, header(1, producer=8), RULES) == Accept()
+    assert check_sequence(table, header(2), RULES) == Accept()
 
 
 # ---- the two rules switched off --------------------------------------------------------------------------------------
@@ -129,32 +129,34 @@ def test_without_deduplication_a_retry_is_taken_as_new_and_gaps_are_still_refuse
     rules = RULES.without(["idempotent_dedupe"])
     table = table_of(*(header(sequence, offset=sequence) for sequence in range(5)))
     for sequence in range(5):
-        assert judge(table, header(sequence), rules) == Accept()
-    assert refused(judge(table, header(6), rules)) is ErrorCode.out_of_order_sequence_number
+        assert check_sequence(table, header(sequence), rules) == Accept()
+    assert refused(check_sequence(table, header(6), rules)) is ErrorCode.out_of_order_sequence_number
     table = record(table, header(2, offset=5))
-    assert judge(table, header(5), rules) == Accept(), "the producer goes on where it was, after the second copy too"
-    assert judge(table, header(2), RULES) == Duplicate(2, 2), "the first copy keeps its offsets"
+    assert check_sequence(table, header(5), rules) == Accept(), (
+        "the producer goes on where it was, after the second copy too"
+    )
+    assert check_sequence(table, header(2), RULES) == Duplicate(2, 2), "the first copy keeps its offsets"
 
 
 def test_without_sequence_checks_nothing_is_refused_and_retries_are_still_found() -> None:
     rules = RULES.without(["producer_sequence_checked"])
     table = table_of(header(0, epoch=3))
     for strange in (header(9, epoch=3), header(0, epoch=2), header(4, epoch=4), header(-1)):
-        assert judge(table, strange, rules) == Accept()
-    assert judge(table, header(0, epoch=3), rules) == Duplicate(0, 0)
+        assert check_sequence(table, strange, rules) == Accept()
+    assert check_sequence(table, header(0, epoch=3), rules) == Duplicate(0, 0)
 
 
 def test_with_both_off_every_batch_is_new() -> None:
     rules = RULES.without(["producer_sequence_checked", "idempotent_dedupe"])
     table = table_of(header(0, epoch=3))
     for any_header in (header(0, epoch=3), header(9, epoch=3), header(0, epoch=2), header(4, epoch=4)):
-        assert judge(table, any_header, rules) == Accept()
+        assert check_sequence(table, any_header, rules) == Accept()
 
 
 def test_followers_record_what_a_leader_would_refuse() -> None:
     table = table_of(header(0), header(7, offset=1))
-    assert judge(table, header(8), RULES) == Accept()
-    assert judge(table, header(7), RULES) == Duplicate(1, 1)
+    assert check_sequence(table, header(8), RULES) == Accept()
+    assert check_sequence(table, header(7), RULES) == Duplicate(1, 1)
 
 
 # ---- against the whole history ---------------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ SENT = st.builds(
 )
 
 
-def judge_from_history(appended: list[Header], sent: Header) -> Judgement | ErrorCode:
+def judge_from_history(appended: list[Header], sent: Header) -> SequenceCheck | ErrorCode:
     """The rules once more, from the full list of batches in the log."""
     mine = [one for one in appended if one.producer_id == sent.producer_id]
     if not mine:
@@ -192,7 +194,7 @@ def test_the_table_knows_as_much_as_the_whole_log(sent: list[Header]) -> None:
     appended: list[Header] = []
     table = ProducerTable()
     for one in sent:
-        judgement = judge(table, one, RULES)
+        judgement = check_sequence(table, one, RULES)
         expected = judge_from_history(appended, one)
         assert (judgement.error if isinstance(judgement, Refuse) else judgement) == expected
         if judgement == Accept():

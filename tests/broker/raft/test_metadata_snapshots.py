@@ -18,7 +18,7 @@ from images.broker.metadata.image import (
     TopicConfigRecord,
     TopicRecord,
 )
-from images.broker.ports import Doors
+from images.broker.ports import NodePorts
 from images.broker.raft.log import DIRECTORY, MetadataLog
 from images.broker.raft.snapshots import packed, unpacked
 from images.broker.raft.values import LogEnd, SnapshotId
@@ -44,8 +44,8 @@ BYTES = 200
 
 
 def opened(directory: Path, between: int = BYTES) -> MetadataLog:
-    doors = Doors(RealFiles(directory), Random(1), [].append, [].append)
-    return MetadataLog(doors, 1 << 20, Rules(), between)
+    node_ports = NodePorts(RealFiles(directory), Random(1), [].append, [].append)
+    return MetadataLog(node_ports, 1 << 20, Rules(), between)
 
 
 def written(log: MetadataLog, epoch: int = 3) -> ClusterImage:

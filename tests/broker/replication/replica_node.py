@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from images.broker.log.log import Log, LogConfig
-from images.broker.replication.partition import Limits, ProposeIsr, View
+from images.broker.replication.partition import Limits, PartitionRegistration, ProposeIsr
 from images.broker.replication.replica import Replica
 from images.broker.rules import Rules
 from images.trace import TraceEvent
@@ -54,12 +54,14 @@ class Node:
     def lead(self, epoch: int, *, isr: tuple[int, ...] = (1, 2), partition_epoch: int | None = None) -> Replica:
         """Make it the leader in `epoch`."""
         partition_epoch = 10 * epoch if partition_epoch is None else partition_epoch
-        self.replica.apply_view(View((1, 2, 3), isr, self.replica.state.node, epoch, partition_epoch))
+        self.replica.apply_registration(
+            PartitionRegistration((1, 2, 3), isr, self.replica.state.node, epoch, partition_epoch)
+        )
         return self.replica
 
     def follow(self, leader: int, epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> Replica:
         """Make it follow `leader` in `epoch`."""
-        self.replica.apply_view(View((1, 2, 3), isr, leader, epoch, 10 * epoch))
+        self.replica.apply_registration(PartitionRegistration((1, 2, 3), isr, leader, epoch, 10 * epoch))
         return self.replica
 
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from kio.schema.delete_records.v2 import request as deleting
 from kio.schema.errors import ErrorCode
 
-from images.broker.apis.delete_records import RecordDeletion
-from images.broker.groups.records import TOPIC as OFFSETS_TOPIC
+from images.broker.apis.delete_records import DeleteRecordsApi
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.producer_state import Duplicate, judge
+from images.broker.log.producer_state import Duplicate, check_sequence
 from images.broker.log.retention import Retention
-from images.broker.replication.partition import Limits, Role, View
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.replication.partition import Limits, PartitionRegistration, ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_manager import retention_of
 from images.broker.rules import Rules
@@ -71,7 +71,7 @@ def fetch_as_fetcher(leader: Replica, follower: Replica, max_bytes: int = PLENTY
         if leader.log.end < before.log_end:
             follower.cut_to_leader_end(before.leader_epoch, leader.log.end)
         else:
-            follower.start_anew(before.log_end, before.leader_epoch, leader.log.start)
+            follower.truncate_fully_and_start_at(before.log_end, before.leader_epoch, leader.log.start)
     return found.error
 
 
@@ -190,7 +190,7 @@ def test_a_retry_of_a_deleted_batch_is_still_known_to_leader_and_followers() -> 
     follow_all(nodes)
     retry = batches.parse(produced(b"3", producer=7, sequence=3))
     assert [node.replica.log.start for node in nodes] == [6, 6, 6]
-    assert [judge(node.replica.log.producers, retry, Rules()) for node in nodes] == [Duplicate(3, 3)] * 3
+    assert [check_sequence(node.replica.log.producers, retry, Rules()) for node in nodes] == [Duplicate(3, 3)] * 3
 
 
 # ---- followers -------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_a_follower_that_starts_above_its_leaders_end_begins_at_that_end() -> No
     nodes[1].replica.retention = Retention(bytes=0)
     nodes[1].replica.retain(0)
     assert nodes[1].replica.log.start == 6
-    nodes[0].replica.apply_view(View((1, 2, 3), (1,), 2, 3, 30))
+    nodes[0].replica.apply_registration(PartitionRegistration((1, 2, 3), (1,), 2, 3, 30))
     nodes[0].replica.cut_to_leader_end(3, 3)
     leader = nodes[0].lead(4, isr=(1,))
     nodes[1].follow(1, 4)
@@ -282,8 +282,8 @@ def test_a_follower_that_starts_above_its_leaders_end_begins_at_that_end() -> No
 def test_a_late_answer_begins_nothing_anew() -> None:
     nodes = cluster()
     state = nodes[1].replica.state
-    nodes[1].replica.start_anew(state.log_end - 1, state.leader_epoch, 9)
-    nodes[1].replica.start_anew(state.log_end, state.leader_epoch - 1, 9)
+    nodes[1].replica.truncate_fully_and_start_at(state.log_end - 1, state.leader_epoch, 9)
+    nodes[1].replica.truncate_fully_and_start_at(state.log_end, state.leader_epoch - 1, 9)
     assert nodes[1].replica.state == state
 
 
@@ -326,7 +326,7 @@ def test_retention_keeps_what_is_not_committed(rules_off: tuple[str, ...], start
 
 def test_committed_offsets_are_not_subject_to_retention() -> None:
     of_topic = CONFIG.topic({"retention.ms": "5", "retention.bytes": "7"})
-    assert retention_of(OFFSETS_TOPIC, of_topic) == Retention()
+    assert retention_of(CONSUMER_OFFSETS_TOPIC, of_topic) == Retention()
     assert retention_of("t", of_topic) == Retention(ms=5, bytes=7)
 
 
@@ -349,9 +349,17 @@ def test_every_partition_is_answered_with_its_low_watermark_or_error() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a", b"b")), (1, produced(b"a")))
         broker.elect(2, 1, index=1)
-        deletion = RecordDeletion(broker.replicas, lambda: broker.image)
+        deletion = DeleteRecordsApi(broker.replicas, lambda: broker.image)
         answer = await deletion.delete_records(
-            asked(("t", 0, 1), ("t", 0, 9), ("t", 1, 0), ("t", 7, 0), ("no", 0, 0), (OFFSETS_TOPIC, 0, 0), timeout_s=0)
+            asked(
+                ("t", 0, 1),
+                ("t", 0, 9),
+                ("t", 1, 0),
+                ("t", 7, 0),
+                ("no", 0, 0),
+                (CONSUMER_OFFSETS_TOPIC, 0, 0),
+                timeout_s=0,
+            )
         )
         found = [(each.partitions[0].error_code, each.partitions[0].low_watermark) for each in answer.topics]
         assert found == [
@@ -395,7 +403,7 @@ def test_replicas_agree_from_their_starts_whatever_is_deleted_cut_and_wiped(step
 
     def elect() -> None:
         for node in nodes:
-            node.replica.apply_view(View((1, 2, 3), (1, 2, 3), leader + 1, epoch, epoch))
+            node.replica.apply_registration(PartitionRegistration((1, 2, 3), (1, 2, 3), leader + 1, epoch, epoch))
 
     for what, number in [("elect", 0), *steps]:
         replica = nodes[leader].replica
@@ -423,7 +431,7 @@ def test_replicas_agree_from_their_starts_whatever_is_deleted_cut_and_wiped(step
             assert in_step(node.replica)
             assert node.replica.state.log_start <= node.replica.state.high_watermark <= node.replica.state.log_end
     replica = nodes[leader].replica
-    assert replica.state.role is Role.LEADER
+    assert replica.state.role is ReplicaRole.LEADER
     for number, node in enumerate(nodes):
         if number != leader:
             for _ in range(20):

@@ -15,27 +15,34 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import request as fetching
 
-from images.broker.replication.fetch_sessions import FULL, FULL_AND_NO_MORE, AskingSession, FetchSessions, Key, Question
+from images.broker.replication.fetch_sessions import (
+    FULL,
+    FULL_AND_NO_MORE,
+    FetchSessionCache,
+    FetchSessionHandler,
+    Key,
+    SessionRequest,
+)
 from images.wire.messages import Api
 from tests.broker.apis.test_produce_fetch import TOPIC, Broker, produced
 
 OTHER = uuid.UUID(int=99)
 
 
-def request(question: Question, replica: int = 2) -> Any:
+def request(next_request: SessionRequest, replica: int = 2) -> Any:
     """The Fetch that a question becomes."""
     topics: dict[uuid.UUID, list[Any]] = {}
-    for topic, part in question.named:
+    for topic, part in next_request.named:
         topics.setdefault(topic, []).append(part)
     forgotten: dict[uuid.UUID, list[int]] = {}
-    for topic, index in question.forgotten:
+    for topic, index in next_request.forgotten:
         forgotten.setdefault(topic, []).append(index)
     return fetching.FetchRequest(
         replica_state=fetching.ReplicaState(replica_id=replica, replica_epoch=replica - 1),
         max_wait=timedelta(0),
         min_bytes=0,
-        session_id=question.session_id,
-        session_epoch=question.epoch,
+        session_id=next_request.session_id,
+        session_epoch=next_request.epoch,
         topics=tuple(fetching.FetchTopic(topic_id=topic, partitions=tuple(it)) for topic, it in topics.items()),
         forgotten_topics_data=tuple(
             fetching.ForgottenTopic(topic_id=topic, partitions=tuple(it)) for topic, it in forgotten.items()
@@ -60,8 +67,8 @@ class Clock:
         return self.now_s
 
 
-def sessions(slots: int = 2, clock: Clock | None = None) -> FetchSessions:
-    return FetchSessions(slots, 60.0, clock or Clock(), Random(1))
+def sessions(slots: int = 2, clock: Clock | None = None) -> FetchSessionCache:
+    return FetchSessionCache(slots, 60.0, clock or Clock(), Random(1))
 
 
 def seen(opened: Any) -> dict[Key, Any]:
@@ -72,28 +79,28 @@ def seen(opened: Any) -> dict[Key, Any]:
 
 
 def test_only_what_changed_is_named_and_everything_is_asked() -> None:
-    leader, follower = sessions(), AskingSession()
-    first = leader.open(request(follower.question(wanted(part(0), part(1)))), of_follower=True)
+    leader, follower = sessions(), FetchSessionHandler()
+    first = leader.open(request(follower.next_request(wanted(part(0), part(1)))), of_follower=True)
     assert follower.answered(ErrorCode.none, first.session.id if first.session else 0)
-    question = follower.question(wanted(part(0, offset=5), part(1)))
-    assert [each.partition.partition for each in question.named] == [0]
-    assert seen(leader.open(request(question), of_follower=True)) == wanted(part(0, offset=5), part(1))
+    next_request = follower.next_request(wanted(part(0, offset=5), part(1)))
+    assert [each.partition.partition for each in next_request.named] == [0]
+    assert seen(leader.open(request(next_request), of_follower=True)) == wanted(part(0, offset=5), part(1))
 
 
 def test_what_is_no_longer_wanted_is_forgotten() -> None:
-    leader, follower = sessions(), AskingSession()
-    first = leader.open(request(follower.question(wanted(part(0), part(1)))), of_follower=True)
+    leader, follower = sessions(), FetchSessionHandler()
+    first = leader.open(request(follower.next_request(wanted(part(0), part(1)))), of_follower=True)
     follower.answered(ErrorCode.none, first.session.id if first.session else 0)
-    question = follower.question(wanted(part(1)))
-    assert (question.named, question.forgotten) == ([], [(TOPIC, 0)])
-    assert seen(leader.open(request(question), of_follower=True)) == wanted(part(1))
+    next_request = follower.next_request(wanted(part(1)))
+    assert (next_request.named, next_request.forgotten) == ([], [(TOPIC, 0)])
+    assert seen(leader.open(request(next_request), of_follower=True)) == wanted(part(1))
 
 
 @settings(max_examples=300)
 @given(st.data())
 def test_a_leader_asks_itself_for_just_what_its_follower_wants_whatever_is_lost(data: st.DataObject) -> None:
-    leader, follower = sessions(slots=1), AskingSession()
-    rival = AskingSession()
+    leader, follower = sessions(slots=1), FetchSessionHandler()
+    rival = FetchSessionHandler()
     for _ in range(data.draw(st.integers(1, 12))):
         want: Mapping[Key, Any] = {
             (topic, index): part(index, offset=data.draw(st.integers(0, 2)))
@@ -103,12 +110,12 @@ def test_a_leader_asks_itself_for_just_what_its_follower_wants_whatever_is_lost(
         fate = data.draw(st.sampled_from(["answered", "request lost", "answer lost", "evicted"]))
         if fate == "evicted":
             rival.broken()
-            leader.open(request(rival.question(wanted(part(7)))), of_follower=True)
-        question = follower.question(want)
+            leader.open(request(rival.next_request(wanted(part(7)))), of_follower=True)
+        next_request = follower.next_request(want)
         if fate == "request lost":
             follower.broken()
             continue
-        opened = leader.open(request(question), of_follower=True)
+        opened = leader.open(request(next_request), of_follower=True)
         if fate == "answer lost":
             follower.broken()
             continue
@@ -122,18 +129,21 @@ def test_a_leader_asks_itself_for_just_what_its_follower_wants_whatever_is_lost(
 
 def test_an_unknown_session_and_an_epoch_out_of_turn_are_refused() -> None:
     leader = sessions()
-    assert leader.open(request(Question(77, 3, [], [])), of_follower=True).error is ErrorCode.fetch_session_id_not_found
-    made = leader.open(request(AskingSession().question(wanted(part(0)))), of_follower=True).session
+    assert (
+        leader.open(request(SessionRequest(77, 3, [], [])), of_follower=True).error
+        is ErrorCode.fetch_session_id_not_found
+    )
+    made = leader.open(request(FetchSessionHandler().next_request(wanted(part(0)))), of_follower=True).session
     assert made is not None
-    error = leader.open(request(Question(made.id, 2, [], [])), of_follower=True).error
+    error = leader.open(request(SessionRequest(made.id, 2, [], [])), of_follower=True).error
     assert error is ErrorCode.invalid_fetch_session_epoch
 
 
 def test_a_full_request_ends_the_session_it_names() -> None:
-    leader, follower = sessions(), AskingSession()
-    made = leader.open(request(follower.question(wanted(part(0)))), of_follower=True).session
+    leader, follower = sessions(), FetchSessionHandler()
+    made = leader.open(request(follower.next_request(wanted(part(0)))), of_follower=True).session
     assert made is not None
-    closing = request(Question(made.id, FULL_AND_NO_MORE, [], []))
+    closing = request(SessionRequest(made.id, FULL_AND_NO_MORE, [], []))
     assert leader.open(closing, of_follower=True).session is None
     assert len(leader) == 0
 
@@ -143,7 +153,7 @@ def test_a_follower_takes_a_consumers_place_and_a_consumer_only_one_that_rests()
     leader = sessions(slots=1, clock=clock)
 
     def ask(*, of_follower: bool) -> Any:
-        return leader.open(request(Question(0, FULL, [*_named()], [])), of_follower=of_follower).session
+        return leader.open(request(SessionRequest(0, FULL, [*_named()], [])), of_follower=of_follower).session
 
     assert ask(of_follower=False) is not None
     assert ask(of_follower=False) is None
@@ -154,11 +164,11 @@ def test_a_follower_takes_a_consumers_place_and_a_consumer_only_one_that_rests()
 
 
 def _named() -> Any:
-    return AskingSession().question(wanted(part(0))).named
+    return FetchSessionHandler().next_request(wanted(part(0))).named
 
 
 def test_a_request_by_name_is_served_without_a_session() -> None:
-    opened = sessions().open(request(Question(0, FULL, [*_named()], [])), of_follower=False, by_name=True)
+    opened = sessions().open(request(SessionRequest(0, FULL, [*_named()], [])), of_follower=False, by_name=True)
     assert (opened.session, seen(opened)) == (None, wanted(part(0)))
 
 
@@ -175,10 +185,10 @@ def served(scenario: Any) -> None:
 
 def test_an_answer_within_a_session_tells_news_only() -> None:
     async def scenario() -> None:
-        broker, consumer = Broker(), AskingSession()
+        broker, consumer = Broker(), FetchSessionHandler()
 
         async def ask(*parts: Any) -> list[int]:
-            answer = await broker.ask(Api.FETCH, request(consumer.question(wanted(*parts)), replica=-1))
+            answer = await broker.ask(Api.FETCH, request(consumer.next_request(wanted(*parts)), replica=-1))
             assert consumer.answered(answer.error_code, answer.session_id)
             return [each.partition_index for topic in answer.responses for each in topic.partitions]
 
@@ -194,10 +204,12 @@ def test_an_answer_within_a_session_tells_news_only() -> None:
 @pytest.mark.parametrize("replica", [2, -1])
 def test_a_partition_of_a_session_is_fenced_though_the_request_does_not_name_it(replica: int) -> None:
     async def scenario() -> None:
-        broker, asking = Broker(), AskingSession()
+        broker, asking = Broker(), FetchSessionHandler()
 
         async def ask() -> list[ErrorCode]:
-            answer = await broker.ask(Api.FETCH, request(asking.question(wanted(part(0), part(1))), replica=replica))
+            answer = await broker.ask(
+                Api.FETCH, request(asking.next_request(wanted(part(0), part(1))), replica=replica)
+            )
             assert asking.answered(answer.error_code, answer.session_id)
             return [each.error_code for topic in answer.responses for each in topic.partitions]
 

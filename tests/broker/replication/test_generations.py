@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from images.broker.replication.partition import Limits, ReplicaFetch, View
+from images.broker.replication.partition import Limits, PartitionRegistration, ReplicaFetch
 from images.broker.rules import Rules
-from images.broker.truncation_protocol import Generation
+from images.broker.truncation_protocol import TruncationProtocol
 from tests.broker.replication.replica_node import ACTIVE, PLENTY, Node, produced
 
 LEADER_ONLY = 1
-EVERY = tuple(Generation)
+EVERY = tuple(TruncationProtocol)
 FROM_KIP101, FROM_KIP279 = EVERY[1:], EVERY[2:]
-FENCING = tuple(generation for generation in Generation if generation.fences)
+FENCING = tuple(protocol for protocol in TruncationProtocol if protocol.fences_requests)
 
 
-def limits(generation: Generation, min_isr: int = 2) -> Limits:
-    return Limits(min_isr, 1_000, Rules(), generation)
+def limits(protocol: TruncationProtocol, min_isr: int = 2) -> Limits:
+    return Limits(min_isr, 1_000, Rules(), protocol)
 
 
 def restarted(node: Node) -> Node:
@@ -34,36 +34,38 @@ def restarted(node: Node) -> Node:
     return Node(node.replica.state.node, node.replica.limits, node.replica.state.high_watermark, node.disk)
 
 
-def holding(number: int, generation: Generation, *batches: tuple[int, Sequence[bytes]]) -> Node:
+def holding(number: int, protocol: TruncationProtocol, *batches: tuple[int, Sequence[bytes]]) -> Node:
     """A replica that has led in these epochs, alone, and written a batch in each."""
-    node = Node(number, limits(generation, min_isr=1))
+    node = Node(number, limits(protocol, min_isr=1))
     for turn, (epoch, values) in enumerate(batches):
-        node.replica.apply_view(View((1, 2, 3), (number,), number, epoch, turn))
+        node.replica.apply_registration(PartitionRegistration((1, 2, 3), (number,), number, epoch, turn))
         assert node.replica.append(produced(*values), LEADER_ONLY).error is ErrorCode.none
     return node
 
 
 def lead(node: Node, epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> None:
-    node.replica.apply_view(View((1, 2, 3), isr, node.replica.state.node, epoch, 100 * epoch))
+    node.replica.apply_registration(PartitionRegistration((1, 2, 3), isr, node.replica.state.node, epoch, 100 * epoch))
 
 
 def follow(node: Node, leader: Node, epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> None:
-    node.replica.apply_view(View((1, 2, 3), isr, leader.replica.state.node, epoch, 100 * epoch))
+    node.replica.apply_registration(
+        PartitionRegistration((1, 2, 3), isr, leader.replica.state.node, epoch, 100 * epoch)
+    )
 
 
 def exchange(leader: Node, follower: Node, *, answer_lost: bool = False) -> ErrorCode | str | None:
     """One request of a follower and its answer; an error, or a complaint about the records that came."""
     asking, asked = follower.replica, leader.replica
-    state, generation = asking.state, asking.limits.generation
-    fence = state.leader_epoch if generation.fences else -1
-    if state.question is not None:
+    state, protocol = asking.state, asking.limits.truncation_protocol
+    fence = state.leader_epoch if protocol.fences_requests else -1
+    if state.epoch_query is not None:
         error = asked.refuses("offset_for_leader_epoch", fence)
         if error is not ErrorCode.none:
             return error
-        epoch, end = asked.state.epochs.end_offset_for(state.question, asked.state.log_end)
-        asking.epoch_ends(state.question, state.leader_epoch, epoch, end)
+        epoch, end = asked.state.epochs.end_offset_for(state.epoch_query, asked.state.log_end)
+        asking.epoch_ends(state.epoch_query, state.leader_epoch, epoch, end)
         return None
-    last_epoch = state.epochs.latest if generation is Generation.TRUNCATE_ON_FETCH else -1
+    last_epoch = state.epochs.latest if protocol is TruncationProtocol.TRUNCATE_ON_FETCH else -1
     request = ReplicaFetch(state.node, ACTIVE[state.node], fence, state.log_end, last_epoch)
     found = asked.fetch_for_replica(request, 1, ACTIVE, PLENTY, True)
     if answer_lost:
@@ -89,7 +91,7 @@ def catch_up(leader: Node, follower: Node) -> ErrorCode | str | None:
     raise AssertionError("the follower does not come to rest")
 
 
-def exchanges(follower: Node) -> list[int]:
+def truncation_rounds(follower: Node) -> list[int]:
     """How many exchanges each convergence took, as traced."""
     return [int(str(event.detail["exchanges"])) for event in follower.trace if event.kind == "converged"]
 
@@ -102,9 +104,11 @@ def numbered(first: int, last: int, mark: bytes) -> list[bytes]:
 # --- LEN: truncation to the high watermark ----------------------------------------------------------------------------
 
 
-def high_watermark_truncation_then_election(generation: Generation) -> tuple[list[bytes | None], list[bytes | None]]:
+def high_watermark_truncation_then_election(
+    protocol: TruncationProtocol,
+) -> tuple[list[bytes | None], list[bytes | None]]:
     """LEN, data loss: what the new leader holds, and what was acknowledged."""
-    a, b = Node(1, limits(generation)), Node(2, limits(generation))
+    a, b = Node(1, limits(protocol)), Node(2, limits(protocol))
     lead(b, 1)
     follow(a, b, 1)
     catch_up(b, a)
@@ -118,28 +122,28 @@ def high_watermark_truncation_then_election(generation: Generation) -> tuple[lis
     assert a.replica.state.high_watermark == 1
     a = restarted(a)
     follow(a, b, 1)
-    if a.replica.state.question is not None:
+    if a.replica.state.epoch_query is not None:
         exchange(b, a)
     lead(a, 2, isr=(1,))  # B fails at once
     return a.values, acknowledged
 
 
 def test_truncating_to_the_high_watermark_loses_an_acknowledged_record() -> None:
-    held, acknowledged = high_watermark_truncation_then_election(Generation.HIGH_WATERMARK)
+    held, acknowledged = high_watermark_truncation_then_election(TruncationProtocol.HIGH_WATERMARK)
     assert acknowledged == [b"m1", b"m2"]
     assert held == [b"m1"]
 
 
-@pytest.mark.parametrize("generation", FROM_KIP101)
-def test_asking_the_leader_keeps_what_truncating_to_the_high_watermark_loses(generation: Generation) -> None:
-    held, acknowledged = high_watermark_truncation_then_election(generation)
+@pytest.mark.parametrize("protocol", FROM_KIP101)
+def test_asking_the_leader_keeps_what_truncating_to_the_high_watermark_loses(protocol: TruncationProtocol) -> None:
+    held, acknowledged = high_watermark_truncation_then_election(protocol)
     assert held == acknowledged
 
 
-def two_hard_failures(generation: Generation) -> tuple[Node, Node]:
+def two_hard_failures(protocol: TruncationProtocol) -> tuple[Node, Node]:
     """LEN, divergence: A comes back with m2, B without it, and B is elected."""
-    a = holding(1, generation, (0, [b"m1"]), (0, [b"m2"]))
-    b = holding(2, generation, (0, [b"m1"]))
+    a = holding(1, protocol, (0, [b"m1"]), (0, [b"m2"]))
+    b = holding(2, protocol, (0, [b"m1"]))
     assert a.replica.state.high_watermark == 2
     a, b = restarted(a), restarted(b)
     lead(b, 1)
@@ -150,37 +154,37 @@ def two_hard_failures(generation: Generation) -> tuple[Node, Node]:
 
 
 def test_truncating_to_the_high_watermark_lets_logs_diverge_after_two_hard_failures() -> None:
-    a, b = two_hard_failures(Generation.HIGH_WATERMARK)
+    a, b = two_hard_failures(TruncationProtocol.HIGH_WATERMARK)
     assert (a.values, b.values) == ([b"m1", b"m2"], [b"m1", b"m3"])
 
 
-@pytest.mark.parametrize("generation", FROM_KIP101)
-def test_later_generations_converge_after_two_hard_failures(generation: Generation) -> None:
-    a, b = two_hard_failures(generation)
+@pytest.mark.parametrize("protocol", FROM_KIP101)
+def test_later_generations_converge_after_two_hard_failures(protocol: TruncationProtocol) -> None:
+    a, b = two_hard_failures(protocol)
     assert a.values == b.values == [b"m1", b"m3"]
 
 
 # --- KIP-279 ----------------------------------------------------------------------------------------------------------
 
 
-def fast_fail_over(generation: Generation, n: int) -> tuple[Node, Node, ErrorCode | str | None]:
+def fast_fail_over(protocol: TruncationProtocol, n: int) -> tuple[Node, Node, ErrorCode | str | None]:
     """KIP-279, scenario 1: preferred election to B, and back to A before A has truncated. B wrote offsets 11 to n."""
     common = (1, numbered(0, 10, b"c"))
-    a = holding(1, generation, common, (1, numbered(11, 20, b"a")), (3, numbered(21, 30, b"A")))
-    b = holding(2, generation, common, (2, numbered(11, n, b"b")))
+    a = holding(1, protocol, common, (1, numbered(11, 20, b"a")), (3, numbered(21, 30, b"A")))
+    b = holding(2, protocol, common, (2, numbered(11, n, b"b")))
     follow(b, a, 3)
     return a, b, catch_up(a, b)
 
 
 def test_kip101_is_stuck_when_the_follower_wrote_less() -> None:
-    a, b, complaint = fast_fail_over(Generation.KIP101, 15)
+    a, b, complaint = fast_fail_over(TruncationProtocol.KIP101, 15)
     assert "does not follow" in str(complaint)
     assert b.values == numbered(0, 10, b"c") + numbered(11, 15, b"b")
     assert len(a.values) == 31
 
 
 def test_kip101_diverges_silently_when_the_follower_wrote_as_much() -> None:
-    a, b, complaint = fast_fail_over(Generation.KIP101, 20)
+    a, b, complaint = fast_fail_over(TruncationProtocol.KIP101, 20)
     assert complaint is None
     assert a.replica.log.end == b.replica.log.end == 31
     assert b.values[11:21] == numbered(11, 20, b"b")
@@ -189,47 +193,47 @@ def test_kip101_diverges_silently_when_the_follower_wrote_as_much() -> None:
 
 
 def test_kip101_converges_when_the_follower_wrote_more() -> None:
-    a, b, complaint = fast_fail_over(Generation.KIP101, 25)
+    a, b, complaint = fast_fail_over(TruncationProtocol.KIP101, 25)
     assert complaint is None
     assert a.values == b.values
 
 
 @pytest.mark.parametrize("n", [15, 20, 25])
-@pytest.mark.parametrize("generation", FROM_KIP279)
-def test_from_kip279_on_a_fast_fail_over_converges_in_one_exchange(generation: Generation, n: int) -> None:
-    a, b, complaint = fast_fail_over(generation, n)
+@pytest.mark.parametrize("protocol", FROM_KIP279)
+def test_from_kip279_on_a_fast_fail_over_converges_in_one_exchange(protocol: TruncationProtocol, n: int) -> None:
+    a, b, complaint = fast_fail_over(protocol, n)
     assert complaint is None
     assert a.values == b.values
-    assert exchanges(b) == [1]
+    assert truncation_rounds(b) == [1]
 
 
-def three_unclean_fail_overs(generation: Generation) -> tuple[Node, Node]:
+def three_unclean_fail_overs(protocol: TruncationProtocol) -> tuple[Node, Node]:
     """KIP-279, scenario 2 of the motivation, 3 of the proposal: A and B led by turns, each without the other."""
-    a = holding(1, generation, (0, [b"A:0"]), (2, [b"A:1"]))
-    b = holding(2, generation, (1, [b"B:0"]), (3, [b"B:1"]))
+    a = holding(1, protocol, (0, [b"A:0"]), (2, [b"A:1"]))
+    b = holding(2, protocol, (1, [b"B:0"]), (3, [b"B:1"]))
     follow(a, b, 3)
     catch_up(b, a)
     return a, b
 
 
 def test_kip101_diverges_after_three_unclean_fail_overs() -> None:
-    a, b = three_unclean_fail_overs(Generation.KIP101)
+    a, b = three_unclean_fail_overs(TruncationProtocol.KIP101)
     assert a.values == [b"A:0", b"B:1"]
     assert b.values == [b"B:0", b"B:1"]
 
 
-@pytest.mark.parametrize("generation", FROM_KIP279)
-def test_from_kip279_on_three_unclean_fail_overs_converge_in_two_exchanges(generation: Generation) -> None:
-    a, b = three_unclean_fail_overs(generation)
+@pytest.mark.parametrize("protocol", FROM_KIP279)
+def test_from_kip279_on_three_unclean_fail_overs_converge_in_two_exchanges(protocol: TruncationProtocol) -> None:
+    a, b = three_unclean_fail_overs(protocol)
     assert a.values == b.values == [b"B:0", b"B:1"]
-    assert exchanges(a) == [2]
+    assert truncation_rounds(a) == [2]
 
 
-@pytest.mark.parametrize("generation", FROM_KIP101)
-def test_a_restart_behind_the_high_watermark_of_the_leader_cuts_nothing(generation: Generation) -> None:
+@pytest.mark.parametrize("protocol", FROM_KIP101)
+def test_a_restart_behind_the_high_watermark_of_the_leader_cuts_nothing(protocol: TruncationProtocol) -> None:
     """KIP-279, scenario 2 of the proposal: A's high watermark is stale, its log is not."""
     runs = ((1, numbered(0, 10, b"c")), (1, numbered(11, 20, b"a")))
-    a, b = holding(1, generation, *runs), holding(2, generation, *runs)
+    a, b = holding(1, protocol, *runs), holding(2, protocol, *runs)
     a = Node(1, a.replica.limits, 11, a.disk)
     lead(b, 2)
     follow(a, b, 2)
@@ -238,9 +242,9 @@ def test_a_restart_behind_the_high_watermark_of_the_leader_cuts_nothing(generati
     assert not [event for event in a.trace if event.kind == "truncated"]
 
 
-def reassigned_leadership(generation: Generation) -> tuple[Node, Node]:
+def reassigned_leadership(protocol: TruncationProtocol) -> tuple[Node, Node]:
     """LD 3.1: r1 leads, r2 and r3 lack its last record when r2 is elected, and r1 becomes a follower."""
-    r1, r2, r3 = (Node(number, limits(generation)) for number in (1, 2, 3))
+    r1, r2, r3 = (Node(number, limits(protocol)) for number in (1, 2, 3))
     lead(r1, 1, isr=(1, 2, 3))
     for follower in (r2, r3):
         follow(follower, r1, 1, isr=(1, 2, 3))
@@ -260,24 +264,24 @@ def reassigned_leadership(generation: Generation) -> tuple[Node, Node]:
     return r1, r2
 
 
-@pytest.mark.parametrize("generation", EVERY)
-def test_a_deposed_leader_cuts_what_the_new_leader_does_not_have(generation: Generation) -> None:
-    r1, r2 = reassigned_leadership(generation)
+@pytest.mark.parametrize("protocol", EVERY)
+def test_a_deposed_leader_cuts_what_the_new_leader_does_not_have(protocol: TruncationProtocol) -> None:
+    r1, r2 = reassigned_leadership(protocol)
     assert r1.values == r2.values == [b"A"]
 
 
-@pytest.mark.parametrize("generation", FROM_KIP101)
-def test_a_clean_election_takes_one_exchange(generation: Generation) -> None:
-    r1, _ = reassigned_leadership(generation)
-    assert exchanges(r1)[-1:] == [1]
+@pytest.mark.parametrize("protocol", FROM_KIP101)
+def test_a_clean_election_takes_one_exchange(protocol: TruncationProtocol) -> None:
+    r1, _ = reassigned_leadership(protocol)
+    assert truncation_rounds(r1)[-1:] == [1]
 
 
 # --- KIP-320: fencing -------------------------------------------------------------------------------------------------
 
 
-def zombie(generation: Generation) -> tuple[Node, Node, ErrorCode | str | None]:
+def zombie(protocol: TruncationProtocol) -> tuple[Node, Node, ErrorCode | str | None]:
     """KAFKA-6880: broker 2 hears nothing of the controller any more; broker 1, which it follows, is elected anew."""
-    leader, stale = Node(1, limits(generation)), Node(2, limits(generation))
+    leader, stale = Node(1, limits(protocol)), Node(2, limits(protocol))
     lead(leader, 1)
     follow(stale, leader, 1)
     catch_up(leader, stale)
@@ -288,26 +292,26 @@ def zombie(generation: Generation) -> tuple[Node, Node, ErrorCode | str | None]:
     return leader, stale, catch_up(leader, stale)
 
 
-@pytest.mark.parametrize("generation", [item for item in EVERY if item not in FENCING])
-def test_without_fencing_a_zombie_goes_on_and_rejoins_the_isr(generation: Generation) -> None:
-    leader, stale, complaint = zombie(generation)
+@pytest.mark.parametrize("protocol", [item for item in EVERY if item not in FENCING])
+def test_without_fencing_a_zombie_goes_on_and_rejoins_the_isr(protocol: TruncationProtocol) -> None:
+    leader, stale, complaint = zombie(protocol)
     assert complaint is None
     assert stale.values == [b"one", b"two"]
     assert stale.replica.state.leader_epoch == 1
     assert 2 in leader.proposed[-1].members
 
 
-@pytest.mark.parametrize("generation", FENCING)
-def test_with_fencing_a_zombie_is_refused(generation: Generation) -> None:
-    leader, stale, complaint = zombie(generation)
+@pytest.mark.parametrize("protocol", FENCING)
+def test_with_fencing_a_zombie_is_refused(protocol: TruncationProtocol) -> None:
+    leader, stale, complaint = zombie(protocol)
     assert complaint is ErrorCode.fenced_leader_epoch
     assert stale.values == [b"one"]
     assert not leader.proposed
 
 
-@pytest.mark.parametrize("generation", [item for item in FENCING if item.asks])
-def test_the_question_where_an_epoch_ends_is_fenced_both_ways(generation: Generation) -> None:
-    leader, follower = holding(1, generation, (1, [b"one"])), holding(2, generation, (1, [b"one"]))
+@pytest.mark.parametrize("protocol", [item for item in FENCING if item.queries_epoch_end])
+def test_the_question_where_an_epoch_ends_is_fenced_both_ways(protocol: TruncationProtocol) -> None:
+    leader, follower = holding(1, protocol, (1, [b"one"])), holding(2, protocol, (1, [b"one"]))
     follow(follower, leader, 3)
     assert exchange(leader, follower) is ErrorCode.unknown_leader_epoch  # the leader has not heard of epoch 3 yet
     lead(leader, 4)
@@ -331,14 +335,14 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return one[: draw(st.integers(0, len(one)))], other[: draw(st.integers(0, len(other)))]
 
 
-@pytest.mark.parametrize("generation", FROM_KIP279)
+@pytest.mark.parametrize("protocol", FROM_KIP279)
 @given(logs=histories())
 @settings(max_examples=150, deadline=None)
 def test_any_two_logs_converge_to_their_longest_common_prefix(
-    generation: Generation, logs: tuple[list[int], list[int]]
+    protocol: TruncationProtocol, logs: tuple[list[int], list[int]]
 ) -> None:
     def written(number: int, epochs: list[int]) -> Node:
-        return holding(number, generation, *((epoch, [b"%d@%d" % (epoch, at)]) for at, epoch in enumerate(epochs)))
+        return holding(number, protocol, *((epoch, [b"%d@%d" % (epoch, at)]) for at, epoch in enumerate(epochs)))
 
     mine, theirs = logs
     leader, follower = written(1, mine), written(2, theirs)

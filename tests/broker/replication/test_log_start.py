@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.log import LOG_START_CHECKPOINT, Log, LogConfig, OffsetOutOfRange
-from images.broker.log.producer_state import Accept, Duplicate, judge
-from images.broker.log.retention import Expiry, Reason, Retention, expiry
+from images.broker.log.producer_state import Accept, Duplicate, check_sequence
+from images.broker.log.retention import Expiry, LogStartReason, Retention, expiry
 from images.broker.rules import Rules
 from images.broker.runtime.files import read_whole
 from images.wire.batch import parse
@@ -124,15 +124,15 @@ def test_a_producer_whose_batches_were_deleted_is_still_known(end: str) -> None:
     log.advance_start(9)
     assert segments(disk) == [8]
     retry = parse(batch(0, producer=7, sequence=3))
-    assert judge(log.producers, retry, Rules()) == Duplicate(3, 3)
+    assert check_sequence(log.producers, retry, Rules()) == Duplicate(3, 3)
     if end == "power lost":
         lose_all_unsynced(disk)
     elif end == "closed":
         log.close(clean=True)
     log = open_log(disk, FOUR_A_SEGMENT)
-    assert judge(log.producers, retry, Rules()) == Duplicate(3, 3)
+    assert check_sequence(log.producers, retry, Rules()) == Duplicate(3, 3)
     log.truncate(10)
-    assert judge(log.producers, retry, Rules()) == Duplicate(3, 3)
+    assert check_sequence(log.producers, retry, Rules()) == Duplicate(3, 3)
 
 
 @pytest.mark.parametrize("lose", [lose_all_unsynced, lose_nothing])
@@ -158,7 +158,7 @@ def test_a_full_truncation_forgets_producers_and_an_older_start() -> None:
     log.append(batch(10, producer=9, sequence=0))
     log = open_log(disk)
     assert (log.start, log.end, list(log.producers)) == (10, 11, [9])
-    assert judge(log.producers, parse(batch(0, producer=1, sequence=0)), Rules()) == Accept()
+    assert check_sequence(log.producers, parse(batch(0, producer=1, sequence=0)), Rules()) == Accept()
 
 
 # ---- what survives ---------------------------------------------------------------------------------------------------
@@ -253,9 +253,9 @@ def test_segments_older_than_retention_ms_go_oldest_first() -> None:
         return expiry(THREE, Retention(ms=500), now_ms=now_ms, below=9)
 
     assert at(1500) is None
-    assert at(1501) == Expiry(4, Reason.RETENTION_MS)
-    assert at(2501) == Expiry(8, Reason.RETENTION_MS)
-    assert at(3501) == Expiry(9, Reason.RETENTION_MS)
+    assert at(1501) == Expiry(4, LogStartReason.RETENTION_MS)
+    assert at(2501) == Expiry(8, LogStartReason.RETENTION_MS)
+    assert at(3501) == Expiry(9, LogStartReason.RETENTION_MS)
 
 
 def test_a_young_segment_keeps_the_old_ones_behind_it() -> None:
@@ -272,9 +272,9 @@ def test_retention_bytes_are_kept_at_least() -> None:
         return expiry(THREE, Retention(bytes=kept), now_ms=0, below=9)
 
     assert of(151) is None
-    assert of(150) == Expiry(4, Reason.RETENTION_BYTES)
-    assert of(50) == Expiry(8, Reason.RETENTION_BYTES)
-    assert of(0) == Expiry(9, Reason.RETENTION_BYTES)
+    assert of(150) == Expiry(4, LogStartReason.RETENTION_BYTES)
+    assert of(50) == Expiry(8, LogStartReason.RETENTION_BYTES)
+    assert of(0) == Expiry(9, LogStartReason.RETENTION_BYTES)
 
 
 @given(

@@ -10,9 +10,22 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.replication import become_leader_or_follower as roles
-from images.broker.replication import follower as following
-from images.broker.replication import leader as leading
+from images.broker.replication.become_leader_or_follower import apply_registration
+from images.broker.replication.follower import on_diverging, on_leader_high_watermark, still_awaited
+from images.broker.replication.leader import (
+    FetchStep,
+    appended,
+    ask_latest,
+    check_append,
+    check_leader,
+    confirms_latest,
+    maximal_isr,
+    on_isr_committed,
+    on_isr_refused,
+    on_replica_fetch,
+    on_tick,
+    readable_end,
+)
 from images.broker.replication.partition import (
     BecameFollower,
     BecameLeader,
@@ -22,13 +35,13 @@ from images.broker.replication.partition import (
     IsrSettled,
     Limits,
     Partition,
+    PartitionRegistration,
+    PartitionStep,
     ProposeIsr,
     ReplicaFetch,
+    ReplicaRole,
     Resigned,
-    Role,
-    Step,
     Truncate,
-    View,
 )
 from images.broker.rules import Rules
 
@@ -60,7 +73,7 @@ def leader(
 ) -> Partition:
     epochs, end = log(*runs)
     fresh = Partition(node=1, log_end=end, epochs=epochs, high_watermark=high_watermark)
-    return roles.apply_view(fresh, View((1, 2, 3), isr, 1, epoch, 7), now_ms, limits).partition
+    return apply_registration(fresh, PartitionRegistration((1, 2, 3), isr, 1, epoch, 7), now_ms, limits).partition
 
 
 def fetch(
@@ -71,14 +84,14 @@ def fetch(
     last_epoch: int | None = None,
     epoch: int = 5,
     broker_epoch: int | None = None,
-    heard: int = 0,
+    read_index: int = 0,
     now_ms: int = 10,
     limits: Limits = LIMITS,
-) -> leading.FetchStep:
+) -> FetchStep:
     if last_epoch is None:
         last_epoch = state.epochs.epoch_at(offset - 1) if offset else -1
-    request = ReplicaFetch(replica, broker_epoch or ACTIVE[replica], epoch, offset, last_epoch, heard)
-    return leading.on_replica_fetch(state, request, ACTIVE, now_ms, limits)
+    request = ReplicaFetch(replica, broker_epoch or ACTIVE[replica], epoch, offset, last_epoch, read_index)
+    return on_replica_fetch(state, request, ACTIVE, now_ms, limits)
 
 
 def fetched(state: Partition, replica: int, offset: int, limits: Limits = LIMITS, **more: int) -> Partition:
@@ -89,10 +102,10 @@ def fetched(state: Partition, replica: int, offset: int, limits: Limits = LIMITS
 
 
 def grown(state: Partition, to: int, limits: Limits = LIMITS) -> Partition:
-    return leading.appended(state, state.epochs.assign(state.leader_epoch, state.log_end), to, limits).partition
+    return appended(state, state.epochs.assign(state.leader_epoch, state.log_end), to, limits).partition
 
 
-def proposal_in(step: Step) -> ProposeIsr:
+def proposal_in(step: PartitionStep) -> ProposeIsr:
     (found,) = [decision for decision in step.decisions if isinstance(decision, ProposeIsr)]
     return found
 
@@ -103,35 +116,35 @@ def proposal_in(step: Step) -> ProposeIsr:
 def test_a_new_leader_enters_its_epoch_at_its_log_end_before_anything_else() -> None:
     epochs, end = log((1, 4))
     fresh = Partition(node=1, log_end=end, epochs=epochs)
-    step = roles.apply_view(fresh, View((1, 2, 3), (1, 2, 3), 1, 5, 7), 0, LIMITS)
+    step = apply_registration(fresh, PartitionRegistration((1, 2, 3), (1, 2, 3), 1, 5, 7), 0, LIMITS)
     assert step.decisions[0] == BecameLeader(5, 4)
     assert step.partition.epochs.latest == 5
-    assert step.partition.leading.start == 4
+    assert step.partition.leader_state.start == 4
 
 
 def test_metadata_older_than_what_is_known_changes_nothing() -> None:
     state = leader(epoch=5)
-    for stale in (View((1, 2, 3), (2, 3), 2, 4, 9), View((1, 2, 3), (1, 2), 1, 5, 7)):
-        assert roles.apply_view(state, stale, 0, LIMITS) == Step(state)
+    for stale in (PartitionRegistration((1, 2, 3), (2, 3), 2, 4, 9), PartitionRegistration((1, 2, 3), (1, 2), 1, 5, 7)):
+        assert apply_registration(state, stale, 0, LIMITS) == PartitionStep(state)
 
 
 def test_a_deposed_leader_follows_and_forgets_its_followers() -> None:
-    step = roles.apply_view(leader(), View((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
+    step = apply_registration(leader(), PartitionRegistration((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
     assert step.decisions == (BecameFollower(2, 6),)
-    assert step.partition.role is Role.FOLLOWER
+    assert step.partition.role is ReplicaRole.FOLLOWER
     assert step.partition.leadership is None
 
 
 def test_a_replica_taken_off_the_partition_resigns() -> None:
-    step = roles.apply_view(leader(), View((2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
+    step = apply_registration(leader(), PartitionRegistration((2, 3), (2, 3), 2, 6, 8), 0, LIMITS)
     assert step.decisions == (Resigned(),)
-    assert step.partition.role is Role.NONE
+    assert step.partition.role is ReplicaRole.NONE
 
 
 def test_a_leader_elected_again_keeps_its_followers_positions() -> None:
     state = fetched(grown(leader(), 3), 2, 3)
-    again = roles.apply_view(state, View((1, 2, 3), (1, 3), 1, 6, 8), 20, LIMITS).partition
-    follower = again.leading.follower(2)
+    again = apply_registration(state, PartitionRegistration((1, 2, 3), (1, 3), 1, 6, 8), 20, LIMITS).partition
+    follower = again.leader_state.follower(2)
     assert follower is not None
     assert follower.log_end == 3
 
@@ -153,9 +166,9 @@ def test_the_high_watermark_never_falls_within_a_leadership() -> None:
 
 
 def test_a_follower_takes_the_lower_of_the_leaders_high_watermark_and_its_own_end_even_downwards() -> None:
-    state = Partition(node=2, log_end=4, high_watermark=4, role=Role.FOLLOWER)
-    assert following.on_leader_high_watermark(state, 9).partition.high_watermark == 4
-    assert following.on_leader_high_watermark(state, 2).partition.high_watermark == 2
+    state = Partition(node=2, log_end=4, high_watermark=4, role=ReplicaRole.FOLLOWER)
+    assert on_leader_high_watermark(state, 9).partition.high_watermark == 4
+    assert on_leader_high_watermark(state, 2).partition.high_watermark == 2
 
 
 @pytest.mark.parametrize(("rules_off", "expected"), [((), 0), (("min_isr_gates_high_watermark",), 5)])
@@ -177,16 +190,16 @@ def test_a_proposed_member_counts_from_the_moment_it_is_proposed(rules_off: tupl
 
 def test_a_shrink_takes_effect_only_when_committed() -> None:
     state = fetched(grown(leader(), 3), 2, 3, now_ms=5_000)
-    step = leading.on_tick(state, ACTIVE, 5_000, LIMITS)
+    step = on_tick(state, ACTIVE, 5_000, LIMITS)
     assert proposal_in(step).members == (1, 2)
     assert step.partition.high_watermark == 0
-    done = leading.on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS)
+    done = on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS)
     assert done.partition.high_watermark == 3
 
 
 def test_a_single_replica_commits_what_it_appends() -> None:
     alone = Limits(2, 1_000, ALL)
-    state = roles.apply_view(Partition(node=1), View((1,), (1,), 1, 0, 0), 0, alone).partition
+    state = apply_registration(Partition(node=1), PartitionRegistration((1,), (1,), 1, 0, 0), 0, alone).partition
     assert grown(state, 4, alone).high_watermark == 4
 
 
@@ -203,13 +216,13 @@ def test_a_single_replica_commits_what_it_appends() -> None:
     ],
 )
 def test_requests_of_another_epoch_are_fenced(requested: int, error: ErrorCode) -> None:
-    assert leading.check_leader(leader(), requested, LIMITS) is error
+    assert check_leader(leader(), requested, LIMITS) is error
 
 
 def test_the_epoch_is_checked_before_the_leadership() -> None:
-    follower = roles.apply_view(leader(), View((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS).partition
-    assert leading.check_leader(follower, 5, LIMITS) is ErrorCode.fenced_leader_epoch
-    assert leading.check_leader(follower, 6, LIMITS) is ErrorCode.not_leader_or_follower
+    follower = apply_registration(leader(), PartitionRegistration((1, 2, 3), (2, 3), 2, 6, 8), 0, LIMITS).partition
+    assert check_leader(follower, 5, LIMITS) is ErrorCode.fenced_leader_epoch
+    assert check_leader(follower, 6, LIMITS) is ErrorCode.not_leader_or_follower
 
 
 def test_a_fetch_from_an_earlier_leadership_is_no_position() -> None:
@@ -217,14 +230,14 @@ def test_a_fetch_from_an_earlier_leadership_is_no_position() -> None:
     state = grown(leader(), 10)
     assert fetch(state, 2, 10, epoch=4).error is ErrorCode.fenced_leader_epoch
     limits = without("fence_fetch_epoch")
-    recorded = fetched(state, 2, 10, limits, epoch=4).leading.follower(2)
+    recorded = fetched(state, 2, 10, limits, epoch=4).leader_state.follower(2)
     assert recorded is not None
     assert recorded.log_end == 10, "the mutant must believe it, or the rule protects nothing"
 
 
 def test_a_stranger_is_told_to_wait_for_metadata() -> None:
     request = ReplicaFetch(9, 99, 5, 0, -1)
-    answer = leading.on_replica_fetch(leader(), request, ACTIVE, 0, LIMITS)
+    answer = on_replica_fetch(leader(), request, ACTIVE, 0, LIMITS)
     assert answer.error is ErrorCode.unknown_leader_epoch
 
 
@@ -240,7 +253,7 @@ def vector_leader() -> Partition:
         cache = cache.assign(epoch, start)
     state = Partition(node=1, log_end=17, epochs=cache)
     # The leadership of epoch 10 began at 17, which is what the cache says.
-    return roles.apply_view(state, View((1, 2, 3), (1, 2, 3), 1, 10, 7), 0, LIMITS).partition
+    return apply_registration(state, PartitionRegistration((1, 2, 3), (1, 2, 3), 1, 10, 7), 0, LIMITS).partition
 
 
 @pytest.mark.parametrize(
@@ -251,7 +264,7 @@ def test_a_leader_tells_where_logs_part(last_epoch: int, offset: int, diverging:
     state = vector_leader()
     answer = fetch(state, 2, offset, last_epoch=last_epoch, epoch=10)
     assert answer.diverging == diverging
-    assert answer.step == Step(state), "a diverging fetch is not a position"
+    assert answer.step == PartitionStep(state), "a diverging fetch is not a position"
 
 
 @pytest.mark.parametrize(("last_epoch", "offset"), [(0, 2), (7, 14), (9, 17), (10, 17)])
@@ -270,14 +283,14 @@ def converge(
     """Let a follower fetch until nothing diverges: the ends it was cut to, and what it is left with."""
     state = leader(runs=leader_runs, epoch=epoch)
     epochs, end = log(*follower_runs)
-    follower = Partition(node=2, log_end=end, epochs=epochs, role=Role.FOLLOWER, leader_epoch=epoch)
+    follower = Partition(node=2, log_end=end, epochs=epochs, role=ReplicaRole.FOLLOWER, leader_epoch=epoch)
     cuts: list[int] = []
     while True:
         answer = fetch(state, 2, follower.log_end, last_epoch=follower.epochs.latest, epoch=epoch)
         assert answer.error is ErrorCode.none
         if answer.diverging is None:
             return cuts, follower
-        step = following.on_diverging(follower, *answer.diverging)
+        step = on_diverging(follower, *answer.diverging)
         (cut,) = step.decisions
         assert isinstance(cut, Truncate)
         cuts.append(cut.to)
@@ -337,8 +350,8 @@ def test_any_two_logs_converge_to_their_longest_common_prefix(logs: tuple[list[i
 
 def test_a_cut_below_the_high_watermark_brings_it_down() -> None:
     epochs, end = log((1, 5))
-    state = Partition(node=2, log_end=end, epochs=epochs, high_watermark=4, role=Role.FOLLOWER)
-    step = following.on_diverging(state, 1, 3)
+    state = Partition(node=2, log_end=end, epochs=epochs, high_watermark=4, role=ReplicaRole.FOLLOWER)
+    step = on_diverging(state, 1, 3)
     assert step.decisions == (Truncate(3, 5, 4),)
     assert step.partition.high_watermark == 3
 
@@ -356,9 +369,9 @@ def test_without_truncation_a_divergent_fetch_is_served() -> None:
     ("sent_offset", "sent_epoch", "awaited"), [(4, 5, True), (3, 5, False), (4, 4, False), (5, 5, False)]
 )
 def test_an_answer_counts_only_where_it_was_asked_for(sent_offset: int, sent_epoch: int, awaited: bool) -> None:
-    state = Partition(node=2, log_end=4, role=Role.FOLLOWER, leader_epoch=5)
-    assert following.still_awaited(state, sent_offset, sent_epoch, LIMITS) is awaited
-    assert following.still_awaited(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
+    state = Partition(node=2, log_end=4, role=ReplicaRole.FOLLOWER, leader_epoch=5)
+    assert still_awaited(state, sent_offset, sent_epoch, LIMITS) is awaited
+    assert still_awaited(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
 
 
 @pytest.mark.parametrize(("rules_off", "end"), [((), 8), (("ignore_stale_fetch_answer",), 4)])
@@ -374,14 +387,14 @@ def test_kip_320_an_answer_of_an_earlier_leadership_cuts_committed_records_exact
         log_end=8,
         epochs=EpochCache.of((3, 0), (4, 5)),
         high_watermark=8,
-        role=Role.FOLLOWER,
+        role=ReplicaRole.FOLLOWER,
         replicas=(1, 2, 3),
         isr=(1, 2, 3),
         leader=1,
         leader_epoch=5,
     )
-    if following.still_awaited(state, 6, 3, limits):
-        state = following.on_diverging(state, 3, 4).partition
+    if still_awaited(state, 6, 3, limits):
+        state = on_diverging(state, 3, 4).partition
     assert (state.log_end, state.high_watermark) == (end, end)
 
 
@@ -415,8 +428,8 @@ def test_a_follower_not_heard_from_in_this_leadership_does_not_join(rules_off: t
     """RC §6.5.4: it may have been removed, emptied and added again, and the leader has seen but the end of that."""
     limits = without(*rules_off)
     state = fetched(fetched(grown(leader(limits=limits), 3), 2, 3, limits=limits), 3, 3, limits=limits)
-    again = roles.apply_view(state, View((1, 2, 3), (1, 2), 1, 6, 8), 20, limits).partition
-    ticked = leading.on_tick(again, ACTIVE, 30, limits)
+    again = apply_registration(state, PartitionRegistration((1, 2, 3), (1, 2), 1, 6, 8), 20, limits).partition
+    ticked = on_tick(again, ACTIVE, 30, limits)
     assert bool(ticked.decisions) is joins
     if joins:
         assert proposal_in(ticked).members == (1, 2, 3)
@@ -424,19 +437,19 @@ def test_a_follower_not_heard_from_in_this_leadership_does_not_join(rules_off: t
 
 def test_one_isr_change_is_in_flight_at_a_time() -> None:
     state = fetched(leader(isr=(1,)), 2, 0)
-    assert state.leading.proposed == (1, 2)
+    assert state.leader_state.proposed == (1, 2)
     assert fetch(state, 3, 0).step.decisions == ()
 
 
 def test_a_member_without_news_up_to_the_end_is_proposed_for_removal() -> None:
     state = fetched(fetched(grown(leader(), 3), 2, 3, now_ms=900), 3, 1, now_ms=900)
-    assert leading.on_tick(state, ACTIVE, 1_000, LIMITS).decisions == ()
-    assert proposal_in(leading.on_tick(state, ACTIVE, 1_001, LIMITS)).members == (1, 2)
+    assert on_tick(state, ACTIVE, 1_000, LIMITS).decisions == ()
+    assert proposal_in(on_tick(state, ACTIVE, 1_001, LIMITS)).members == (1, 2)
 
 
 def test_a_member_that_has_everything_stays_however_long_it_is_silent() -> None:
     state = fetched(fetched(leader(), 2, 0), 3, 0)
-    assert leading.on_tick(state, ACTIVE, 60_000, LIMITS).decisions == ()
+    assert on_tick(state, ACTIVE, 60_000, LIMITS).decisions == ()
 
 
 def test_a_member_that_keeps_up_with_a_growing_log_stays() -> None:
@@ -445,7 +458,7 @@ def test_a_member_that_keeps_up_with_a_growing_log_stays() -> None:
         before = state.log_end
         state = grown(state, before + 10)
         state = fetched(fetched(state, 2, before, now_ms=second * 400), 3, before, now_ms=second * 400)
-    assert leading.on_tick(state, ACTIVE, 2_400, LIMITS).decisions == ()
+    assert on_tick(state, ACTIVE, 2_400, LIMITS).decisions == ()
 
 
 # --- the outcome of an ISR change -------------------------------------------------------------------------------------
@@ -458,8 +471,8 @@ def expanding() -> tuple[Partition, ProposeIsr]:
 
 def test_a_certain_refusal_rolls_back() -> None:
     state, proposal = expanding()
-    step = leading.on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
-    assert leading.maximal_isr(step.partition, ALL) == (1, 2)
+    step = on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
+    assert maximal_isr(step.partition, ALL) == (1, 2)
     assert step.decisions == (IsrSettled((1, 2), False, True, ErrorCode.ineligible_replica),)
 
 
@@ -474,39 +487,39 @@ def test_a_certain_refusal_rolls_back() -> None:
 )
 def test_a_refusal_that_proves_nothing_keeps_the_maximal_isr(error: ErrorCode) -> None:
     state, proposal = expanding()
-    step = leading.on_isr_refused(state, proposal, IsrRefused(error, certain=True))
-    assert leading.maximal_isr(step.partition, ALL) == (1, 2, 3)
+    step = on_isr_refused(state, proposal, IsrRefused(error, certain=True))
+    assert maximal_isr(step.partition, ALL) == (1, 2, 3)
 
 
 def test_an_uncertain_refusal_is_settled_by_committing_the_isr_as_it_is() -> None:
     """The first attempt may still reach the controller after the second was refused."""
     state, proposal = expanding()
-    doubtful = leading.on_isr_refused(
+    unresolved_members = on_isr_refused(
         state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=False)
     ).partition
-    assert leading.maximal_isr(doubtful, ALL) == (1, 2, 3)
-    assert fetch(doubtful, 3, 0).step.decisions == (), "nothing else is proposed before that is settled"
-    step = leading.on_tick(doubtful, ACTIVE, 100, LIMITS)
+    assert maximal_isr(unresolved_members, ALL) == (1, 2, 3)
+    assert fetch(unresolved_members, 3, 0).step.decisions == (), "nothing else is proposed before that is settled"
+    step = on_tick(unresolved_members, ACTIVE, 100, LIMITS)
     assert proposal_in(step).members == (1, 2)
-    assert leading.maximal_isr(step.partition, ALL) == (1, 2, 3)
-    done = leading.on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS).partition
-    assert leading.maximal_isr(done, ALL) == (1, 2)
+    assert maximal_isr(step.partition, ALL) == (1, 2, 3)
+    done = on_isr_committed(step.partition, IsrCommitted((1, 2), 5, 8), LIMITS).partition
+    assert maximal_isr(done, ALL) == (1, 2)
 
 
 def test_an_answer_of_another_leadership_or_of_an_older_partition_epoch_is_ignored() -> None:
     state, proposal = expanding()
-    assert leading.on_isr_committed(state, IsrCommitted((1, 2, 3), 4, 9), LIMITS) == Step(state)
-    assert leading.on_isr_committed(state, IsrCommitted((1, 2, 3), 5, 7), LIMITS) == Step(state)
-    settled = roles.apply_view(state, View((1, 2, 3), (1, 2, 3), 1, 5, 8), 0, LIMITS).partition
-    late = leading.on_isr_refused(settled, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
-    assert late == Step(settled)
+    assert on_isr_committed(state, IsrCommitted((1, 2, 3), 4, 9), LIMITS) == PartitionStep(state)
+    assert on_isr_committed(state, IsrCommitted((1, 2, 3), 5, 7), LIMITS) == PartitionStep(state)
+    settled = apply_registration(state, PartitionRegistration((1, 2, 3), (1, 2, 3), 1, 5, 8), 0, LIMITS).partition
+    late = on_isr_refused(settled, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
+    assert late == PartitionStep(settled)
 
 
 def test_newer_metadata_settles_a_change_in_flight() -> None:
     state, _ = expanding()
-    step = roles.apply_view(state, View((1, 2, 3), (1, 2), 1, 5, 8), 0, LIMITS)
-    assert step.partition.leading.proposed is None
-    assert leading.maximal_isr(step.partition, ALL) == (1, 2)
+    step = apply_registration(state, PartitionRegistration((1, 2, 3), (1, 2), 1, 5, 8), 0, LIMITS)
+    assert step.partition.leader_state.proposed is None
+    assert maximal_isr(step.partition, ALL) == (1, 2)
 
 
 # --- appends and reads ------------------------------------------------------------------------------------------------
@@ -514,19 +527,19 @@ def test_newer_metadata_settles_a_change_in_flight() -> None:
 
 def test_an_acks_all_append_needs_min_isr_and_others_do_not() -> None:
     state = leader(isr=(1,))
-    assert leading.check_append(state, -1, LIMITS) is ErrorCode.not_enough_replicas
-    assert leading.check_append(state, 1, LIMITS) is ErrorCode.none
-    assert leading.check_append(state, -1, without("min_isr_gates_append")) is ErrorCode.none
+    assert check_append(state, -1, LIMITS) is ErrorCode.not_enough_replicas
+    assert check_append(state, 1, LIMITS) is ErrorCode.none
+    assert check_append(state, -1, without("min_isr_gates_append")) is ErrorCode.none
 
 
 def test_a_follower_takes_no_appends() -> None:
-    assert leading.check_append(Partition(node=2, role=Role.FOLLOWER), 1, LIMITS) is ErrorCode.not_leader_or_follower
+    assert check_append(Partition(node=2, role=ReplicaRole.FOLLOWER), 1, LIMITS) is ErrorCode.not_leader_or_follower
 
 
 def test_consumers_read_up_to_the_high_watermark() -> None:
     state = grown(leader(), 5)
-    assert leading.readable_end(state, LIMITS) == 0
-    assert leading.readable_end(state, without("consumer_reads_below_high_watermark")) == 5
+    assert readable_end(state, LIMITS) == 0
+    assert readable_end(state, without("consumer_reads_below_high_watermark")) == 5
 
 
 # --- the latest offset ------------------------------------------------------------------------------------------------
@@ -534,26 +547,26 @@ def test_consumers_read_up_to_the_high_watermark() -> None:
 
 def test_the_latest_offset_waits_for_every_member_to_be_heard_from_after_the_question() -> None:
     state = fetched(fetched(leader(), 2, 0), 3, 0)
-    state, question = leading.ask_latest(state)
-    assert not leading.confirms_latest(state, question, LIMITS)
-    state = fetched(state, 2, 0, heard=question)
-    assert not leading.confirms_latest(state, question, LIMITS)
-    state = fetched(state, 3, 0, heard=question)
-    assert leading.confirms_latest(state, question, LIMITS)
+    state, epoch_query = ask_latest(state)
+    assert not confirms_latest(state, epoch_query, LIMITS)
+    state = fetched(state, 2, 0, read_index=epoch_query)
+    assert not confirms_latest(state, epoch_query, LIMITS)
+    state = fetched(state, 3, 0, read_index=epoch_query)
+    assert confirms_latest(state, epoch_query, LIMITS)
 
 
 def test_the_latest_offset_is_not_told_below_the_leader_epoch_start() -> None:
     """RC §6.4.1: the leader's high watermark may be stale until it reaches its LESO."""
     limits = without("latest_confirmed_by_isr")
-    state, question = leading.ask_latest(leader(runs=((1, 4),), high_watermark=2, limits=limits))
-    assert not leading.confirms_latest(state, question, limits)
+    state, epoch_query = ask_latest(leader(runs=((1, 4),), high_watermark=2, limits=limits))
+    assert not confirms_latest(state, epoch_query, limits)
     off = without("latest_confirmed_by_isr", "applied_high_watermark")
-    assert leading.confirms_latest(state, question, off)
+    assert confirms_latest(state, epoch_query, off)
 
 
 def test_a_leader_without_min_isr_does_not_tell_the_latest_offset() -> None:
-    state, question = leading.ask_latest(leader(isr=(1,)))
-    assert not leading.confirms_latest(state, question, LIMITS)
+    state, epoch_query = ask_latest(leader(isr=(1,)))
+    assert not confirms_latest(state, epoch_query, LIMITS)
 
 
 def test_equal_states_are_equal_values() -> None:

@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from images.broker.replication.partition import NO_LEADER, Limits, ReplicaFetch, Role, View
-from images.broker.replication.replica import Appended, Replica, Slice
+from images.broker.replication.partition import NO_LEADER, Limits, PartitionRegistration, ReplicaFetch, ReplicaRole
+from images.broker.replication.replica import AppendResult, FetchResult, Replica
 from images.broker.runtime.condition import resolve
 from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
 
 ALL, LEADER_ONLY = -1, 1
 
 
-def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connection: int = 1) -> Slice:
+def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connection: int = 1) -> FetchResult:
     """One round of replication from `leader` to `follower`."""
     state = follower.state
     asked = ReplicaFetch(
@@ -219,7 +219,7 @@ def test_records_that_are_not_one_intact_batch_are_refused_and_not_stored(
     records: bytes | None, error: ErrorCode
 ) -> None:
     first, _ = pair()
-    assert first.replica.append(records, ALL) == Appended(error)
+    assert first.replica.append(records, ALL) == AppendResult(error)
     assert first.replica.log.end == 0
     assert in_step(first.replica)
 
@@ -366,8 +366,8 @@ def test_machine_and_log_agree_after_every_step(steps: list[tuple[str, int]]) ->
             leader = nodes[number]
             for node in nodes:
                 elected = NO_LEADER if what == "nobody" else leader.replica.state.node
-                node.replica.apply_view(View((1, 2, 3), (1, 2, 3), elected, epoch, epoch))
-        elif what == "append" and leader.replica.state.role is Role.LEADER:
+                node.replica.apply_registration(PartitionRegistration((1, 2, 3), (1, 2, 3), elected, epoch, epoch))
+        elif what == "append" and leader.replica.state.role is ReplicaRole.LEADER:
             values = [b"%d" % (count + position) for position in range(number)]
             leader.replica.append(produced(*values, producer=7 + number, sequence=count), LEADER_ONLY)
             count += number
@@ -375,7 +375,7 @@ def test_machine_and_log_agree_after_every_step(steps: list[tuple[str, int]]) ->
             fetch(leader.replica, nodes[number].replica, max_bytes=1 if "one" in what else PLENTY)
         elif what == "cut":
             for node in nodes:
-                if node.replica.state.role is Role.FOLLOWER:
+                if node.replica.state.role is ReplicaRole.FOLLOWER:
                     node.replica.cut_to_leader_end(epoch, number)
         assert all(in_step(node.replica) for node in nodes)
         assert all(node.replica.state.high_watermark <= node.replica.log.end for node in nodes)

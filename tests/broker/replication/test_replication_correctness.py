@@ -10,18 +10,29 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.metadata.image import NO_LEADER
-from images.broker.replication import become_leader_or_follower as roles
-from images.broker.replication import follower as following
-from images.broker.replication import leader as leading
+from images.broker.replication.become_leader_or_follower import apply_registration
+from images.broker.replication.follower import on_diverging
+from images.broker.replication.leader import (
+    appended,
+    ask_latest,
+    check_append,
+    confirms_latest,
+    knows_committed,
+    maximal_isr,
+    on_isr_committed,
+    on_isr_refused,
+    on_replica_fetch,
+    on_tick,
+)
 from images.broker.replication.partition import (
     IsrCommitted,
     IsrRefused,
     Limits,
     Partition,
+    PartitionRegistration,
     ProposeIsr,
     ReplicaFetch,
-    Role,
-    View,
+    ReplicaRole,
 )
 from images.broker.rules import Rules
 from tests.broker.controller.controller_driver import TOPIC, Driver, state
@@ -41,9 +52,9 @@ class Scene:
     def learn(self, *replicas: int) -> None:
         """Brokers read the metadata log to its end."""
         known = self.controller.partition
-        view = View(known.replicas, known.isr, known.leader, known.leader_epoch, known.partition_epoch)
+        view = PartitionRegistration(known.replicas, known.isr, known.leader, known.leader_epoch, known.partition_epoch)
         for replica in replicas:
-            self.replicas[replica] = roles.apply_view(self.replicas[replica], view, 0, self.limits).partition
+            self.replicas[replica] = apply_registration(self.replicas[replica], view, 0, self.limits).partition
 
     @property
     def active(self) -> dict[int, int]:
@@ -52,10 +63,10 @@ class Scene:
     def append(self, leader: int, count: int) -> ErrorCode:
         """A producer writes with acks=all."""
         before = self.replicas[leader]
-        error = leading.check_append(before, -1, self.limits)
+        error = check_append(before, -1, self.limits)
         if error is ErrorCode.none:
             epochs = before.epochs.assign(before.leader_epoch, before.log_end)
-            self.replicas[leader] = leading.appended(before, epochs, before.log_end + count, self.limits).partition
+            self.replicas[leader] = appended(before, epochs, before.log_end + count, self.limits).partition
         return error
 
     def fetch(self, follower: int, leader: int, *, broker_epoch: int | None = None) -> list[ProposeIsr]:
@@ -64,7 +75,7 @@ class Scene:
         epoch = self.controller.epoch(follower) if broker_epoch is None else broker_epoch
         last = sender.epochs.entries[-1].epoch if sender.epochs.entries else -1
         asked = ReplicaFetch(follower, epoch, sender.leader_epoch, sender.log_end, last)
-        answer = leading.on_replica_fetch(self.replicas[leader], asked, self.active, 0, self.limits)
+        answer = on_replica_fetch(self.replicas[leader], asked, self.active, 0, self.limits)
         assert answer.error is ErrorCode.none, answer.error
         assert answer.diverging is None
         source = self.replicas[leader] = answer.step.partition
@@ -79,9 +90,9 @@ class Scene:
         sender = self.replicas[follower]
         last = sender.epochs.entries[-1].epoch
         asked = ReplicaFetch(follower, self.controller.epoch(follower), sender.leader_epoch, sender.log_end, last)
-        answer = leading.on_replica_fetch(self.replicas[leader], asked, self.active, 0, self.limits)
+        answer = on_replica_fetch(self.replicas[leader], asked, self.active, 0, self.limits)
         assert answer.diverging is not None
-        self.replicas[follower] = following.on_diverging(sender, *answer.diverging).partition
+        self.replicas[follower] = on_diverging(sender, *answer.diverging).partition
 
     def alter(self, proposal: ProposeIsr, leader: int) -> ErrorCode:
         """AlterPartition arrives at the controller; the answer does not yet arrive at the leader."""
@@ -95,9 +106,9 @@ class Scene:
         """The controller's answer arrives at the leader."""
         before, known = self.replicas[leader], self.controller.partition
         self.replicas[leader] = (
-            leading.on_isr_refused(before, proposal, IsrRefused(error, certain=True))
+            on_isr_refused(before, proposal, IsrRefused(error, certain=True))
             if error is not ErrorCode.none
-            else leading.on_isr_committed(
+            else on_isr_committed(
                 before, IsrCommitted(known.isr, known.leader_epoch, known.partition_epoch), self.limits
             )
         ).partition
@@ -112,7 +123,7 @@ class Scene:
 
 
 def maximal(scene: Scene, leader: int) -> tuple[int, ...]:
-    return leading.maximal_isr(scene.replicas[leader], scene.limits.rules)
+    return maximal_isr(scene.replicas[leader], scene.limits.rules)
 
 
 # --- 6.4 --------------------------------------------------------------------------------------------------------------
@@ -130,24 +141,24 @@ def _stale_high_watermark(*off: str) -> Scene:
     assert [scene.replicas[replica].high_watermark for replica in (1, 2, 3)] == [1, 0, 0]
     scene.controller.fence(1)
     scene.learn(2, 3)
-    assert scene.replicas[2].role is Role.LEADER
+    assert scene.replicas[2].role is ReplicaRole.LEADER
     return scene
 
 
 def test_rc_6_4_1_a_new_leader_has_a_stale_high_watermark_until_its_isr_has_reached_its_start() -> None:
     scene = _stale_high_watermark()
     assert scene.replicas[2].high_watermark == 0, "the true one is 1"
-    assert not leading.knows_committed(scene.replicas[2], scene.limits)
+    assert not knows_committed(scene.replicas[2], scene.limits)
     scene.fetch(3, 2)
     assert scene.replicas[2].high_watermark == 1
-    assert leading.knows_committed(scene.replicas[2], scene.limits)
+    assert knows_committed(scene.replicas[2], scene.limits)
 
 
 @pytest.mark.parametrize(("off", "told"), [((), False), (("applied_high_watermark",), True)])
 def test_rc_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: tuple[str, ...], told: bool) -> None:
     scene = _stale_high_watermark("latest_confirmed_by_isr", *off)
-    leader, question = leading.ask_latest(scene.replicas[2])
-    assert leading.confirms_latest(leader, question, scene.limits) is told
+    leader, epoch_query = ask_latest(scene.replicas[2])
+    assert confirms_latest(leader, epoch_query, scene.limits) is told
     assert leader.high_watermark == 0, "a client that has consumed offset 0 would be told that the log ends before it"
 
 
@@ -295,7 +306,7 @@ def test_rc_6_5_2_the_maximal_isr_of_a_shrink_keeps_the_member_that_the_controll
     scene.append(1, 1)
     for _ in range(2):
         scene.fetch(2, 1)
-    late = leading.on_tick(scene.replicas[1], scene.active, 2_000, scene.limits)
+    late = on_tick(scene.replicas[1], scene.active, 2_000, scene.limits)
     scene.replicas[1] = late.partition
     (proposal,) = [decision for decision in late.decisions if isinstance(decision, ProposeIsr)]
     assert proposal.members == (1, 2)
