@@ -47,21 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with TraceFile(options.trace or data / TRACE_FILE) as trace:
             node_ports = NodePorts(RealFiles(data), SystemRandom(), trace.append, _log, _unix_ms)
             asyncio.run(_run(config, node_ports))
-    except Exception as failure:
-        first = _first_cause(failure)
+    except Exception as fatal_error:
+        first = _root_cause(fatal_error)
         if isinstance(first, OSError):
             _log(f"node {config.node_id} failed: {first}")
         else:
-            traceback.print_exception(failure)
+            traceback.print_exception(fatal_error)
         return 1
     return 0
 
 
-def _first_cause(failure: BaseException) -> BaseException:
+def _root_cause(fatal_error: BaseException) -> BaseException:
     """The failure that ended the node's tasks, out of the groups they were in."""
-    while isinstance(failure, BaseExceptionGroup):
-        failure = failure.exceptions[0]
-    return failure
+    while isinstance(fatal_error, BaseExceptionGroup):
+        fatal_error = fatal_error.exceptions[0]
+    return fatal_error
 
 
 async def _run(config: NodeConfig, node_ports: NodePorts) -> None:

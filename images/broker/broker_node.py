@@ -31,18 +31,18 @@ from images.broker.apis.groups import GroupCoordinator
 from images.broker.apis.produce_fetch import Serving
 from images.broker.apis.replica_log_info import ReplicaLogInfoApi
 from images.broker.config import NodeConfig
-from images.broker.controller.channel import ActiveController, ControllerChannel
+from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.broker.ports import Files, NodePorts
-from images.broker.raft.log import changes
-from images.broker.raft.snapshots import fetch_snapshot, unpacked
+from images.broker.raft.log import decode_records
+from images.broker.raft.snapshots import decode_snapshot, fetch_snapshot
 from images.broker.raft.values import SnapshotId
 from images.broker.replication.alter_partition_manager import AlterPartitionManager
 from images.broker.replication.fetch_sessions import FetchSessionCache
 from images.broker.replication.replica_manager import ReplicaManager
-from images.broker.runtime.fatal_error import Failure
+from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.files import read_whole, write_durably
 from images.broker.runtime.server import Handler, Server
 from images.broker.runtime.spawn import Spawn
@@ -68,33 +68,38 @@ class BrokerNode:
         """The metadata log as far as it has been read."""
         self._applied = ClusterImage()
         """The metadata this broker acts upon; empty until it has read its own registration."""
-        self._failure = Failure()
+        self._fatal_error = FatalError()
         timeout_s = config.seconds("replica.socket.timeout.ms")
 
         retry_s = config.seconds("controller.quorum.retry.backoff.ms")
-        active = self._controllers = ActiveController(config.voters)
+        active = self._controllers = ControllerLocator(config.voters)
 
         def channel(purpose: str) -> ControllerChannel:
             return ControllerChannel(active, f"broker-{config.node_id}-{purpose}", timeout_s, retry_s)
 
-        self._heartbeats = channel("heartbeat")
-        self._metadata = channel("metadata")
+        self._heartbeat_channel = channel("heartbeat")
+        self._metadata_channel = channel("metadata")
         self._isr_channel = channel("alter-partition")
-        self._forwards = channel("forwarding")
+        self._forwarding_channel = channel("forwarding")
         self._backoff_s = config.seconds("replica.fetch.backoff.ms")
         self._server: Server | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then hand over and leave cleanly. Raises what made the node fail."""
         try:
-            await self._live(stopping)
+            await self._run(stopping)
         finally:
             if self._server is not None:
                 await self._server.close()
-            for channel in (self._heartbeats, self._metadata, self._isr_channel, self._forwards):
+            for channel in (
+                self._heartbeat_channel,
+                self._metadata_channel,
+                self._isr_channel,
+                self._forwarding_channel,
+            ):
                 channel.close()
 
-    async def _live(self, stopping: asyncio.Event) -> None:
+    async def _run(self, stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         previous_epoch = take_clean_shutdown(self._node_ports.files)
         self._node_ports.trace(TraceEvent("node_started", broker_epoch=previous_epoch))
@@ -121,10 +126,10 @@ class BrokerNode:
             groups = GroupCoordinator(self._config, self._node_ports, replicas, lambda: self._applied, loop.time, spawn)
             server = self._server = self._make_server(replicas, groups, spawn)
             await server.start(self._config.listener.host, self._config.listener.port)
-            spawn(self._failure.wait())
-            registering, told = spawn(self._register(previous_epoch)), spawn(_until(stopping))
-            await asyncio.wait((registering, told), return_when=asyncio.FIRST_COMPLETED)
-            registered = registering.done()
+            spawn(self._fatal_error.wait())
+            registration, stop_requested = spawn(self._register(previous_epoch)), spawn(_until(stopping))
+            await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
+            registered = registration.done()
             if registered:
                 spawn(self._follow_metadata(replicas, groups))
                 session = spawn(self._keep_session())
@@ -132,9 +137,9 @@ class BrokerNode:
                 spawn(groups.run())
                 spawn(self._checkpoint(replicas))
                 spawn(self._retain(replicas))
-                await told
+                await stop_requested
                 session.cancel()
-                await self._hand_over()
+                await self._controlled_shutdown()
             for task in list(running):
                 task.cancel()
             await server.close()
@@ -168,9 +173,11 @@ class BrokerNode:
             fetch_max_bytes=self._config.number("fetch.max.bytes"),
             latest_timeout_s=self._config.seconds("replica.fetch.wait.max.ms"),
         )
-        describing = Describing(self._config, lambda: self._applied, self._forwards, lambda: self._epoch)
-        administering = Administering(lambda: self._applied, self._forwards)
-        finding = FindCoordinatorApi(self._config, lambda: self._applied, self._forwards, spawn, self._node_ports.log)
+        describing = Describing(self._config, lambda: self._applied, self._forwarding_channel, lambda: self._epoch)
+        administering = Administering(lambda: self._applied, self._forwarding_channel)
+        finding = FindCoordinatorApi(
+            self._config, lambda: self._applied, self._forwarding_channel, spawn, self._node_ports.log
+        )
         handlers: dict[Api, Handler] = {
             Api.PRODUCE: serving.produce,
             Api.FETCH: serving.fetch,
@@ -189,7 +196,7 @@ class BrokerNode:
             **groups.handlers(),
         }
         return Server(
-            {api: self._failure.guarded(handler) for api, handler in handlers.items()},
+            {api: self._fatal_error.guard(handler) for api, handler in handlers.items()},
             log=self._node_ports.log,
             topic_names=describing,
             max_frame_bytes=self._config.number("socket.request.max.bytes"),
@@ -218,7 +225,7 @@ class BrokerNode:
         refusal = ""
         while True:
             try:
-                answer = await self._heartbeats.call(request)
+                answer = await self._heartbeat_channel.call(request)
                 if answer.error_code is ErrorCode.none:
                     break
                 reason = answer.error_code.name
@@ -234,10 +241,10 @@ class BrokerNode:
         )
         self._node_ports.log(f"registered with broker epoch {self._epoch}")
 
-    async def _beat(self, *, shutting_down: bool) -> Any:
+    async def _heartbeat(self, *, shutting_down: bool) -> Any:
         """One heartbeat; None when no answer came."""
         try:
-            answer = await self._heartbeats.call(
+            answer = await self._heartbeat_channel.call(
                 BrokerHeartbeatRequest(
                     broker_id=self._config.node_id,
                     broker_epoch=self._epoch,
@@ -253,18 +260,18 @@ class BrokerNode:
     async def _keep_session(self) -> None:
         interval_s = self._config.seconds("broker.heartbeat.interval.ms")
         while True:
-            answer = await self._beat(shutting_down=False)
+            answer = await self._heartbeat(shutting_down=False)
             # A fenced broker has nothing to do but to catch up, and is wanted back soon. One that no active controller
             # has heard from may be fenced soon.
-            well = answer is not None and answer.error_code is ErrorCode.none and not answer.is_fenced
-            await asyncio.sleep(interval_s if well else min(interval_s, self._backoff_s))
+            healthy = answer is not None and answer.error_code is ErrorCode.none and not answer.is_fenced
+            await asyncio.sleep(interval_s if healthy else min(interval_s, self._backoff_s))
 
-    async def _hand_over(self) -> None:
+    async def _controlled_shutdown(self) -> None:
         """Controlled shutdown: ask the controller to move leadership away, and wait until it has."""
         try:
             async with asyncio.timeout(self._config.seconds("controlled.shutdown.timeout.ms")):
                 while True:
-                    answer = await self._beat(shutting_down=True)
+                    answer = await self._heartbeat(shutting_down=True)
                     if answer is not None and answer.error_code is ErrorCode.none and answer.should_shut_down:
                         return
                     await asyncio.sleep(self._backoff_s)
@@ -276,13 +283,13 @@ class BrokerNode:
     async def _follow_metadata(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
         while True:
             try:
-                response = await self._metadata.call(self._metadata_fetch(), _METADATA_WAIT_S)
+                response = await self._metadata_channel.call(self._metadata_fetch(), _METADATA_WAIT_S)
             except ConnectionLost:
                 await asyncio.sleep(self._backoff_s)
                 continue
             answer = response.responses[0].partitions[0] if response.responses else None
             if answer is not None:
-                self._controllers.told(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
+                self._controllers.update(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
             if answer is None or answer.error_code is not ErrorCode.none:
                 await asyncio.sleep(self._backoff_s)
                 continue
@@ -301,12 +308,12 @@ class BrokerNode:
     async def _load_snapshot(self, snapshot: SnapshotId) -> bool:
         """Take everything below a snapshot's end from it; whether it could be had."""
         try:
-            data = await fetch_snapshot(self._metadata.call, self._config.node_id, UNDEFINED, snapshot)
+            data = await fetch_snapshot(self._metadata_channel.call, self._config.node_id, UNDEFINED, snapshot)
         except ConnectionLost:
             return False
         if data is None or snapshot.end <= self._image.offset:
             return False
-        self._image = unpacked(data, snapshot)
+        self._image = decode_snapshot(data, snapshot)
         return True
 
     def _metadata_fetch(self) -> FetchRequest:
@@ -327,7 +334,7 @@ class BrokerNode:
         for header, batch in batches.iterate(records):
             if header.base_offset < self._image.offset:
                 continue
-            self._image = self._image.apply_all(changes(batch), header.base_offset)
+            self._image = self._image.apply_all(decode_records(batch), header.base_offset)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

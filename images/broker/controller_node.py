@@ -20,26 +20,25 @@ from typing import Any, TypeVar
 from kio.schema.errors import ErrorCode
 
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
-from images.broker.controller import admin_messages, messages
-from images.broker.controller import takeover_trace as taking_over
-from images.broker.controller.controller import Controller, Settings, Step
+from images.broker.controller import admin_messages, messages, takeover_trace
+from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
 from images.broker.controller.not_controller import not_controller
 from images.broker.controller.placement import TopicDefaults
-from images.broker.controller.recovery_rounds import Pace, RecoveryRounds
+from images.broker.controller.recovery_rounds import RecoveryRounds, RecoveryTimeouts
 from images.broker.controller.requests import RegistrationAnswer, TopicResult
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage
 from images.broker.ports import NodePorts
-from images.broker.raft.fetch import MetadataServing
+from images.broker.raft.fetch import MetadataFetchHandler
 from images.broker.raft.log import MetadataLog
-from images.broker.raft.node import Deposed, QuorumNode
-from images.broker.runtime.fatal_error import Failure
-from images.broker.runtime.server import Handler, Hangup, Request, Server
+from images.broker.raft.node import Deposed, RaftNode
+from images.broker.runtime.fatal_error import FatalError
+from images.broker.runtime.server import CloseConnection, Handler, Request, Server
 from images.trace import TraceEvent
 from images.wire.connection import Api
 
 A = TypeVar("A")
-_TAKE_OVER_BYTES = 1 << 20
+_REPLAY_BYTES = 1 << 20
 
 
 class NotActive(Exception):
@@ -52,9 +51,9 @@ class ControllerNode:
     def __init__(self, config: NodeConfig, node_ports: NodePorts) -> None:
         self._config = config
         self._node_ports = node_ports
-        self._failure: Failure | None = None
+        self._fatal_error: FatalError | None = None
         self._log: MetadataLog | None = None
-        self._quorum: QuorumNode | None = None
+        self._raft: RaftNode | None = None
         self._active: _ActiveController | None = None
         self._server: Server | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -62,55 +61,55 @@ class ControllerNode:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises what made the node fail."""
         await self.start()
-        assert self._failure is not None
-        assert self._quorum is not None
-        told = asyncio.ensure_future(stopping.wait())
-        failing = asyncio.ensure_future(self._failure.wait())
+        assert self._fatal_error is not None
+        assert self._raft is not None
+        stop_requested = asyncio.ensure_future(stopping.wait())
+        failure = asyncio.ensure_future(self._fatal_error.wait())
         try:
-            await asyncio.wait((told, failing), return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                await self._quorum.leave()
+            await asyncio.wait((stop_requested, failure), return_when=asyncio.FIRST_COMPLETED)
+            if stop_requested.done():
+                await self._raft.leave()
         finally:
-            told.cancel()
-            failing.cancel()
+            stop_requested.cancel()
+            failure.cancel()
             await self.close()
-        if failing.done() and not failing.cancelled():
-            failing.result()
+        if failure.done() and not failure.cancelled():
+            failure.result()
 
     async def start(self) -> None:
         """Read the metadata log, listen and take part in the quorum. Raises OSError or CorruptBatch."""
         config, node_ports = self._config, self._node_ports
         node_ports.trace(TraceEvent("node_started"))
-        failure = self._failure = Failure()
+        fatal_error = self._fatal_error = FatalError()
         log = self._log = MetadataLog(
             node_ports,
             config.number("metadata.log.segment.bytes"),
             config.rules,
             config.number("metadata.log.max.record.bytes.between.snapshots"),
         )
-        quorum = self._quorum = QuorumNode(config, node_ports, log, failure, self._look_who_leads)
-        serving = MetadataServing(quorum)
+        raft = self._raft = RaftNode(config, node_ports, log, fatal_error, self._on_leadership_change)
+        metadata_fetches = MetadataFetchHandler(raft)
         handlers: dict[Api, Handler] = {
-            Api.VOTE: quorum.vote,
-            Api.BEGIN_QUORUM_EPOCH: quorum.begin_epoch,
-            Api.END_QUORUM_EPOCH: quorum.end_epoch,
-            Api.DESCRIBE_QUORUM: quorum.describe,
-            Api.FETCH: serving.fetch,
-            Api.FETCH_SNAPSHOT: serving.fetch_snapshot,
-            **{api: self._by_the_active_one(api, method) for api, method in _OF_THE_ACTIVE_CONTROLLER.items()},
+            Api.VOTE: raft.vote,
+            Api.BEGIN_QUORUM_EPOCH: raft.begin_epoch,
+            Api.END_QUORUM_EPOCH: raft.end_epoch,
+            Api.DESCRIBE_QUORUM: raft.describe,
+            Api.FETCH: metadata_fetches.fetch,
+            Api.FETCH_SNAPSHOT: metadata_fetches.fetch_snapshot,
+            **{api: self._active_only(api, method) for api, method in _ACTIVE_HANDLERS.items()},
         }
-        guarded = {api: failure.guarded(handler) for api, handler in handlers.items()}
+        guarded = {api: fatal_error.guard(handler) for api, handler in handlers.items()}
         self._server = Server(guarded, log=node_ports.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
         node_ports.log(f"serving, metadata up to offset {log.end}")
-        quorum.start()
+        raft.start()
 
     async def close(self) -> None:
         """Listen no more, leave waiting requests unanswered, release the log."""
         for task in self._tasks:
             task.cancel()
-        if self._quorum is not None:
-            self._quorum.close()
+        if self._raft is not None:
+            self._raft.close()
         if self._server is not None:
             await self._server.close()
         if self._log is not None:
@@ -122,7 +121,7 @@ class ControllerNode:
         assert self._server is not None, "not started"
         return self._server.port
 
-    def _by_the_active_one(self, api: Api, method: _Method) -> Handler:
+    def _active_only(self, api: Api, method: _Method) -> Handler:
         async def handle(request: Request) -> Any:
             if self._active is None:
                 return not_controller(api, request.body)
@@ -131,108 +130,110 @@ class ControllerNode:
             except NotActive:
                 return not_controller(api, request.body)
             except Deposed:
-                raise Hangup(f"deposed while a change for {request.client_id} waited to be committed") from None
+                raise CloseConnection(
+                    f"deposed while a change for {request.client_id} waited to be committed"
+                ) from None
 
         return handle
 
-    def _look_who_leads(self) -> None:
+    def _on_leadership_change(self) -> None:
         """Take charge, or leave it, as the quorum has it."""
-        quorum, failure = self._quorum, self._failure
-        assert quorum is not None
-        assert failure is not None
-        state = quorum.state
+        raft, fatal_error = self._raft, self._fatal_error
+        assert raft is not None
+        assert fatal_error is not None
+        state = raft.state
         if self._active is not None and self._active.epoch != (state.epoch if state.active else None):
             self._active.deposed = True
             self._active = None
             for task in self._tasks:
                 task.cancel()
-        if self._active is None and state.active and not failure.happened:
+        if self._active is None and state.active and not fatal_error.occurred:
             try:
-                self._active = _ActiveController(self._config, self._node_ports, quorum, failure)
+                self._active = _ActiveController(self._config, self._node_ports, raft, fatal_error)
             except Exception as error:
-                failure.take(error)
+                fatal_error.set(error)
                 return
-            self._node_ports.log(f"active in controller epoch {state.epoch}, metadata up to offset {quorum.log.end}")
+            self._node_ports.log(f"active in controller epoch {state.epoch}, metadata up to offset {raft.log.end}")
             loop, active = asyncio.get_running_loop(), self._active
             self._tasks = (
-                loop.create_task(active.fence_the_silent()),
-                loop.create_task(active.recover_the_leaderless()),
+                loop.create_task(active.fence_expired_sessions()),
+                loop.create_task(active.run_unclean_recovery()),
             )
 
 
 class _ActiveController:
     """The controller in charge: decides, commits, tells, one change at a time."""
 
-    def __init__(self, config: NodeConfig, node_ports: NodePorts, quorum: QuorumNode, failure: Failure) -> None:
-        self.epoch = quorum.state.epoch
+    def __init__(self, config: NodeConfig, node_ports: NodePorts, raft: RaftNode, fatal_error: FatalError) -> None:
+        self.epoch = raft.state.epoch
         self.deposed = False
-        self._quorum = quorum
-        self._failure = failure
+        self._raft = raft
+        self._fatal_error = fatal_error
         self._cluster_id = config.cluster_id
         self._node_ports = node_ports
-        image = self._found()
-        self._controller = Controller(_settings(config), config.rules).take_over(image, _now_ms())
-        self._one_at_a_time = asyncio.Lock()
-        pace = Pace(
-            answer_s=config.seconds("replica.socket.timeout.ms"),
-            pause_s=config.seconds("replica.fetch.backoff.ms"),
-            patience_s=config.seconds("unclean.recovery.timeout.ms"),
+        image = self._replay_committed()
+        self._controller = Controller(_settings(config), config.rules).activate(image, _now_ms())
+        self._decision_lock = asyncio.Lock()
+        timeouts = RecoveryTimeouts(
+            request_timeout_s=config.seconds("replica.socket.timeout.ms"),
+            interval_s=config.seconds("replica.fetch.backoff.ms"),
+            proactive_timeout_s=config.seconds("unclean.recovery.timeout.ms"),
         )
         self._recovery = RecoveryRounds(
-            f"controller-{config.node_id}-recovery", lambda: self._controller, self._decide, pace
+            f"controller-{config.node_id}-recovery", lambda: self._controller, self._decide, timeouts
         )
 
-    def _found(self) -> ClusterImage:
+    def _replay_committed(self) -> ClusterImage:
         """The image of all that is committed, with what the predecessor may not have told of it traced."""
-        quorum, end = self._quorum, self._quorum.state.high_watermark
-        image = quorum.log.image(quorum.known_when_elected)
+        raft, end = self._raft, self._raft.state.high_watermark
+        image = raft.log.image(raft.high_watermark_at_election)
         while image.offset < end:
-            data = quorum.log.read(image.offset, _TAKE_OVER_BYTES, end)
-            for after, events in taking_over.found(image, data):
+            data = raft.log.read(image.offset, _REPLAY_BYTES, end)
+            for after, events in takeover_trace.committed_changes(image, data):
                 image = after
                 for event in events:
                     self._node_ports.trace(event)
         return image
 
-    async def _decide(self, decide: Callable[[Controller, int], Step[A]]) -> A:
+    async def _decide(self, decide: Callable[[Controller, int], ControllerResult[A]]) -> A:
         """Decide on committed state, commit, and only then let anyone know. Raises NotActive when nothing was begun,
         Deposed when nobody here can tell what became of it."""
-        async with self._one_at_a_time:
-            if self._failure.happened:
-                await self._failure.wait()
-            if self.deposed or self._quorum.state.epoch != self.epoch or not self._quorum.state.active:
+        async with self._decision_lock:
+            if self._fatal_error.occurred:
+                await self._fatal_error.wait()
+            if self.deposed or self._raft.state.epoch != self.epoch or not self._raft.state.active:
                 raise NotActive
-            step = decide(self._controller, _now_ms())
-            if step.records:
-                await self._commit(step)
+            result = decide(self._controller, _now_ms())
+            if result.records:
+                await self._commit(result)
             else:
-                self._take(step)
-            if step.records:
-                self._recovery.look()
-            return step.answer
+                self._publish(result)
+            if result.records:
+                self._recovery.metadata_changed()
+            return result.answer
 
-    async def _commit(self, step: Step[Any]) -> None:
-        end = self._quorum.log.end + len(step.records)
-        if end != step.state.image.offset:
-            error = RuntimeError(f"the log will end at {end}, decided for {step.state.image.offset}")
-            self._failure.take(error)
+    async def _commit(self, result: ControllerResult[Any]) -> None:
+        end = self._raft.log.end + len(result.records)
+        if end != result.state.image.offset:
+            error = RuntimeError(f"the log will end at {end}, decided for {result.state.image.offset}")
+            self._fatal_error.set(error)
             raise error
         try:
-            await self._quorum.append(self.epoch, step.records, _now_ms(), lambda: self._take(step))
+            await self._raft.append(self.epoch, result.records, _now_ms(), lambda: self._publish(result))
         except Deposed:
             raise
         except Exception as error:
-            self._failure.take(error)
+            self._fatal_error.set(error)
             raise
 
-    def _take(self, step: Step[Any]) -> None:
-        self._controller = step.state
-        for event in step.trace:
-            self._node_ports.trace(event._replace(offset=step.state.image.offset) if step.records else event)
+    def _publish(self, result: ControllerResult[Any]) -> None:
+        self._controller = result.state
+        for event in result.trace:
+            self._node_ports.trace(event._replace(offset=result.state.image.offset) if result.records else event)
             if event.kind.startswith("broker_"):
                 self._node_ports.log(_line(event))
 
-    async def fence_the_silent(self) -> None:
+    async def fence_expired_sessions(self) -> None:
         """Fence brokers as their sessions end, one a change, until it is deposed."""
         timeout_ms = self._controller.settings.session_timeout_ms
         try:
@@ -248,98 +249,105 @@ class _ActiveController:
         except (NotActive, Deposed):
             return
         except Exception as error:
-            self._failure.take(error)
+            self._fatal_error.set(error)
 
-    async def recover_the_leaderless(self) -> None:
+    async def run_unclean_recovery(self) -> None:
         """Find leaders for partitions that nobody is known to be able to lead, where their topics ask for it."""
         try:
             await self._recovery.run()
         except (NotActive, Deposed):
             return
         except Exception as error:
-            self._failure.take(error)
+            self._fatal_error.set(error)
 
     # ---- handlers ----------------------------------------------------------------------------------------------------
 
     async def register(self, request: Request) -> Any:
         """BrokerRegistration."""
-        asked = messages.registration(request.body)
+        message = messages.parse_registration(request.body)
         if request.body.cluster_id != self._cluster_id:
-            return messages.registered(RegistrationAnswer(ErrorCode.inconsistent_cluster_id))
-        if asked is None:
-            return messages.registered(RegistrationAnswer(ErrorCode.invalid_request))
-        return messages.registered(await self._decide(lambda controller, now_ms: controller.register(asked, now_ms)))
+            return messages.registration_response(RegistrationAnswer(ErrorCode.inconsistent_cluster_id))
+        if message is None:
+            return messages.registration_response(RegistrationAnswer(ErrorCode.invalid_request))
+        return messages.registration_response(
+            await self._decide(lambda controller, now_ms: controller.register(message, now_ms))
+        )
 
     async def heartbeat(self, request: Request) -> Any:
         """BrokerHeartbeat."""
-        asked = messages.heartbeat(request.body)
-        return messages.heard(await self._decide(lambda controller, now_ms: controller.heartbeat(asked, now_ms)))
+        message = messages.parse_heartbeat(request.body)
+        return messages.heartbeat_response(
+            await self._decide(lambda controller, now_ms: controller.heartbeat(message, now_ms))
+        )
 
     async def alter_partition(self, request: Request) -> Any:
         """AlterPartition."""
-        asked = messages.isr_proposals(request.body)
-        answer = await self._decide(lambda controller, _: controller.alter_partition(asked))
-        return messages.isrs_altered(request.body, answer)
+        message = messages.parse_alter_partition(request.body)
+        answer = await self._decide(lambda controller, _: controller.alter_partition(message))
+        return messages.alter_partition_response(request.body, answer)
 
     async def allocate_producer_ids(self, request: Request) -> Any:
         """AllocateProducerIds."""
         broker, epoch = request.body.broker_id, request.body.broker_epoch
         answer = await self._decide(lambda controller, _: controller.allocate_producer_ids(broker, epoch))
-        return messages.producer_ids(answer)
+        return messages.producer_ids_response(answer)
 
     async def create_topics(self, request: Request) -> Any:
         """CreateTopics."""
-        topics = messages.new_topics(request.body, self._node_ports.random)
+        topics = messages.parse_create_topics(request.body, self._node_ports.random)
         validate_only = request.body.validate_only
         results = await self._decide(
             lambda controller, _: controller.create_topics(topics, validate_only=validate_only)
         )
-        return messages.topics_created(results, validate_only=validate_only)
+        return messages.create_topics_response(results, validate_only=validate_only)
 
     async def delete_topics(self, request: Request) -> Any:
         """DeleteTopics."""
-        wanted = messages.topics_to_delete(request.body)
-        results = await self._decide(lambda controller, _: controller.delete_topics(wanted))
-        return messages.topics_deleted(results)
+        requested = messages.parse_delete_topics(request.body)
+        results = await self._decide(lambda controller, _: controller.delete_topics(requested))
+        return messages.delete_topics_response(results)
 
     async def alter_configs(self, request: Request) -> Any:
         """IncrementalAlterConfigs: each resource is a change of its own."""
         validate_only, results = request.body.validate_only, []
         for resource in request.body.resources:
             if resource.resource_type != admin_messages.TOPIC:
-                refused = "Only the configuration of a topic can be changed while it is in use."
-                results.append(TopicResult(resource.resource_name, ErrorCode.invalid_request, refused))
+                message = "Only the configuration of a topic can be changed while it is in use."
+                results.append(TopicResult(resource.resource_name, ErrorCode.invalid_request, message))
                 continue
             results.append(await self._alter_config(resource, validate_only))
-        return admin_messages.configs_altered(request.body, results)
+        return admin_messages.alter_configs_response(request.body, results)
 
     async def _alter_config(self, resource: Any, validate_only: bool) -> TopicResult:
-        name, changes = resource.resource_name, admin_messages.config_changes(resource)
+        name, decode_records = resource.resource_name, admin_messages.parse_config_changes(resource)
         return await self._decide(
-            lambda controller, _: controller.alter_config(name, changes, validate_only=validate_only)
+            lambda controller, _: controller.alter_config(name, decode_records, validate_only=validate_only)
         )
 
     async def reassign(self, request: Request) -> Any:
         """AlterPartitionReassignments."""
-        wanted = admin_messages.reassignments(request.body)
-        results = await self._decide(lambda controller, _: controller.reassign(wanted))
-        return admin_messages.reassigned(request.body, results)
+        requested = admin_messages.parse_reassignments(request.body)
+        results = await self._decide(lambda controller, _: controller.reassign(requested))
+        return admin_messages.reassignments_response(request.body, results)
 
     async def reassignments(self, request: Request) -> Any:
         """ListPartitionReassignments: of committed state, which whoever has had a reassignment answered finds it in."""
-        image = await self._decide(lambda controller, _: Step(controller, controller.image))
-        return admin_messages.reassignments_under_way(request.body, image)
+        image = await self._decide(lambda controller, _: ControllerResult(controller, controller.image))
+        return admin_messages.list_reassignments_response(request.body, image)
 
     async def elect_leaders(self, request: Request) -> Any:
         """ElectLeaders."""
-        wanted, unclean = admin_messages.elections(request.body), request.body.election_type == admin_messages.UNCLEAN
-        results = await self._decide(lambda controller, _: controller.elect(wanted, unclean=unclean))
-        return admin_messages.elected(results)
+        requested, unclean = (
+            admin_messages.parse_elections(request.body),
+            request.body.election_type == admin_messages.UNCLEAN,
+        )
+        results = await self._decide(lambda controller, _: controller.elect(requested, unclean=unclean))
+        return admin_messages.elect_leaders_response(results)
 
 
 _Method = Callable[[_ActiveController, Request], Awaitable[Any]]
 
-_OF_THE_ACTIVE_CONTROLLER: Mapping[Api, _Method] = {
+_ACTIVE_HANDLERS: Mapping[Api, _Method] = {
     Api.BROKER_REGISTRATION: _ActiveController.register,
     Api.BROKER_HEARTBEAT: _ActiveController.heartbeat,
     Api.ALTER_PARTITION: _ActiveController.alter_partition,
@@ -353,9 +361,9 @@ _OF_THE_ACTIVE_CONTROLLER: Mapping[Api, _Method] = {
 }
 
 
-def _settings(config: NodeConfig) -> Settings:
+def _settings(config: NodeConfig) -> ControllerSettings:
     defaults = {topic: str(config.values[broker]) for topic, broker in BROKER_NAME_OF_TOPIC_KEY.items()}
-    return Settings(
+    return ControllerSettings(
         config.number("broker.session.timeout.ms"),
         TopicDefaults(
             config.number("num.partitions"), config.number("default.replication.factor"), FrozenMap(defaults)

@@ -21,7 +21,7 @@ from images.broker.controller.channel import ControllerChannel
 from images.broker.controller.requests import TopicResult
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
-from images.broker.raft.messages import quorum_refused
+from images.broker.raft.messages import describe_quorum_error
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
@@ -53,7 +53,7 @@ class Administering:
             return await self._channel.forward(request.body)
         except ConnectionLost as lost:
             late = TopicResult(None, ErrorCode.request_timed_out, _unanswered(lost))
-            return messages.configs_altered(request.body, [late for _ in request.body.resources])
+            return messages.alter_configs_response(request.body, [late for _ in request.body.resources])
 
     async def reassign(self, request: Request) -> Any:
         """AlterPartitionReassignments."""
@@ -81,14 +81,14 @@ class Administering:
         try:
             return await self._channel.forward(request.body)
         except ConnectionLost as lost:
-            return quorum_refused(ErrorCode.request_timed_out, _unanswered(lost))
+            return describe_quorum_error(ErrorCode.request_timed_out, _unanswered(lost))
 
     async def reassignments(self, request: Request) -> Any:
         """ListPartitionReassignments. The controller knows of a reassignment, or of its end, before any broker does."""
         try:
             return await self._channel.forward(request.body)
         except ConnectionLost as lost:
-            return messages.reassignments_unknown(ErrorCode.request_timed_out, _unanswered(lost))
+            return messages.list_reassignments_error(ErrorCode.request_timed_out, _unanswered(lost))
 
     async def describe_topics(self, request: Request) -> describing.DescribeTopicPartitionsResponse:
         """DescribeTopicPartitions: topics by name from the cursor on, with ELR and LastKnownELR; none asked is all."""

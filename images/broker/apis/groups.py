@@ -29,18 +29,18 @@ from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from images.broker.config import NodeConfig
-from images.broker.groups.answers import NOW, described, fetched, joined, synced
-from images.broker.groups.group import Caller, Group, GroupLimits, Join, JoinAnswer, SyncAnswer
+from images.broker.groups.answers import NO_THROTTLE, described_group, join_response, offset_fetch_group, sync_response
+from images.broker.groups.group import Caller, Group, GroupLimits, JoinAnswer, JoinRequest, SyncAnswer
 from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
-from images.broker.groups.records import Offset, partition_for
+from images.broker.groups.records import OffsetAndMetadata, partition_for
 from images.broker.groups.shard import Shard, TopicPartition
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.ports import NodePorts
 from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica_manager import ReplicaManager
-from images.broker.runtime.condition import Changes, next_change
+from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import Handler, Request
 from images.broker.runtime.spawn import Spawn
 from images.wire.connection import Api
@@ -80,7 +80,7 @@ class GroupCoordinator:
         self._fetch_timeout_s = config.seconds("replica.fetch.wait.max.ms")
         self._metadata_max = config.number("offset.metadata.max.bytes")
         self._shards: dict[int, Shard] = {}
-        self._changed = Changes()
+        self._changed = Condition()
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
@@ -125,11 +125,11 @@ class GroupCoordinator:
     async def run(self) -> None:
         """Let time pass in all groups, for ever."""
         while True:
-            next_ms = int(self._clock() * 1000) + _IDLE_MS
+            next_deadline_ms = int(self._clock() * 1000) + _IDLE_MS
             for shard in list(self._shards.values()):
-                next_ms = min(next_ms, shard.on_time())
+                next_deadline_ms = min(next_deadline_ms, shard.on_tick())
             # A millisecond later than asked for, so that it has passed in whole milliseconds too.
-            await next_change((self._changed,), max((next_ms + 1) / 1000, self._clock() + 0.001))
+            await wait_for_any((self._changed,), max((next_deadline_ms + 1) / 1000, self._clock() + 0.001))
 
     # --- who answers --------------------------------------------------------------------------------------------------
 
@@ -153,9 +153,9 @@ class GroupCoordinator:
         body = request.body
         shard, error = self._find(body.group_id)
         if shard is None:
-            return joined(JoinAnswer(body.member_id, error))
+            return join_response(JoinAnswer(body.member_id, error))
         prefix = body.group_instance_id if body.group_instance_id is not None else request.client_id or "consumer"
-        ask = Join(
+        join_request = JoinRequest(
             member_id=body.member_id,
             new_id=f"{prefix}-{self._random.getrandbits(128):032x}",
             protocol_type=body.protocol_type,
@@ -168,10 +168,10 @@ class GroupCoordinator:
             id_required=request.version >= _ID_REQUIRED_SINCE,
         )
         group = shard.groups.get(body.group_id)
-        if group is None and ask.member_id:
-            return joined(JoinAnswer(ask.member_id, ErrorCode.unknown_member_id))
-        step = join(group or Group(body.group_id), ask, shard.now_ms(), self._limits)
-        return joined(await shard.join_answer(body.group_id, step))
+        if group is None and join_request.member_id:
+            return join_response(JoinAnswer(join_request.member_id, ErrorCode.unknown_member_id))
+        step = join(group or Group(body.group_id), join_request, shard.now_ms(), self._limits)
+        return join_response(await shard.join_answer(body.group_id, step))
 
     async def sync_group(self, request: Request) -> SyncGroupResponse:
         """Tell a member its assignment, once the generation's assignment is committed."""
@@ -179,11 +179,11 @@ class GroupCoordinator:
         shard, error = self._find(body.group_id)
         group = shard.groups.get(body.group_id) if shard is not None else None
         if shard is None or group is None:
-            return synced(SyncAnswer(body.member_id, error if shard is None else ErrorCode.unknown_member_id))
+            return sync_response(SyncAnswer(body.member_id, error if shard is None else ErrorCode.unknown_member_id))
         caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
         assignments = {item.member_id: item.assignment for item in body.assignments}
         step = sync(group, caller, (body.protocol_type, body.protocol_name), assignments, shard.now_ms())
-        return synced(await shard.sync_answer(body.group_id, step))
+        return sync_response(await shard.sync_answer(body.group_id, step))
 
     async def heartbeat(self, request: Request) -> HeartbeatResponse:
         """A member lives. While its group is being loaded it is believed: clients take an error here for fatal."""
@@ -198,7 +198,7 @@ class GroupCoordinator:
             else:
                 caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
                 shard.groups[body.group_id], error = heartbeat(group, caller, shard.now_ms())
-        return HeartbeatResponse(throttle_time=NOW, error_code=error)
+        return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)
 
     async def leave_group(self, request: Request) -> LeaveGroupResponse:
         """Members leave."""
@@ -207,14 +207,16 @@ class GroupCoordinator:
         answers = []
         for member in body.members if shard is not None else ():
             group = shard.groups.get(body.group_id) if shard is not None else None
-            told = ErrorCode.unknown_member_id
+            member_error = ErrorCode.unknown_member_id
             if shard is not None and group is not None:
-                step, told = leave(group, member.member_id, member.group_instance_id, shard.now_ms())
-                shard.take(body.group_id, step)
+                step, member_error = leave(group, member.member_id, member.group_instance_id, shard.now_ms())
+                shard.apply(body.group_id, step)
             answers.append(
-                MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=told)
+                MemberResponse(
+                    member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=member_error
+                )
             )
-        return LeaveGroupResponse(throttle_time=NOW, error_code=error, members=tuple(answers))
+        return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=tuple(answers))
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -237,12 +239,14 @@ class GroupCoordinator:
                     refused[key] = ErrorCode.offset_metadata_too_large
                 else:
                     metadata = part.committed_metadata or ""
-                    value = Offset(part.committed_offset, part.committed_leader_epoch, metadata, shard.now_ms())
+                    value = OffsetAndMetadata(
+                        part.committed_offset, part.committed_leader_epoch, metadata, shard.now_ms()
+                    )
                     offsets.append((key, value))
             if offsets:
                 error = await shard.commit(body.group_id, offsets)
         return OffsetCommitResponse(
-            throttle_time=NOW,
+            throttle_time=NO_THROTTLE,
             topics=tuple(
                 OffsetCommitResponseTopic(
                     name=topic.name,
@@ -262,13 +266,13 @@ class GroupCoordinator:
         """Tell committed positions: of the partitions asked for, or all."""
         until = self._clock() + self._fetch_timeout_s
         groups = []
-        for asked in request.body.groups:
-            shard, error = self._find(asked.group_id)
-            found: dict[TopicPartition, Offset] = {}
+        for requested in request.body.groups:
+            shard, error = self._find(requested.group_id)
+            descriptions: dict[TopicPartition, OffsetAndMetadata] = {}
             if shard is not None:
-                error, found = await shard.committed_offsets(asked.group_id, until)
-            groups.append(fetched(asked, error, found))
-        return OffsetFetchResponse(throttle_time=NOW, groups=tuple(groups))
+                error, descriptions = await shard.committed_offsets(requested.group_id, until)
+            groups.append(offset_fetch_group(requested, error, descriptions))
+        return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
     # --- looking at groups, and deleting them -------------------------------------------------------------------------
 
@@ -287,19 +291,19 @@ class GroupCoordinator:
             if (not states or group.state.lower() in states) and (not types or _CLASSIC in types)
         )
         error = ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none
-        return ListGroupsResponse(throttle_time=NOW, error_code=error, groups=groups)
+        return ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=groups)
 
     async def describe_groups(self, request: Request) -> DescribeGroupsResponse:
         """Members, state and protocol of groups."""
-        found = []
+        descriptions = []
         for name in request.body.groups:
             shard, error = self._find(name)
             group = shard.groups.get(name) if shard is not None else None
             message = None
             if shard is not None and group is None and request.version >= _NOT_FOUND_SINCE:
                 error, message = ErrorCode.group_id_not_found, f"group {name} not found"
-            found.append(described(name, group, error, message))
-        return DescribeGroupsResponse(throttle_time=NOW, groups=tuple(found))
+            descriptions.append(described_group(name, group, error, message))
+        return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(descriptions))
 
     async def delete_groups(self, request: Request) -> DeleteGroupsResponse:
         """Delete groups that have no members, with their offsets."""
@@ -309,7 +313,7 @@ class GroupCoordinator:
             if shard is not None:
                 error = await shard.delete(name)
             results.append(DeletableGroupResult(group_id=name, error_code=error))
-        return DeleteGroupsResponse(throttle_time=NOW, results=tuple(results))
+        return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
 def _ms(duration: timedelta) -> int:

@@ -34,8 +34,8 @@ from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, F
 from images.broker.replication.partition import ReplicaFetch
 from images.broker.replication.replica import ACKS_ALL, AppendResult, FetchResult, Replica
 from images.broker.replication.replica_manager import ReplicaManager, find
-from images.broker.runtime.condition import next_change
-from images.broker.runtime.server import Hangup, Request
+from images.broker.runtime.condition import wait_for_any
+from images.broker.runtime.server import CloseConnection, Request
 
 LATEST = -1
 EARLIEST = -2
@@ -139,7 +139,7 @@ class Serving:
             for item in asked
             if item.replica is not None
         ]
-        while not _worth_answering(slices, enough) and await next_change(watched, until):
+        while not _worth_answering(slices, enough) and await wait_for_any(watched, until):
             slices = self._read(asked, request, most, first=False)
         if _is_replica(replica_id):
             for item, found in zip(asked, slices, strict=True):
@@ -259,7 +259,7 @@ def _hang_up_if_refused(appended: list[tuple[str, list[tuple[int, Replica | None
     for topic, parts in appended:
         for index, _, found in parts:
             if found.error is not ErrorCode.none:
-                raise Hangup(f"refused with acks=0: {topic}-{index}: {found.error.name}")
+                raise CloseConnection(f"refused with acks=0: {topic}-{index}: {found.error.name}")
 
 
 def _worth_answering(slices: list[FetchResult], min_bytes: int) -> bool:

@@ -20,17 +20,17 @@ TOPIC = 2
 """Kafka's resource type of a topic."""
 PREFERRED, UNCLEAN = 0, 1
 """Kafka's election types."""
-_AT_ONCE = timedelta(0)
+_NO_THROTTLE = timedelta(0)
 
 
-def config_changes(resource: Any) -> tuple[ConfigChange, ...]:
+def parse_config_changes(resource: Any) -> tuple[ConfigChange, ...]:
     return tuple(ConfigChange(entry.name, entry.config_operation, entry.value) for entry in resource.configs)
 
 
-def configs_altered(body: Any, results: Sequence[TopicResult]) -> configuring.IncrementalAlterConfigsResponse:
+def alter_configs_response(body: Any, results: Sequence[TopicResult]) -> configuring.IncrementalAlterConfigsResponse:
     """The answer to request `body`: a result for each resource, in the same order."""
     return configuring.IncrementalAlterConfigsResponse(
-        throttle_time=_AT_ONCE,
+        throttle_time=_NO_THROTTLE,
         responses=tuple(
             configuring.AlterConfigsResourceResponse(
                 error_code=result.error,
@@ -43,20 +43,22 @@ def configs_altered(body: Any, results: Sequence[TopicResult]) -> configuring.In
     )
 
 
-def reassignments(body: Any) -> list[tuple[str, int, tuple[int, ...] | None]]:
+def parse_reassignments(body: Any) -> list[tuple[str, int, tuple[int, ...] | None]]:
     """(topic, partition, replicas) of each partition to move; without replicas, its reassignment is cancelled."""
     return [
-        (topic.name, asked.partition_index, None if asked.replicas is None else tuple(asked.replicas))
+        (topic.name, requested.partition_index, None if requested.replicas is None else tuple(requested.replicas))
         for topic in body.topics
-        for asked in topic.partitions
+        for requested in topic.partitions
     ]
 
 
-def reassigned(body: Any, results: Sequence[PartitionResult]) -> reassigning.AlterPartitionReassignmentsResponse:
+def reassignments_response(
+    body: Any, results: Sequence[PartitionResult]
+) -> reassigning.AlterPartitionReassignmentsResponse:
     """The answer to request `body`: a result for each partition, in the same order."""
     each = iter(results)
     return reassigning.AlterPartitionReassignmentsResponse(
-        throttle_time=_AT_ONCE,
+        throttle_time=_NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         responses=tuple(
@@ -74,10 +76,12 @@ def _reassigned(result: PartitionResult) -> reassigning.ReassignablePartitionRes
     )
 
 
-def reassignments_under_way(body: Any, image: ClusterImage) -> listing.ListPartitionReassignmentsResponse:
+def list_reassignments_response(body: Any, image: ClusterImage) -> listing.ListPartitionReassignmentsResponse:
     """Those in `image`, of the partitions that `body` asks for or (None) of all."""
-    asked = body.topics
-    wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
+    requested = body.topics
+    wanted = (
+        None if requested is None else {(topic.name, index) for topic in requested for index in topic.partition_indexes}
+    )
     topics = []
     for topic in image.topics.values():
         moving = tuple(
@@ -93,26 +97,26 @@ def reassignments_under_way(body: Any, image: ClusterImage) -> listing.ListParti
         if moving:
             topics.append(listing.OngoingTopicReassignment(name=topic.name, partitions=moving))
     return listing.ListPartitionReassignmentsResponse(
-        throttle_time=_AT_ONCE, error_code=ErrorCode.none, error_message=None, topics=tuple(topics)
+        throttle_time=_NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=tuple(topics)
     )
 
 
-def reassignments_unknown(error: ErrorCode, message: str) -> listing.ListPartitionReassignmentsResponse:
+def list_reassignments_error(error: ErrorCode, message: str) -> listing.ListPartitionReassignmentsResponse:
     return listing.ListPartitionReassignmentsResponse(
-        throttle_time=_AT_ONCE, error_code=error, error_message=message, topics=()
+        throttle_time=_NO_THROTTLE, error_code=error, error_message=message, topics=()
     )
 
 
-def elections(body: Any) -> list[tuple[str, int]] | None:
+def parse_elections(body: Any) -> list[tuple[str, int]] | None:
     """The partitions that need a leader; None for all of them."""
     if body.topic_partitions is None:
         return None
-    return [(asked.topic, index) for asked in body.topic_partitions for index in asked.partitions]
+    return [(requested.topic, index) for requested in body.topic_partitions for index in requested.partitions]
 
 
-def elected(results: Sequence[PartitionResult]) -> electing.ElectLeadersResponse:
+def elect_leaders_response(results: Sequence[PartitionResult]) -> electing.ElectLeadersResponse:
     return electing.ElectLeadersResponse(
-        throttle_time=_AT_ONCE, error_code=ErrorCode.none, replica_election_results=tuple(_by_topic(results))
+        throttle_time=_NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=tuple(_by_topic(results))
     )
 
 

@@ -58,7 +58,7 @@ class AlterPartitionAnswer:
     results: tuple[IsrResult, ...] = ()
 
 
-def judge(image: ClusterImage, request: AlterPartition, proposal: IsrProposal, rules: Rules) -> ErrorCode:
+def check_proposal(image: ClusterImage, request: AlterPartition, proposal: IsrProposal, rules: Rules) -> ErrorCode:
     """The first check a proposal fails, else `none`. The sender's broker epoch has been checked before.
 
     In order: unknown topic (100) or partition (3); leader or partition epoch ahead of this controller (41); leader

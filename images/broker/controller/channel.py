@@ -2,7 +2,7 @@
 
 Which of the controllers that is, a broker learns from the answers to its fetches of the metadata log, which name the
 leader of the quorum and its epoch, or by asking one after the other: whoever does not answer, or answers that it is not
-the active one, is left for the next. All channels of a broker share what any of them has learned (`ActiveController`).
+the active one, is left for the next. All channels of a broker share what any of them has learned (`ControllerLocator`).
 
 A channel is one connection, opened when it is needed and dropped when anything goes wrong with it. `call` asks once and
 says honestly what became of it; whoever calls knows best whether and when to ask again. Requests of one connection are
@@ -22,54 +22,54 @@ from images.wire.connection import Connection, ConnectionLost
 _NOT_YET = -1
 
 
-class ActiveController:
+class ControllerLocator:
     """Who the active controller is, as far as one broker knows."""
 
     def __init__(self, voters: Sequence[Voter]) -> None:
         self.voters = tuple(voters)
-        self.turn = 0
+        self.voter_index = 0
         """Index of the voter to ask."""
         self._epoch = _NOT_YET
 
-    def told(self, leader: int, epoch: int) -> None:
+    def update(self, leader: int, epoch: int) -> None:
         """Somebody says that `leader` (-1: nobody known) leads controller epoch `epoch`."""
         for index, voter in enumerate(self.voters):
             if voter.id == leader and epoch > self._epoch:
-                self.turn, self._epoch = index, epoch
+                self.voter_index, self._epoch = index, epoch
 
-    def not_here(self, turn: int) -> None:
-        """The voter at `turn` gave no answer of use: ask the next one."""
-        if turn == self.turn:
-            self.turn = (turn + 1) % len(self.voters)
+    def try_next(self, voter_index: int) -> None:
+        """The voter at `voter_index` gave no answer of use: ask the next one."""
+        if voter_index == self.voter_index:
+            self.voter_index = (voter_index + 1) % len(self.voters)
 
 
 class ControllerChannel:
     """Requests from this broker to the controller."""
 
-    def __init__(self, active: ActiveController, client_id: str, timeout_s: float, retry_s: float) -> None:
+    def __init__(self, active: ControllerLocator, client_id: str, timeout_s: float, retry_s: float) -> None:
         self._active = active
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._retry_s = retry_s
-        self._turn = 0
+        self._voter_index = 0
         """Whom the connection leads to."""
         self._connection: Connection | None = None
-        self._opening = asyncio.Lock()
+        self._connecting = asyncio.Lock()
 
     async def call(self, request: Any, extra_timeout_s: float = 0.0) -> Any:
         """Send `request` and give the answer. Raises ConnectionLost; its `sent` tells whether the controller may have
         received the request. After either, an answer of NOT_CONTROLLER among them, the next call goes where the active
         controller is more likely to be."""
-        turn = self._active.turn
+        voter_index = self._active.voter_index
         try:
             connection = await self._connected()
-            turn = self._turn
+            voter_index = self._voter_index
             answer = await connection.call(request, self._timeout_s + extra_timeout_s)
         except ConnectionLost:
-            self._active.not_here(turn)
+            self._active.try_next(voter_index)
             raise
         if says_not_controller(answer):
-            self._active.not_here(turn)
+            self._active.try_next(voter_index)
         return answer
 
     async def forward(self, request: Any) -> Any:
@@ -92,17 +92,17 @@ class ControllerChannel:
             await asyncio.sleep(self._retry_s)
 
     async def _connected(self) -> Connection:
-        async with self._opening:
-            if self._connection is not None and self._turn != self._active.turn:
+        async with self._connecting:
+            if self._connection is not None and self._voter_index != self._active.voter_index:
                 self.close()
             if self._connection is None or self._connection.closed:
-                turn = self._active.turn
-                voter = self._active.voters[turn].endpoint
+                voter_index = self._active.voter_index
+                voter = self._active.voters[voter_index].endpoint
                 try:
                     self._connection = await Connection.open(voter.host, voter.port, self._client_id, self._timeout_s)
                 except ConnectionLost as lost:
                     raise ConnectionLost(str(lost), sent=False) from None
-                self._turn = turn
+                self._voter_index = voter_index
             return self._connection
 
     def close(self) -> None:

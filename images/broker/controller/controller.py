@@ -1,9 +1,9 @@
 """The controller: one pure state machine over the committed metadata (RC 6.3).
 
-Requests and the passing of time go in; a `Step` comes out: records to append as one atomic batch, the answer to give
-once they are committed, and the controller as it will be then. Every decision is made on committed state, one change
-at a time; a controller that cannot commit changes nothing and answers nothing. Time is an argument, in milliseconds of
-one monotonic clock. There is no I/O, so that every interleaving of a small scope can be explored.
+Requests and the passing of time go in; a `ControllerResult` comes out: records to append as one atomic batch, the
+answer to give once they are committed, and the controller as it will be then. Every decision is made on committed
+state, one change at a time; a controller that cannot commit changes nothing and answers nothing. Time is an argument,
+in milliseconds of one monotonic clock. There is no I/O, so that every interleaving of a small scope can be explored.
 
 *Broker epochs* (RC 6.5.1). A broker epoch is the offset of the registration record, and so rises across controllers.
 A second incarnation is refused while the session of the first is alive. Registration takes the broker out of
@@ -30,7 +30,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.config import ConfigError
 from images.broker.controller import unclean_recovery
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
-from images.broker.controller.metadata_change import Draft
+from images.broker.controller.metadata_change import MetadataChange
 from images.broker.controller.placement import NewTopic, TopicDefaults, TopicRefused, plan
 from images.broker.controller.requests import (
     Heartbeat,
@@ -42,7 +42,7 @@ from images.broker.controller.requests import (
     TopicResult,
 )
 from images.broker.controller.topic_config import ConfigChange, altered
-from images.broker.controller.unclean_recovery import LogEnd, Recovery
+from images.broker.controller.unclean_recovery import ReplicaLogEnd, UncleanRecovery
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage, ProducerIdsBlock, Record
 from images.broker.rules import Rules
@@ -53,7 +53,7 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ControllerSettings:
     """What a controller is configured with."""
 
     session_timeout_ms: int
@@ -61,7 +61,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Generic[A]):
+class ControllerResult(Generic[A]):
     """A decision: `records` to commit as one batch, and what then holds. Without records it holds at once."""
 
     state: Controller
@@ -72,25 +72,25 @@ class Step(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The active controller. A value: every method returns a `Step` holding the next one."""
+    """The active controller. A value: every method returns a `ControllerResult` holding the next one."""
 
-    settings: Settings
+    settings: ControllerSettings
     rules: Rules = field(default_factory=Rules)
     image: ClusterImage = field(default_factory=ClusterImage)
-    contacts: FrozenMap[int, int] = field(default_factory=FrozenMap)
+    last_contact_ms: FrozenMap[int, int] = field(default_factory=FrozenMap)
     """When (ms) each broker with a session was last heard from."""
 
-    def take_over(self, image: ClusterImage, now_ms: int) -> Controller:
+    def activate(self, image: ClusterImage, now_ms: int) -> Controller:
         """This controller in charge of `image`, with a full session timeout ahead for every unfenced broker."""
         unfenced = {broker.id: now_ms for broker in image.brokers.values() if not broker.fenced}
-        return replace(self, image=image, contacts=FrozenMap(unfenced))
+        return replace(self, image=image, last_contact_ms=FrozenMap(unfenced))
 
     def next_expiry_ms(self) -> int | None:
         """When the first unfenced broker's session ends if nothing is heard, None when nobody is unfenced."""
         ends = [self._session_end_ms(broker.id) for broker in self.image.brokers.values() if not broker.fenced]
         return min(ends, default=None)
 
-    def tick(self, now_ms: int) -> Step[None]:
+    def tick(self, now_ms: int) -> ControllerResult[None]:
         """Fence the broker whose session ended first, if one has by `now_ms`."""
         expired = [
             (self._session_end_ms(broker.id), broker.id)
@@ -98,158 +98,168 @@ class Controller:
             if not broker.fenced and self._session_end_ms(broker.id) <= now_ms
         ]
         if not expired:
-            return Step(self, None)
-        draft = self._draft()
-        draft.fence(self.image.brokers[min(expired)[1]], "session_timeout")
-        return self._step(draft, None)
+            return ControllerResult(self, None)
+        change = self._begin()
+        change.fence(self.image.brokers[min(expired)[1]], "session_timeout")
+        return self._result(change, None)
 
-    def register(self, request: Registration, now_ms: int) -> Step[RegistrationAnswer]:
+    def register(self, request: Registration, now_ms: int) -> ControllerResult[RegistrationAnswer]:
         """Grant a broker epoch, or DUPLICATE_BROKER_REGISTRATION (101)."""
         known = self.image.brokers.get(request.id)
-        draft = self._draft()
+        change = self._begin()
         if known is not None and known.incarnation == request.incarnation:
-            draft.hear_from(known.id, now_ms)
-            return self._step(draft, RegistrationAnswer(ErrorCode.none, known.epoch))
-        alive = request.id in self.contacts and now_ms < self._session_end_ms(request.id)
+            change.renew_session(known.id, now_ms)
+            return self._result(change, RegistrationAnswer(ErrorCode.none, known.epoch))
+        alive = request.id in self.last_contact_ms and now_ms < self._session_end_ms(request.id)
         if known is not None and alive and self.rules.registration_waits_for_fencing:
-            return Step(self, RegistrationAnswer(ErrorCode.duplicate_broker_registration))
+            return ControllerResult(self, RegistrationAnswer(ErrorCode.duplicate_broker_registration))
         clean = known is None or request.previous_epoch == known.epoch
-        draft.register(request, known, clean)
-        draft.hear_from(request.id, now_ms)
-        return self._step(draft, RegistrationAnswer(ErrorCode.none, draft.image.brokers[request.id].epoch))
+        change.register(request, known, clean)
+        change.renew_session(request.id, now_ms)
+        return self._result(change, RegistrationAnswer(ErrorCode.none, change.image.brokers[request.id].epoch))
 
-    def heartbeat(self, request: Heartbeat, now_ms: int) -> Step[HeartbeatAnswer]:
+    def heartbeat(self, request: Heartbeat, now_ms: int) -> ControllerResult[HeartbeatAnswer]:
         """Renew a session; unfence, fence or shut down its broker as it asks and its progress allows.
 
         Errors: BROKER_ID_NOT_REGISTERED (102), STALE_BROKER_EPOCH (77).
         """
         broker = self.image.brokers.get(request.id)
         if broker is None:
-            return Step(self, HeartbeatAnswer(ErrorCode.broker_id_not_registered))
+            return ControllerResult(self, HeartbeatAnswer(ErrorCode.broker_id_not_registered))
         if broker.epoch != request.epoch:
-            return Step(self, HeartbeatAnswer(ErrorCode.stale_broker_epoch))
-        draft = self._draft()
-        draft.hear_from(broker.id, now_ms)
+            return ControllerResult(self, HeartbeatAnswer(ErrorCode.stale_broker_epoch))
+        change = self._begin()
+        change.renew_session(broker.id, now_ms)
         caught_up = request.metadata_offset >= broker.epoch
         leaves = False
         if request.want_shut_down:
             leads = any(partition.leader == broker.id for _, partition in self.image.partitions())
             leaves = broker.fenced or not leads
             if leaves:
-                draft.fence(broker, "controlled_shutdown")
+                change.fence(broker, "controlled_shutdown")
             elif not broker.shutting_down:
-                draft.shut_down(broker)
+                change.shut_down(broker)
         elif request.want_fence:
-            draft.fence(broker, "requested")
+            change.fence(broker, "requested")
         elif broker.fenced and caught_up and not broker.shutting_down:
-            draft.unfence(broker)
+            change.unfence(broker)
         if leaves:
-            draft.forget(broker.id)
-        fenced = draft.image.brokers[broker.id].fenced
-        return self._step(draft, HeartbeatAnswer(ErrorCode.none, caught_up, fenced, leaves))
+            change.end_session(broker.id)
+        fenced = change.image.brokers[broker.id].fenced
+        return self._result(change, HeartbeatAnswer(ErrorCode.none, caught_up, fenced, leaves))
 
-    def alter_partition(self, request: AlterPartition) -> Step[AlterPartitionAnswer]:
+    def alter_partition(self, request: AlterPartition) -> ControllerResult[AlterPartitionAnswer]:
         """Commit the ISRs a leader asks for. Each proposal is judged by itself; those granted share one batch."""
-        draft = self._draft()
+        change = self._begin()
         if not self._is_current(request.id, request.epoch):
             for proposal in request.proposals:
-                draft.refuse(request, proposal, ErrorCode.stale_broker_epoch)
-            return self._step(draft, AlterPartitionAnswer(ErrorCode.stale_broker_epoch))
-        results = tuple(draft.alter(request, proposal) for proposal in request.proposals)
-        return self._step(draft, AlterPartitionAnswer(ErrorCode.none, results))
+                change.refuse(request, proposal, ErrorCode.stale_broker_epoch)
+            return self._result(change, AlterPartitionAnswer(ErrorCode.stale_broker_epoch))
+        results = tuple(change.alter(request, proposal) for proposal in request.proposals)
+        return self._result(change, AlterPartitionAnswer(ErrorCode.none, results))
 
-    def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> Step[ProducerIdsAnswer]:
+    def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ControllerResult[ProducerIdsAnswer]:
         """Give a broker the next block of producer ids, or STALE_BROKER_EPOCH (77)."""
         if not self._is_current(broker_id, broker_epoch):
-            return Step(self, ProducerIdsAnswer(ErrorCode.stale_broker_epoch))
-        draft = self._draft()
+            return ControllerResult(self, ProducerIdsAnswer(ErrorCode.stale_broker_epoch))
+        change = self._begin()
         first = self.image.next_producer_id
-        draft.write(ProducerIdsBlock(first + PRODUCER_IDS_PER_BLOCK))
-        return self._step(draft, ProducerIdsAnswer(ErrorCode.none, first, PRODUCER_IDS_PER_BLOCK))
+        change.append(ProducerIdsBlock(first + PRODUCER_IDS_PER_BLOCK))
+        return self._result(change, ProducerIdsAnswer(ErrorCode.none, first, PRODUCER_IDS_PER_BLOCK))
 
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> Step[tuple[TopicResult, ...]]:
+    ) -> ControllerResult[tuple[TopicResult, ...]]:
         """Create the topics that can be created, all in one batch; with `validate_only` just say which."""
         names = [topic.name for topic in topics]
-        draft = self._draft()
+        change = self._begin()
         results = []
         for topic in topics:
             try:
                 if names.count(topic.name) > 1:
                     raise TopicRefused(ErrorCode.invalid_request, "Duplicate topic name.")
-                draft.create(topic, plan(draft.image, topic, self.settings.topics))
+                change.create(topic, plan(change.image, topic, self.settings.topics))
             except TopicRefused as refusal:
                 results.append(TopicResult(topic.name, refusal.error, str(refusal)))
             else:
-                created = draft.image.topics[topic.name]
+                created = change.image.topics[topic.name]
                 results.append(TopicResult(topic.name, ErrorCode.none, None, created, created.id))
-        return Step(self, tuple(results)) if validate_only else self._step(draft, tuple(results))
+        return ControllerResult(self, tuple(results)) if validate_only else self._result(change, tuple(results))
 
-    def delete_topics(self, wanted: Iterable[tuple[str | None, uuid.UUID | None]]) -> Step[tuple[TopicResult, ...]]:
+    def delete_topics(
+        self, requested: Iterable[tuple[str | None, uuid.UUID | None]]
+    ) -> ControllerResult[tuple[TopicResult, ...]]:
         """Delete topics, each given by its name or its id, in one batch."""
-        draft = self._draft()
-        return self._step(draft, tuple(draft.delete(name, topic_id) for name, topic_id in wanted))
+        change = self._begin()
+        return self._result(change, tuple(change.delete(name, topic_id) for name, topic_id in requested))
 
     def alter_config(
         self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
-    ) -> Step[TopicResult]:
+    ) -> ControllerResult[TopicResult]:
         """Change the configuration of topic `name`, with all that follows from it."""
         topic = self.image.topics.get(name)
         if topic is None:
-            return Step(self, TopicResult(name, ErrorCode.unknown_topic_or_partition, "This topic does not exist."))
+            return ControllerResult(
+                self, TopicResult(name, ErrorCode.unknown_topic_or_partition, "This topic does not exist.")
+            )
         try:
             config = altered(topic, changes, self.settings.topics)
         except ConfigError as error:
-            return Step(self, TopicResult(name, ErrorCode.invalid_config, str(error)))
-        draft = self._draft()
+            return ControllerResult(self, TopicResult(name, ErrorCode.invalid_config, str(error)))
+        change = self._begin()
         if config != topic.config:
-            draft.configure(topic, config)
-        result = TopicResult(name, ErrorCode.none, None, draft.image.topics[name], topic.id)
-        return Step(self, result) if validate_only else self._step(draft, result)
+            change.configure(topic, config)
+        result = TopicResult(name, ErrorCode.none, None, change.image.topics[name], topic.id)
+        return ControllerResult(self, result) if validate_only else self._result(change, result)
 
-    def reassign(self, wanted: Iterable[tuple[str, int, tuple[int, ...] | None]]) -> Step[tuple[PartitionResult, ...]]:
+    def reassign(
+        self, requested: Iterable[tuple[str, int, tuple[int, ...] | None]]
+    ) -> ControllerResult[tuple[PartitionResult, ...]]:
         """Move each (topic, partition) to these replicas, or cancel its reassignment (None), in one batch."""
-        draft = self._draft()
-        return self._step(draft, tuple(draft.reassign(topic, index, target) for topic, index, target in wanted))
+        change = self._begin()
+        return self._result(change, tuple(change.reassign(topic, index, target) for topic, index, target in requested))
 
-    def elect(self, wanted: Iterable[tuple[str, int]] | None, *, unclean: bool) -> Step[tuple[PartitionResult, ...]]:
+    def elect(
+        self, requested: Iterable[tuple[str, int]] | None, *, unclean: bool
+    ) -> ControllerResult[tuple[PartitionResult, ...]]:
         """Elect the preferred replica, or with `unclean` any replica where nobody leads. None: wherever it is needed.
 
         Errors: ELECTION_NOT_NEEDED (84), PREFERRED_LEADER_NOT_AVAILABLE (80), ELIGIBLE_LEADERS_NOT_AVAILABLE (83),
         UNKNOWN_TOPIC_OR_PARTITION (3).
         """
-        draft = self._draft()
-        everywhere = wanted is None
-        if wanted is None:
-            wanted = [(topic.name, partition.index) for topic, partition in self.image.partitions()]
-        results = [draft.elect(topic, index, unclean) for topic, index in wanted]
-        return self._step(
-            draft, tuple(r for r in results if not (everywhere and r.error is ErrorCode.election_not_needed))
+        change = self._begin()
+        everywhere = requested is None
+        if requested is None:
+            requested = [(topic.name, partition.index) for topic, partition in self.image.partitions()]
+        results = [change.elect(topic, index, unclean) for topic, index in requested]
+        return self._result(
+            change, tuple(r for r in results if not (everywhere and r.error is ErrorCode.election_not_needed))
         )
 
-    def recoveries(self) -> tuple[Recovery, ...]:
+    def recoveries(self) -> tuple[UncleanRecovery, ...]:
         """The partitions that an unclean recovery is to find a leader for, and whose logs must be told of."""
-        wanted = (unclean_recovery.wanted(topic, partition) for topic, partition in self.image.partitions())
-        return tuple(recovery for recovery in wanted if recovery is not None)
+        requested = (unclean_recovery.recovery_needed(topic, partition) for topic, partition in self.image.partitions())
+        return tuple(recovery for recovery in requested if recovery is not None)
 
-    def recover(self, topic: str, index: int, told: Mapping[int, LogEnd], *, overdue: bool) -> Step[bool]:
-        """Elect a leader by what replicas `told` of their logs, if that suffices; answers whether it did.
+    def recover(
+        self, topic: str, index: int, log_ends: Mapping[int, ReplicaLogEnd], *, overdue: bool
+    ) -> ControllerResult[bool]:
+        """Elect a leader by what replicas `log_ends` of their logs, if that suffices; answers whether it did.
 
         `overdue`: the time is over that a proactive recovery waits for everybody.
         """
-        draft = self._draft()
-        return self._step(draft, draft.recover(topic, index, told, overdue=overdue))
+        change = self._begin()
+        return self._result(change, change.recover(topic, index, log_ends, overdue=overdue))
 
-    def _draft(self) -> Draft:
-        return Draft(self.image, self.contacts, self.rules)
+    def _begin(self) -> MetadataChange:
+        return MetadataChange(self.image, self.last_contact_ms, self.rules)
 
-    def _step(self, draft: Draft, answer: A) -> Step[A]:
-        state = replace(self, image=draft.image, contacts=draft.contacts)
-        return Step(state, answer, tuple(draft.records), tuple(draft.trace))
+    def _result(self, change: MetadataChange, answer: A) -> ControllerResult[A]:
+        state = replace(self, image=change.image, last_contact_ms=change.last_contact_ms)
+        return ControllerResult(state, answer, tuple(change.records), tuple(change.trace))
 
     def _session_end_ms(self, broker_id: int) -> int:
-        return self.contacts[broker_id] + self.settings.session_timeout_ms
+        return self.last_contact_ms[broker_id] + self.settings.session_timeout_ms
 
     def _is_current(self, broker_id: int, broker_epoch: int) -> bool:
         broker = self.image.brokers.get(broker_id)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 
-from images.broker.controller.reassignment import completed
+from images.broker.controller.reassignment import complete_reassignment
 from images.broker.controller.unclean_recovery import Strategy, strategy_of
 from images.broker.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from images.broker.rules import Rules
@@ -62,7 +62,7 @@ def change(
     before = partition
     partition = onto or partition
     wanted = _in_order(partition, isr)
-    done = completed(topic, partition, wanted, eligible, rules)
+    done = complete_reassignment(topic, partition, wanted, eligible, rules)
     if done is not None:
         partition = done
         wanted = _in_order(partition, wanted)

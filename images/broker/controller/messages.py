@@ -29,13 +29,13 @@ from images.broker.controller.requests import (
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import NO_LEADER
 
-_AT_ONCE = timedelta(0)
+_NO_THROTTLE = timedelta(0)
 _FROM_THE_TOPIC = 1
 """Kafka's DYNAMIC_TOPIC_CONFIG: a setting that belongs to the topic itself."""
-_PLACES = 1 << 16
+_FIRST_BROKER_RANGE = 1 << 16
 
 
-def registration(body: Any) -> Registration | None:
+def parse_registration(body: Any) -> Registration | None:
     """None when it names no listener or no incarnation, or has no id that a broker may have."""
     if not body.listeners or body.incarnation_id is None or body.broker_id < 0:
         return None
@@ -45,19 +45,21 @@ def registration(body: Any) -> Registration | None:
     )
 
 
-def registered(answer: RegistrationAnswer) -> BrokerRegistrationResponse:
-    return BrokerRegistrationResponse(throttle_time=_AT_ONCE, error_code=answer.error, broker_epoch=answer.broker_epoch)
+def registration_response(answer: RegistrationAnswer) -> BrokerRegistrationResponse:
+    return BrokerRegistrationResponse(
+        throttle_time=_NO_THROTTLE, error_code=answer.error, broker_epoch=answer.broker_epoch
+    )
 
 
-def heartbeat(body: Any) -> Heartbeat:
+def parse_heartbeat(body: Any) -> Heartbeat:
     return Heartbeat(
         body.broker_id, body.broker_epoch, body.current_metadata_offset, body.want_fence, body.want_shut_down
     )
 
 
-def heard(answer: HeartbeatAnswer) -> BrokerHeartbeatResponse:
+def heartbeat_response(answer: HeartbeatAnswer) -> BrokerHeartbeatResponse:
     return BrokerHeartbeatResponse(
-        throttle_time=_AT_ONCE,
+        throttle_time=_NO_THROTTLE,
         error_code=answer.error,
         is_caught_up=answer.caught_up,
         is_fenced=answer.fenced,
@@ -65,7 +67,7 @@ def heard(answer: HeartbeatAnswer) -> BrokerHeartbeatResponse:
     )
 
 
-def isr_proposals(body: Any) -> AlterPartition:
+def parse_alter_partition(body: Any) -> AlterPartition:
     proposals = tuple(
         IsrProposal(
             topic.topic_id,
@@ -80,7 +82,7 @@ def isr_proposals(body: Any) -> AlterPartition:
     return AlterPartition(body.broker_id, body.broker_epoch, proposals)
 
 
-def isrs_altered(body: Any, answer: AlterPartitionAnswer) -> alter_partition.AlterPartitionResponse:
+def alter_partition_response(body: Any, answer: AlterPartitionAnswer) -> alter_partition.AlterPartitionResponse:
     """The answer to request `body`: a result for each partition asked about, in the same order."""
     results = iter(answer.results)
     topics = tuple(
@@ -89,7 +91,7 @@ def isrs_altered(body: Any, answer: AlterPartitionAnswer) -> alter_partition.Alt
         )
         for topic in (body.topics if answer.error is ErrorCode.none else ())
     )
-    return alter_partition.AlterPartitionResponse(throttle_time=_AT_ONCE, error_code=answer.error, topics=topics)
+    return alter_partition.AlterPartitionResponse(throttle_time=_NO_THROTTLE, error_code=answer.error, topics=topics)
 
 
 def _isr_altered(result: IsrResult) -> alter_partition.PartitionData:
@@ -112,22 +114,22 @@ def _isr_altered(result: IsrResult) -> alter_partition.PartitionData:
     )
 
 
-def producer_ids(answer: ProducerIdsAnswer) -> AllocateProducerIdsResponse:
+def producer_ids_response(answer: ProducerIdsAnswer) -> AllocateProducerIdsResponse:
     return AllocateProducerIdsResponse(
-        throttle_time=_AT_ONCE,
+        throttle_time=_NO_THROTTLE,
         error_code=answer.error,
         producer_id_start=answer.first,
         producer_id_len=answer.count,
     )
 
 
-def new_topics(body: Any, random: Random) -> list[NewTopic]:
+def parse_create_topics(body: Any, random: Random) -> list[NewTopic]:
     """The topics to create, each with an id and a first broker drawn from `random`."""
     return [
         NewTopic(
             topic.name,
             uuid.UUID(int=random.getrandbits(128), version=4),
-            random.randrange(_PLACES),
+            random.randrange(_FIRST_BROKER_RANGE),
             topic.num_partitions,
             topic.replication_factor,
             tuple((placed.partition_index, tuple(placed.broker_ids)) for placed in topic.assignments),
@@ -137,9 +139,11 @@ def new_topics(body: Any, random: Random) -> list[NewTopic]:
     ]
 
 
-def topics_created(results: Sequence[TopicResult], *, validate_only: bool) -> create_topics.CreateTopicsResponse:
+def create_topics_response(
+    results: Sequence[TopicResult], *, validate_only: bool
+) -> create_topics.CreateTopicsResponse:
     return create_topics.CreateTopicsResponse(
-        throttle_time=_AT_ONCE, topics=tuple(_created(result, validate_only) for result in results)
+        throttle_time=_NO_THROTTLE, topics=tuple(_created(result, validate_only) for result in results)
     )
 
 
@@ -165,13 +169,13 @@ def _created(result: TopicResult, validate_only: bool) -> create_topics.Creatabl
     )
 
 
-def topics_to_delete(body: Any) -> list[tuple[str | None, uuid.UUID | None]]:
+def parse_delete_topics(body: Any) -> list[tuple[str | None, uuid.UUID | None]]:
     return [(topic.name, topic.topic_id) for topic in body.topics]
 
 
-def topics_deleted(results: Sequence[TopicResult]) -> delete_topics.DeleteTopicsResponse:
+def delete_topics_response(results: Sequence[TopicResult]) -> delete_topics.DeleteTopicsResponse:
     return delete_topics.DeleteTopicsResponse(
-        throttle_time=_AT_ONCE,
+        throttle_time=_NO_THROTTLE,
         responses=tuple(
             delete_topics.DeletableTopicResult(
                 name=result.name, topic_id=result.topic_id, error_code=result.error, error_message=result.message

@@ -13,11 +13,11 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller import reassignment, unclean_recovery
-from images.broker.controller.alter_partition import AlterPartition, IsrProposal, IsrResult, judge
+from images.broker.controller.alter_partition import AlterPartition, IsrProposal, IsrResult, check_proposal
 from images.broker.controller.election import change
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import PartitionResult, Registration, TopicResult
-from images.broker.controller.unclean_recovery import LogEnd
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
     NO_LEADER,
@@ -35,29 +35,29 @@ from images.broker.rules import Rules
 from images.trace import TraceEvent
 
 
-class Draft:
-    """`records` so far, what there is to `trace` of them, and `image` and `contacts` as they will leave them."""
+class MetadataChange:
+    """`records` so far, what there is to `trace` of them, and `image` and `last_contact_ms` as they will leave them."""
 
-    def __init__(self, image: ClusterImage, contacts: FrozenMap[int, int], rules: Rules) -> None:
+    def __init__(self, image: ClusterImage, last_contact_ms: FrozenMap[int, int], rules: Rules) -> None:
         self.image = image
-        self.contacts = contacts
+        self.last_contact_ms = last_contact_ms
         self.records: list[Record] = []
         self.trace: list[TraceEvent] = []
         self._rules = rules
 
-    def write(self, record: Record) -> None:
+    def append(self, record: Record) -> None:
         self.records.append(record)
         self.image = self.image.apply(record, self.image.offset)
 
-    def hear_from(self, broker_id: int, now_ms: int) -> None:
-        self.contacts = self.contacts.set(broker_id, now_ms)
+    def renew_session(self, broker_id: int, now_ms: int) -> None:
+        self.last_contact_ms = self.last_contact_ms.set(broker_id, now_ms)
 
-    def forget(self, broker_id: int) -> None:
-        self.contacts = self.contacts.remove(broker_id)
+    def end_session(self, broker_id: int) -> None:
+        self.last_contact_ms = self.last_contact_ms.remove(broker_id)
 
     def register(self, request: Registration, known: BrokerImage | None, clean: bool) -> None:
         if known is not None and not known.fenced:
-            self._tell_broker("broker_fenced", known, reason="registered")
+            self._trace_broker("broker_fenced", known, reason="registered")
         leaves_isr = self._rules.unclean_leaves_isr
         unclean = () if clean or not self._rules.unclean_leaves_elr else (request.id,)
         self._change_partitions(
@@ -66,26 +66,26 @@ class Draft:
             without=request.id if leaves_isr else None,
             unclean=unclean,
         )
-        self.write(RegisterBroker(request.id, request.incarnation, request.host, request.port))
+        self.append(RegisterBroker(request.id, request.incarnation, request.host, request.port))
         registered = self.image.brokers[request.id]
-        self._tell_broker("broker_registered", registered, clean=clean, incarnation=request.incarnation)
+        self._trace_broker("broker_registered", registered, clean=clean, incarnation=request.incarnation)
 
     def fence(self, broker: BrokerImage, reason: str) -> None:
         if broker.fenced:
             return
         leaving = reason == "controlled_shutdown"
         self._leave(broker, reason if leaving else "fenced")
-        self.write(ChangeBroker(broker.id, broker.epoch, fenced=True, shutting_down=broker.shutting_down or leaving))
-        self._tell_broker("broker_fenced", broker, reason=reason)
-        self.forget(broker.id)
+        self.append(ChangeBroker(broker.id, broker.epoch, fenced=True, shutting_down=broker.shutting_down or leaving))
+        self._trace_broker("broker_fenced", broker, reason=reason)
+        self.end_session(broker.id)
 
     def unfence(self, broker: BrokerImage) -> None:
-        self.write(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=False))
-        self._tell_broker("broker_unfenced", broker)
+        self.append(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=False))
+        self._trace_broker("broker_unfenced", broker)
         self._change_partitions(lambda partition: not self.image.is_active(partition.leader), "elected")
 
     def shut_down(self, broker: BrokerImage) -> None:
-        self.write(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=True))
+        self.append(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=True))
         self._leave(broker, "controlled_shutdown")
 
     def _leave(self, broker: BrokerImage, reason: str) -> None:
@@ -120,7 +120,7 @@ class Draft:
         preferred: int = NO_LEADER,
         recovered: int = NO_LEADER,
         allow_unclean: bool | None = None,
-        told: Mapping[int, LogEnd] | None = None,
+        log_ends: Mapping[int, ReplicaLogEnd] | None = None,
     ) -> None:
         changed = change(
             topic,
@@ -136,11 +136,11 @@ class Draft:
             allow_unclean=allow_unclean,
         )
         if changed is not None:
-            self.write(changed.partition)
-            self._tell_partition(topic, changed.partition, reason, changed.unclean, told)
+            self.append(changed.partition)
+            self._trace_partition(topic, changed.partition, reason, changed.unclean, log_ends)
 
     def alter(self, request: AlterPartition, proposal: IsrProposal) -> IsrResult:
-        error = judge(self.image, request, proposal, self._rules)
+        error = check_proposal(self.image, request, proposal, self._rules)
         topic = self.image.topic_by_id(proposal.topic_id)
         if error is not ErrorCode.none or topic is None:
             return self.refuse(request, proposal, error)
@@ -167,10 +167,10 @@ class Draft:
 
     def create(self, topic: NewTopic, records: Sequence[Record]) -> None:
         for record in records:
-            self.write(record)
+            self.append(record)
         created = self.image.topics[topic.name]
         for partition in created.partitions:
-            self._tell_partition(created, partition, "created")
+            self._trace_partition(created, partition, "created")
 
     def delete(self, name: str | None, topic_id: uuid.UUID | None) -> TopicResult:
         if (name is None) == (topic_id is None):
@@ -181,11 +181,11 @@ class Draft:
         if topic is None:
             unknown = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
             return TopicResult(name, unknown, "This topic does not exist.", topic_id=topic_id)
-        self.write(RemoveTopic(topic.name, topic.id))
+        self.append(RemoveTopic(topic.name, topic.id))
         return TopicResult(topic.name, ErrorCode.none, None, topic, topic.id)
 
     def configure(self, topic: TopicImage, config: FrozenMap[str, str]) -> None:
-        self.write(TopicConfigRecord(topic.name, config))
+        self.append(TopicConfigRecord(topic.name, config))
         configured = self.image.topics[topic.name]
         minimum = "min.insync.replicas"
         moves = topic.config[minimum] != config[minimum] and self._rules.min_isr_change_moves_partition_epoch
@@ -200,7 +200,7 @@ class Draft:
             return _refused(name, index, ErrorCode.no_reassignment_in_progress, "No reassignment is under way.")
         if target is not None:
             unknown = [replica for replica in target if replica not in self.image.brokers]
-            wrong = (
+            problem = (
                 "no replicas are named"
                 if not target
                 else "a broker is named twice"
@@ -209,8 +209,8 @@ class Draft:
                 if unknown
                 else None
             )
-            if wrong is not None:
-                return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {wrong}.")
+            if problem is not None:
+                return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
         onto = partition
         if partition.reassigning:
             if not reassignment.may_cancel(topic, partition, self._rules):
@@ -221,9 +221,9 @@ class Draft:
                     f"Partition {index}: too few of the original replicas are in sync for its reassignment to be "
                     "cancelled without an unclean election.",
                 )
-            onto = reassignment.cancelled(partition)
+            onto = reassignment.cancel_reassignment(partition)
         if target is not None:
-            onto = reassignment.begun(onto, target)
+            onto = reassignment.start_reassignment(onto, target)
         reason = "reassignment_cancelled" if target is None else "reassignment"
         self._change(topic, partition, onto.isr, reason, onto=onto)
         return PartitionResult(name, index)
@@ -245,7 +245,7 @@ class Draft:
             error = ErrorCode.preferred_leader_not_available
         return PartitionResult(name, index) if elected else _refused(name, index, error, "No such replica may lead.")
 
-    def recover(self, name: str, index: int, told: Mapping[int, LogEnd], *, overdue: bool) -> bool:
+    def recover(self, name: str, index: int, log_ends: Mapping[int, ReplicaLogEnd], *, overdue: bool) -> bool:
         topic, partition = self.image.topics.get(name), self.image.partition(name, index)
         if topic is None or partition is None:
             return False
@@ -253,21 +253,21 @@ class Draft:
         def broker_epoch(replica: int) -> int | None:
             return self.image.brokers[replica].epoch if self.image.is_active(replica) else None
 
-        leader = unclean_recovery.elected(topic, partition, told, broker_epoch, self._rules, overdue=overdue)
+        leader = unclean_recovery.elect_leader(topic, partition, log_ends, broker_epoch, self._rules, overdue=overdue)
         if leader != NO_LEADER:
-            self._change(topic, partition, (leader,), "unclean_recovery", recovered=leader, told=told)
+            self._change(topic, partition, (leader,), "unclean_recovery", recovered=leader, log_ends=log_ends)
         return leader != NO_LEADER
 
-    def _tell_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:
+    def _trace_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:
         self.trace.append(TraceEvent(kind, broker=broker.id, broker_epoch=broker.epoch, detail=detail))
 
-    def _tell_partition(
+    def _trace_partition(
         self,
         topic: TopicImage,
         partition: PartitionImage,
         reason: str,
         unclean: bool = False,
-        told: Mapping[int, LogEnd] | None = None,
+        log_ends: Mapping[int, ReplicaLogEnd] | None = None,
     ) -> None:
         detail: dict[str, object] = {
             "elr": list(partition.elr),
@@ -279,8 +279,8 @@ class Draft:
             "reason": reason,
             "unclean": unclean,
         }
-        if told is not None:
-            detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in sorted(told.items())}
+        if log_ends is not None:
+            detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in sorted(log_ends.items())}
         self.trace.append(
             TraceEvent(
                 "partition_changed",

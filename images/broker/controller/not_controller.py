@@ -23,26 +23,26 @@ _MESSAGE = "This is not the active controller."
 def not_controller(api: Api, body: Any) -> Any:
     """The answer to a request `body` of `api`."""
     if api is Api.BROKER_REGISTRATION:
-        return messages.registered(RegistrationAnswer(_ERROR))
+        return messages.registration_response(RegistrationAnswer(_ERROR))
     if api is Api.BROKER_HEARTBEAT:
-        return messages.heard(HeartbeatAnswer(_ERROR))
+        return messages.heartbeat_response(HeartbeatAnswer(_ERROR))
     if api is Api.ALTER_PARTITION:
-        return messages.isrs_altered(body, AlterPartitionAnswer(_ERROR))
+        return messages.alter_partition_response(body, AlterPartitionAnswer(_ERROR))
     if api is Api.ALLOCATE_PRODUCER_IDS:
-        return messages.producer_ids(ProducerIdsAnswer(_ERROR))
+        return messages.producer_ids_response(ProducerIdsAnswer(_ERROR))
     if api is Api.CREATE_TOPICS:
         refused = tuple(TopicResult(topic.name, _ERROR, _MESSAGE) for topic in body.topics)
-        return messages.topics_created(refused, validate_only=body.validate_only)
+        return messages.create_topics_response(refused, validate_only=body.validate_only)
     if api is Api.DELETE_TOPICS:
-        return messages.topics_deleted(
+        return messages.delete_topics_response(
             tuple(TopicResult(topic.name, _ERROR, _MESSAGE, topic_id=topic.topic_id) for topic in body.topics)
         )
     if api is Api.INCREMENTAL_ALTER_CONFIGS:
         refused = tuple(TopicResult(resource.resource_name, _ERROR, _MESSAGE) for resource in body.resources)
-        return admin_messages.configs_altered(body, refused)
+        return admin_messages.alter_configs_response(body, refused)
     if api is Api.LIST_PARTITION_REASSIGNMENTS:
-        return admin_messages.reassignments_unknown(_ERROR, _MESSAGE)
-    none = messages.registered(RegistrationAnswer(_ERROR)).throttle_time
+        return admin_messages.list_reassignments_error(_ERROR, _MESSAGE)
+    none = messages.registration_response(RegistrationAnswer(_ERROR)).throttle_time
     if api is Api.ALTER_PARTITION_REASSIGNMENTS:
         return AlterPartitionReassignmentsResponse(
             throttle_time=none, error_code=_ERROR, error_message=_MESSAGE, responses=()

@@ -67,7 +67,7 @@ def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple
     if topic.name in image.topics:
         raise TopicRefused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
     config = _config(topic, defaults)
-    replicas = _assigned(image, topic) if topic.assignments else _placed(image, topic, defaults)
+    replicas = _explicit(image, topic) if topic.assignments else _round_robin(image, topic, defaults)
     return (
         TopicRecord(topic.name, topic.topic_id),
         TopicConfigRecord(topic.name, config),
@@ -90,7 +90,7 @@ def config_text(value: object) -> str:
     return text.lower() if text.lower() in ("true", "false") else text
 
 
-def _placed(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> Sequence[tuple[int, ...]]:
+def _round_robin(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> Sequence[tuple[int, ...]]:
     count = defaults.partitions if topic.partitions == -1 else topic.partitions
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
     if count < 1:
@@ -112,17 +112,17 @@ def _placed(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> Se
     ]
 
 
-def _assigned(image: ClusterImage, topic: NewTopic) -> Sequence[tuple[int, ...]]:
+def _explicit(image: ClusterImage, topic: NewTopic) -> Sequence[tuple[int, ...]]:
     if topic.partitions != -1 or topic.replication_factor != -1:
         raise TopicRefused(
             ErrorCode.invalid_request, "With an assignment, partitions and replication factor must be -1."
         )
-    placed = sorted(topic.assignments)
-    if [index for index, _ in placed] != list(range(len(placed))):
+    assignments = sorted(topic.assignments)
+    if [index for index, _ in assignments] != list(range(len(assignments))):
         raise TopicRefused(ErrorCode.invalid_replica_assignment, "Partitions must be numbered 0, 1, 2 … once each.")
-    for index, replicas in placed:
+    for index, replicas in assignments:
         unknown = [replica for replica in replicas if replica not in image.brokers]
-        wrong = (
+        problem = (
             "it has no replicas"
             if not replicas
             else "a broker stands twice in it"
@@ -132,12 +132,12 @@ def _assigned(image: ClusterImage, topic: NewTopic) -> Sequence[tuple[int, ...]]
             else "all its brokers are fenced"
             if not any(image.is_active(replica) for replica in replicas)
             else "it has more or fewer replicas than the first"
-            if len(replicas) != len(placed[0][1])
+            if len(replicas) != len(assignments[0][1])
             else None
         )
-        if wrong is not None:
-            raise TopicRefused(ErrorCode.invalid_replica_assignment, f"Partition {index}: {wrong}.")
-    return [replicas for _, replicas in placed]
+        if problem is not None:
+            raise TopicRefused(ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
+    return [replicas for _, replicas in assignments]
 
 
 def _new_partition(image: ClusterImage, topic: NewTopic, index: int, replicas: tuple[int, ...]) -> PartitionImage:

@@ -22,10 +22,10 @@ from images.broker.metadata.image import PartitionImage, TopicImage
 from images.broker.rules import Rules
 
 
-def begun(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
+def start_reassignment(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
     """`partition` on its way to `target`; it must not be on its way elsewhere. Epochs are as before."""
     leaving = tuple(replica for replica in partition.replicas if replica not in target)
-    return _in_step(
+    return _without_removed(
         replace(
             partition,
             replicas=target + leaving,
@@ -46,13 +46,13 @@ def may_cancel(topic: TopicImage, partition: PartitionImage, rules: Rules) -> bo
     return len(in_sync) >= topic.min_isr_of(len(original))
 
 
-def cancelled(partition: PartitionImage) -> PartitionImage:
+def cancel_reassignment(partition: PartitionImage) -> PartitionImage:
     """`partition` with its original replicas. Epochs are as before."""
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
-    return _in_step(replace(partition, replicas=original, adding=(), removing=()))
+    return _without_removed(replace(partition, replicas=original, adding=(), removing=()))
 
 
-def completed(
+def complete_reassignment(
     topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...], eligible: Callable[[int], bool], rules: Rules
 ) -> PartitionImage | None:
     """`partition` on its target alone, if it is on its way and `isr`, its next ISR, allows it; else None."""
@@ -66,10 +66,10 @@ def completed(
         return None
     if not any(map(eligible, in_sync if rules.reassignment_waits_for_isr else target)):
         return None
-    return _in_step(replace(partition, replicas=target, adding=(), removing=()))
+    return _without_removed(replace(partition, replicas=target, adding=(), removing=()))
 
 
-def _in_step(partition: PartitionImage) -> PartitionImage:
+def _without_removed(partition: PartitionImage) -> PartitionImage:
     """With ISR, ELR and LastKnownELR in replica order and without those that are no replicas."""
 
     def ordered(members: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,63 +15,65 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from images.broker.controller.controller import Controller, Step
-from images.broker.controller.unclean_recovery import LogEnd, Recovery
+from images.broker.controller.controller import Controller, ControllerResult
+from images.broker.controller.unclean_recovery import ReplicaLogEnd, UncleanRecovery
 from images.broker.metadata.image import BrokerImage, ClusterImage
 from images.wire.connection import Connection, ConnectionLost
 from images.wire.get_replica_log_info import GetReplicaLogInfoRequest, TopicPartitions
 
-Decide = Callable[[Callable[[Controller, int], Step[bool]]], Awaitable[bool]]
-Told = Mapping[tuple[str, int], Mapping[int, LogEnd]]
+Decide = Callable[[Callable[[Controller, int], ControllerResult[bool]]], Awaitable[bool]]
+LogEnds = Mapping[tuple[str, int], Mapping[int, ReplicaLogEnd]]
 """What was told of each (topic, partition), by replica."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RecoveryTimeouts:
     """How long things take."""
 
-    answer_s: float
+    request_timeout_s: float
     """What a broker has to connect and to answer."""
-    pause_s: float
+    interval_s: float
     """Between two rounds."""
-    patience_s: float
+    proactive_timeout_s: float
     """`unclean.recovery.timeout.ms`."""
 
 
 class RecoveryRounds:
     """Rounds for as long as there is anything to recover."""
 
-    def __init__(self, client_id: str, state: Callable[[], Controller], decide: Decide, pace: Pace) -> None:
+    def __init__(
+        self, client_id: str, state: Callable[[], Controller], decide: Decide, timeouts: RecoveryTimeouts
+    ) -> None:
         self._client_id = client_id
         self._state = state
         self._decide = decide
-        self._pace = pace
-        self._news = asyncio.Event()
+        self._timeouts = timeouts
+        self._change = asyncio.Event()
 
-    def look(self) -> None:
+    def metadata_changed(self) -> None:
         """The metadata has changed."""
-        self._news.set()
+        self._change.set()
 
     async def run(self) -> None:
         """Recover what is to be recovered, for ever."""
         clock = asyncio.get_running_loop().time
         since: dict[tuple[str, int, int], float] = {}
         while True:
-            self._news.clear()
+            self._change.clear()
             recoveries = self._state().recoveries()
             keys = [(recovery.topic, recovery.index, recovery.leader_epoch) for recovery in recoveries]
             since = {key: since.get(key, clock()) for key in keys}
             if not recoveries:
-                await self._news.wait()
+                await self._change.wait()
                 continue
-            told = await self._ask(recoveries, self._state().image)
+            log_ends = await self._ask_all(recoveries, self._state().image)
             for key, recovery in zip(keys, recoveries, strict=True):
-                logs, overdue = told.get(key[:2], {}), clock() - since[key] >= self._pace.patience_s
+                logs, overdue = log_ends.get(key[:2], {}), clock() - since[key] >= self._timeouts.proactive_timeout_s
                 if logs:
-                    await self._decide(_recovering(recovery, logs, overdue))
-            await asyncio.sleep(self._pace.pause_s)
+                    await self._decide(_recover(recovery, logs, overdue))
+            await asyncio.sleep(self._timeouts.interval_s)
 
-    async def _ask(self, recoveries: Sequence[Recovery], image: ClusterImage) -> Told:
+    async def _ask_all(self, recoveries: Sequence[UncleanRecovery], image: ClusterImage) -> LogEnds:
         """One round: everybody at the same time, each once."""
         of_broker: dict[int, dict[str, list[int]]] = {}
         for recovery in recoveries:
@@ -81,15 +83,15 @@ class RecoveryRounds:
         answers = await asyncio.gather(
             *(self._ask_broker(image.brokers[broker], wanted, image) for broker, wanted in of_broker.items())
         )
-        told: dict[tuple[str, int], dict[int, LogEnd]] = {}
+        log_ends: dict[tuple[str, int], dict[int, ReplicaLogEnd]] = {}
         for broker, answer in zip(of_broker, answers, strict=True):
             for partition, log in answer.items():
-                told.setdefault(partition, {})[broker] = log
-        return told
+                log_ends.setdefault(partition, {})[broker] = log
+        return log_ends
 
     async def _ask_broker(
         self, broker: BrokerImage, wanted: Mapping[str, Sequence[int]], image: ClusterImage
-    ) -> dict[tuple[str, int], LogEnd]:
+    ) -> dict[tuple[str, int], ReplicaLogEnd]:
         """What one broker tells; nothing when it does not answer."""
         names: dict[uuid.UUID, str] = {image.topics[name].id: name for name in wanted}
         request = GetReplicaLogInfoRequest(
@@ -99,17 +101,19 @@ class RecoveryRounds:
             ),
         )
         try:
-            connection = await Connection.open(broker.host, broker.port, self._client_id, self._pace.answer_s)
+            connection = await Connection.open(
+                broker.host, broker.port, self._client_id, self._timeouts.request_timeout_s
+            )
         except ConnectionLost:
             return {}
         try:
-            answer = await connection.call(request, self._pace.answer_s)
+            answer = await connection.call(request, self._timeouts.request_timeout_s)
         except ConnectionLost:
             return {}
         finally:
             connection.close()
         return {
-            (names[topic.topic_id], info.partition): LogEnd(
+            (names[topic.topic_id], info.partition): ReplicaLogEnd(
                 answer.broker_epoch, info.current_leader_epoch, info.last_written_leader_epoch, info.log_end_offset
             )
             for topic in answer.topic_partition_log_info_list
@@ -119,7 +123,7 @@ class RecoveryRounds:
         }
 
 
-def _recovering(
-    recovery: Recovery, told: Mapping[int, LogEnd], overdue: bool
-) -> Callable[[Controller, int], Step[bool]]:
-    return lambda controller, _: controller.recover(recovery.topic, recovery.index, told, overdue=overdue)
+def _recover(
+    recovery: UncleanRecovery, log_ends: Mapping[int, ReplicaLogEnd], overdue: bool
+) -> Callable[[Controller, int], ControllerResult[bool]]:
+    return lambda controller, _: controller.recover(recovery.topic, recovery.index, log_ends, overdue=overdue)

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from images.broker.metadata.image import ChangeBroker, ClusterImage, PartitionImage, Record, RegisterBroker
-from images.broker.raft.log import changes
+from images.broker.raft.log import decode_records
 from images.trace import TraceEvent
 from images.wire import batch as batches
 
 
-def found(image: ClusterImage, data: bytes) -> Iterator[tuple[ClusterImage, list[TraceEvent]]]:
+def committed_changes(image: ClusterImage, data: bytes) -> Iterator[tuple[ClusterImage, list[TraceEvent]]]:
     """For each batch in `data`, which goes on where `image` ends: the image after it, and what there is to tell."""
     for header, batch in batches.iterate(data):
-        before, records = image, changes(batch)
+        before, records = image, decode_records(batch)
         image = image.apply_all(records, header.base_offset)
-        told = [event for record in records if (event := _event(before, image, record)) is not None]
-        yield image, [event._replace(offset=image.offset) for event in told]
+        events = [event for record in records if (event := _event(before, image, record)) is not None]
+        yield image, [event._replace(offset=image.offset) for event in events]
 
 
 def _event(before: ClusterImage, after: ClusterImage, record: Record) -> TraceEvent | None:
@@ -39,9 +39,13 @@ def _event(before: ClusterImage, after: ClusterImage, record: Record) -> TraceEv
 
 
 def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionImage) -> TraceEvent:
-    was = before.partition(partition.topic, partition.index)
+    before_change = before.partition(partition.topic, partition.index)
     # Within a leader epoch an ISR grows at its leader's request only.
-    grown = was is not None and was.leader_epoch == partition.leader_epoch and set(partition.isr) - set(was.isr)
+    grown = (
+        before_change is not None
+        and before_change.leader_epoch == partition.leader_epoch
+        and set(partition.isr) - set(before_change.isr)
+    )
     return TraceEvent(
         "partition_changed",
         topic=partition.topic,

@@ -44,7 +44,7 @@ class Strategy(StrEnum):
     PROACTIVE = "proactive"
 
 
-class LogEnd(NamedTuple):
+class ReplicaLogEnd(NamedTuple):
     """What a replica told of its log."""
 
     broker_epoch: int
@@ -58,7 +58,7 @@ class LogEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class UncleanRecovery:
     """A partition to be recovered: whose logs are to be told of."""
 
     topic: str
@@ -72,7 +72,7 @@ def strategy_of(topic: TopicImage) -> Strategy:
     return Strategy(topic.config.get(STRATEGY, Strategy.MANUAL))
 
 
-def wanted(topic: TopicImage, partition: PartitionImage) -> Recovery | None:
+def recovery_needed(topic: TopicImage, partition: PartitionImage) -> UncleanRecovery | None:
     """The recovery that `partition` is in need of, None when it is not, or not to be recovered."""
     strategy = strategy_of(topic)
     if partition.leader != NO_LEADER or strategy is Strategy.MANUAL:
@@ -82,39 +82,39 @@ def wanted(topic: TopicImage, partition: PartitionImage) -> Recovery | None:
         if partition.isr or partition.elr:
             return None
         replicas = partition.last_known_elr or replicas
-    return Recovery(topic.name, partition.index, partition.leader_epoch, replicas)
+    return UncleanRecovery(topic.name, partition.index, partition.leader_epoch, replicas)
 
 
-def elected(
+def elect_leader(
     topic: TopicImage,
     partition: PartitionImage,
-    told: Mapping[int, LogEnd],
+    log_ends: Mapping[int, ReplicaLogEnd],
     broker_epoch: Callable[[int], int | None],
     rules: Rules,
     *,
     overdue: bool,
 ) -> int:
-    """Who leads by what was `told` of the logs, NO_LEADER if that does not suffice. `broker_epoch` gives that of a
+    """Who leads by what was `log_ends` of the logs, NO_LEADER if that does not suffice. `broker_epoch` gives that of a
     broker that may lead now, and `overdue` whether the time to wait for everybody is over."""
-    recovery = wanted(topic, partition)
+    recovery = recovery_needed(topic, partition)
     if recovery is None:
         return NO_LEADER
 
     def counts(replica: int) -> bool:
-        if replica not in told or broker_epoch(replica) is None:
+        if replica not in log_ends or broker_epoch(replica) is None:
             return False
-        log = told[replica]
+        log = log_ends[replica]
         current = (log.broker_epoch, log.leader_epoch) == (broker_epoch(replica), partition.leader_epoch)
         return current or not rules.recovery_counts_current_lives_only
 
     known = [replica for replica in recovery.replicas if counts(replica)]
-    everybody = len(known) == len(recovery.replicas)
+    all_known = len(known) == len(recovery.replicas)
     if strategy_of(topic) is Strategy.BALANCED:
-        enough = everybody or not rules.recovery_waits_for_last_known_elr
+        enough = all_known or not rules.recovery_waits_for_last_known_elr
     else:
-        enough = everybody or overdue
+        enough = all_known or overdue
     if not known or not enough:
         return NO_LEADER
     if not rules.recovery_elects_greatest_log:
         return known[0]
-    return max(known, key=lambda replica: (told[replica].last_epoch, told[replica].end))
+    return max(known, key=lambda replica: (log_ends[replica].last_epoch, log_ends[replica].end))

@@ -16,16 +16,16 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from images.broker.groups.group import Group, GroupState, JoinAnswer, SyncAnswer
-from images.broker.groups.records import Offset
+from images.broker.groups.records import OffsetAndMetadata
 from images.broker.groups.shard import TopicPartition
 
-NOW = timedelta(0)
+NO_THROTTLE = timedelta(0)
 
 
-def joined(answer: JoinAnswer) -> JoinGroupResponse:
+def join_response(answer: JoinAnswer) -> JoinGroupResponse:
     """The answer to a JoinGroup."""
     return JoinGroupResponse(
-        throttle_time=NOW,
+        throttle_time=NO_THROTTLE,
         error_code=answer.error,
         generation_id=answer.generation,
         protocol_type=answer.protocol_type,
@@ -34,16 +34,16 @@ def joined(answer: JoinAnswer) -> JoinGroupResponse:
         skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
         members=tuple(
-            JoinGroupResponseMember(member_id=identity, group_instance_id=instance, metadata=metadata)
-            for identity, instance, metadata in answer.members
+            JoinGroupResponseMember(member_id=member_id, group_instance_id=instance, metadata=metadata)
+            for member_id, instance, metadata in answer.members
         ),
     )
 
 
-def synced(answer: SyncAnswer) -> SyncGroupResponse:
+def sync_response(answer: SyncAnswer) -> SyncGroupResponse:
     """The answer to a SyncGroup."""
     return SyncGroupResponse(
-        throttle_time=NOW,
+        throttle_time=NO_THROTTLE,
         error_code=answer.error,
         protocol_type=answer.protocol_type,
         protocol_name=answer.protocol,
@@ -51,22 +51,24 @@ def synced(answer: SyncAnswer) -> SyncGroupResponse:
     )
 
 
-def fetched(asked: Any, error: ErrorCode, found: dict[TopicPartition, Offset]) -> OffsetFetchResponseGroup:
+def offset_fetch_group(
+    requested: Any, error: ErrorCode, committed: dict[TopicPartition, OffsetAndMetadata]
+) -> OffsetFetchResponseGroup:
     """The positions of one group, those asked for or all.
 
     An error of the group is told for each partition too: v1 has no other place for it.
     """
     wanted: dict[str, list[int]] = {}
-    if asked.topics is None:
-        for key in found:
+    if requested.topics is None:
+        for key in committed:
             wanted.setdefault(key.topic, []).append(key.partition)
     else:
-        for topic in asked.topics:
+        for topic in requested.topics:
             wanted[topic.name] = list(topic.partition_indexes)
-    nothing = Offset(-1)
+    nothing = OffsetAndMetadata(-1)
     topics = []
     for name, indexes in wanted.items():
-        offsets = [(index, found.get(TopicPartition(name, index), nothing)) for index in indexes]
+        offsets = [(index, committed.get(TopicPartition(name, index), nothing)) for index in indexes]
         topics.append(
             OffsetFetchResponseTopics(
                 name=name,
@@ -82,10 +84,10 @@ def fetched(asked: Any, error: ErrorCode, found: dict[TopicPartition, Offset]) -
                 ),
             )
         )
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics), error_code=error)
+    return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics), error_code=error)
 
 
-def described(name: str, group: Group | None, error: ErrorCode, message: str | None) -> DescribedGroup:
+def described_group(name: str, group: Group | None, error: ErrorCode, message: str | None) -> DescribedGroup:
     """One group of DescribeGroups; one that is not there is Dead."""
     members = group.members if group is not None else ()
     return DescribedGroup(

@@ -1,8 +1,8 @@
 """One consumer group, as a pure decision machine: who is a member, in which generation, with which assignment.
 
-A `Group` is a plain value. The functions of `group_joining.py` and `group_membership.py` take a group, an event and the
-time, and give a `Step`: the next value, the answer to whoever asked (None: it waits), and the decisions the shell must
-carry out. Nothing here does I/O or reads a clock.
+A `Group` is a plain value. The functions of `rebalance.py` and `membership.py` take a group, an event and the time, and
+give a `GroupStep`: the next value, the response to the caller (None: the caller waits), and the decisions the shell
+must carry out. Nothing here does I/O or reads a clock.
 
               first member joins                    everybody joined, or the time is up
     Empty ───────────────────────► PreparingRebalance ──────────────────────► CompletingRebalance
@@ -51,7 +51,7 @@ class GroupLimits:
     rules: Rules
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     """One member of a group."""
 
     id: str
@@ -64,7 +64,7 @@ class Member(NamedTuple):
     protocols: tuple[tuple[str, bytes], ...] = ()
     """(assignor, subscription), the preferred first."""
     assignment: bytes = b""
-    heard_ms: int = 0
+    last_contact_ms: int = 0
     joining: bool = False
     """It has asked to join and waits for the answer."""
     syncing: bool = False
@@ -84,12 +84,12 @@ class Group(NamedTuple):
     protocol_type: str = ""
     protocol: str | None = None
     leader: str | None = None
-    members: tuple[Member, ...] = ()
+    members: tuple[GroupMember, ...] = ()
     pending: tuple[tuple[str, int], ...] = ()
     """Ids given to joiners that are to come back with them (KIP-394), and until when each is waited for."""
     deadline_ms: int = NEVER_MS
     """Until when the rebalance waits for members to join, or the new generation for them to ask for assignments."""
-    grows_until_ms: int = 0
+    initial_delay_until_ms: int = 0
     """The first rebalance of a group waits so long for more members, even when all known ones have joined."""
     storing: bool = False
     """The leader's assignment is on its way into the log."""
@@ -102,23 +102,23 @@ class Group(NamedTuple):
         generation: int,
         protocol: str | None,
         leader: str | None,
-        members: Sequence[Member],
+        members: Sequence[GroupMember],
     ) -> Group:
         """The group that a record tells of: everything else of a group is gone when its coordinator is."""
         state = GroupState.STABLE if members else GroupState.EMPTY
         return cls(group, state, generation, protocol_type, protocol, leader, tuple(members))
 
-    def member(self, identity: str) -> Member | None:
+    def member(self, member_id: str) -> GroupMember | None:
         """The member with this id."""
-        return next((member for member in self.members if member.id == identity), None)
+        return next((member for member in self.members if member.id == member_id), None)
 
-    def static_member(self, instance_id: str | None) -> Member | None:
+    def static_member(self, instance_id: str | None) -> GroupMember | None:
         """The member with this group instance id."""
         if instance_id is None:
             return None
         return next((member for member in self.members if member.instance_id == instance_id), None)
 
-    def with_member(self, changed: Member) -> Group:
+    def with_member(self, changed: GroupMember) -> Group:
         """The same group with `changed` in place of the member with its id, or added."""
         if self.member(changed.id) is None:
             return self._replace(members=(*self.members, changed))
@@ -126,13 +126,13 @@ class Group(NamedTuple):
 
     def loaded(self, now_ms: int) -> Group:
         """This group, read from the log by a new coordinator: every member has its whole session to be heard."""
-        return self._replace(members=tuple(member._replace(heard_ms=now_ms) for member in self.members))
+        return self._replace(members=tuple(member._replace(last_contact_ms=now_ms) for member in self.members))
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-class Join(NamedTuple):
+class JoinRequest(NamedTuple):
     """A JoinGroup request."""
 
     member_id: str
@@ -186,20 +186,20 @@ class SyncAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreGroup:
     """Write the group as it is now into the log, and report with `stored` once it is committed or cannot be."""
 
     generation: int
 
 
-Decision = JoinAnswer | SyncAnswer | Store
+Decision = JoinAnswer | SyncAnswer | StoreGroup
 
 
-class Step(NamedTuple):
+class GroupStep(NamedTuple):
     """Where an event leads. `answer` is for the caller of a join or a sync; with None its answer is a later decision,
-    addressed to `waiting`."""
+    addressed to `waiting_member_id`."""
 
     group: Group
     decisions: tuple[Decision, ...] = ()
     answer: JoinAnswer | SyncAnswer | None = None
-    waiting: str = ""
+    waiting_member_id: str = ""

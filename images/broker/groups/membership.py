@@ -13,10 +13,10 @@ from images.broker.groups.group import (
     Decision,
     Group,
     GroupLimits,
+    GroupMember,
     GroupState,
+    GroupStep,
     JoinAnswer,
-    Member,
-    Step,
     SyncAnswer,
 )
 from images.broker.groups.rebalance import check_member, complete, complete_if_all_joined, prepare
@@ -28,26 +28,28 @@ def heartbeat(group: Group, caller: Caller, now_ms: int) -> tuple[Group, ErrorCo
     if error is not ErrorCode.none:
         return group, error
     preparing = group.state is GroupState.PREPARING
-    return _heard(group, caller.member_id, now_ms), (ErrorCode.rebalance_in_progress if preparing else ErrorCode.none)
+    return _renew_session(group, caller.member_id, now_ms), (
+        ErrorCode.rebalance_in_progress if preparing else ErrorCode.none
+    )
 
 
-def leave(group: Group, member_id: str, instance_id: str | None, now_ms: int) -> tuple[Step, ErrorCode]:
+def leave(group: Group, member_id: str, instance_id: str | None, now_ms: int) -> tuple[GroupStep, ErrorCode]:
     """A member goes, or somebody sends a static member away by its instance id."""
     if group.state is GroupState.DEAD:
-        return Step(group), ErrorCode.coordinator_not_available
+        return GroupStep(group), ErrorCode.coordinator_not_available
     static = group.static_member(instance_id)
     if static is not None and member_id and static.id != member_id:
-        return Step(group), ErrorCode.fenced_instance_id
-    identity = static.id if static is not None else member_id
-    if group.member(identity) is None:
-        waited_for = tuple(item for item in group.pending if item[0] != identity)
-        if len(waited_for) == len(group.pending):
-            return Step(group), ErrorCode.unknown_member_id
-        return complete_if_all_joined(group._replace(pending=waited_for), now_ms), ErrorCode.none
-    return remove(group, (identity,), now_ms), ErrorCode.none
+        return GroupStep(group), ErrorCode.fenced_instance_id
+    member_id = static.id if static is not None else member_id
+    if group.member(member_id) is None:
+        still_pending = tuple(item for item in group.pending if item[0] != member_id)
+        if len(still_pending) == len(group.pending):
+            return GroupStep(group), ErrorCode.unknown_member_id
+        return complete_if_all_joined(group._replace(pending=still_pending), now_ms), ErrorCode.none
+    return remove(group, (member_id,), now_ms), ErrorCode.none
 
 
-def remove(group: Group, gone: Iterable[str], now_ms: int) -> Step:
+def remove(group: Group, gone: Iterable[str], now_ms: int) -> GroupStep:
     """Members are gone: what they wait for is refused, and the others share their partitions."""
     gone = tuple(gone)
     answers: list[Decision] = []
@@ -56,43 +58,43 @@ def remove(group: Group, gone: Iterable[str], now_ms: int) -> Step:
             answers.append(JoinAnswer(member.id, ErrorCode.unknown_member_id))
         if member.id in gone and member.syncing:
             answers.append(SyncAnswer(member.id, ErrorCode.unknown_member_id))
-    left = group._replace(members=tuple(member for member in group.members if member.id not in gone))
+    remaining = group._replace(members=tuple(member for member in group.members if member.id not in gone))
     if group.state is GroupState.PREPARING:
-        step = complete_if_all_joined(left, now_ms)
+        step = complete_if_all_joined(remaining, now_ms)
     else:
-        step = prepare(left, now_ms, 0)
+        step = prepare(remaining, now_ms, 0)
     return step._replace(decisions=(*answers, *step.decisions))
 
 
-def on_time(group: Group, now_ms: int) -> Step:
+def on_tick(group: Group, now_ms: int) -> GroupStep:
     """Time has passed: whoever was silent for too long is no member any more."""
     decisions: list[Decision] = []
-    due = tuple(item for item in group.pending if item[1] > now_ms)
-    if due != group.pending:
-        group = group._replace(pending=due)
-    silent = [member.id for member in group.members if _expires_ms(member) <= now_ms]
+    still_pending = tuple(item for item in group.pending if item[1] > now_ms)
+    if still_pending != group.pending:
+        group = group._replace(pending=still_pending)
+    expired = [member.id for member in group.members if _expires_ms(member) <= now_ms]
     if group.state is GroupState.COMPLETING and group.deadline_ms <= now_ms and not group.storing:
-        silent += [member.id for member in group.members if not member.syncing and member.id not in silent]
+        expired += [member.id for member in group.members if not member.syncing and member.id not in expired]
     if group.state is GroupState.PREPARING and group.deadline_ms <= now_ms:
-        silent += [member.id for member in group.members if not member.joining and member.id not in silent]
+        expired += [member.id for member in group.members if not member.joining and member.id not in expired]
         group = group._replace(pending=())
-    if silent:
-        step = remove(group, silent, now_ms)
+    if expired:
+        step = remove(group, expired, now_ms)
         group, decisions = step.group, list(step.decisions)
     step = complete_if_all_joined(group, now_ms)
     if step.group.state is GroupState.PREPARING and step.group.deadline_ms <= now_ms:
         step = complete(step.group, now_ms)
-    return Step(step.group, (*decisions, *step.decisions))
+    return GroupStep(step.group, (*decisions, *step.decisions))
 
 
-def next_ms(group: Group) -> int:
-    """When `on_time` next has something to do."""
+def next_deadline_ms(group: Group) -> int:
+    """When `on_tick` next has something to do."""
     times = [expiry for _, expiry in group.pending]
     times += [_expires_ms(member) for member in group.members]
     if group.state in (GroupState.PREPARING, GroupState.COMPLETING) and not group.storing:
         times.append(group.deadline_ms)
     if group.state is GroupState.PREPARING and all(member.joining for member in group.members) and not group.pending:
-        times.append(group.grows_until_ms)
+        times.append(group.initial_delay_until_ms)
     return min(times, default=NEVER_MS)
 
 
@@ -112,14 +114,14 @@ def check_commit(
         error = ErrorCode.rebalance_in_progress
     if error is not ErrorCode.none:
         return group, error
-    return _heard(group, caller.member_id, now_ms), ErrorCode.none
+    return _renew_session(group, caller.member_id, now_ms), ErrorCode.none
 
 
-def _heard(group: Group, member_id: str, now_ms: int) -> Group:
+def _renew_session(group: Group, member_id: str, now_ms: int) -> Group:
     member = group.member(member_id)
-    return group if member is None else group.with_member(member._replace(heard_ms=now_ms))
+    return group if member is None else group.with_member(member._replace(last_contact_ms=now_ms))
 
 
-def _expires_ms(member: Member) -> int:
+def _expires_ms(member: GroupMember) -> int:
     """When a member has been silent for too long; one that waits for an answer is not silent."""
-    return NEVER_MS if member.joining or member.syncing else member.heard_ms + member.session_timeout_ms
+    return NEVER_MS if member.joining or member.syncing else member.last_contact_ms + member.session_timeout_ms

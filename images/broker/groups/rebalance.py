@@ -10,88 +10,94 @@ from images.broker.groups.group import (
     Decision,
     Group,
     GroupLimits,
+    GroupMember,
     GroupState,
-    Join,
+    GroupStep,
     JoinAnswer,
-    Member,
-    Step,
-    Store,
+    JoinRequest,
+    StoreGroup,
     SyncAnswer,
 )
 
 
-def join(group: Group, ask: Join, now_ms: int, limits: GroupLimits) -> Step:
+def join(group: Group, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
     """A client asks to join, for the first time or again."""
-    error = _refuses(group, ask, limits)
+    error = _join_error(group, request, limits)
     if error is not ErrorCode.none:
-        return _join_refused(group, ask.member_id, error)
-    static = group.static_member(ask.instance_id)
-    if not ask.member_id:
+        return _refuse_join(group, request.member_id, error)
+    static = group.static_member(request.instance_id)
+    if not request.member_id:
         if static is not None:
-            return _replace_static(group, static, ask, now_ms, limits)
-        if ask.id_required and ask.instance_id is None:
-            waited_for = group._replace(pending=(*group.pending, (ask.new_id, now_ms + ask.session_timeout_ms)))
-            return _join_refused(waited_for, ask.new_id, ErrorCode.member_id_required)
-        return _add(group, ask.new_id, ask, now_ms, limits)
-    if any(identity == ask.member_id for identity, _ in group.pending):
-        awaited = tuple(item for item in group.pending if item[0] != ask.member_id)
-        return _add(group._replace(pending=awaited), ask.member_id, ask, now_ms, limits)
-    if static is not None and static.id != ask.member_id:
-        return _join_refused(group, ask.member_id, ErrorCode.fenced_instance_id)
-    member = group.member(ask.member_id)
+            return _replace_static(group, static, request, now_ms, limits)
+        if request.id_required and request.instance_id is None:
+            with_pending = group._replace(
+                pending=(*group.pending, (request.new_id, now_ms + request.session_timeout_ms))
+            )
+            return _refuse_join(with_pending, request.new_id, ErrorCode.member_id_required)
+        return _add(group, request.new_id, request, now_ms, limits)
+    if any(member_id == request.member_id for member_id, _ in group.pending):
+        still_pending = tuple(item for item in group.pending if item[0] != request.member_id)
+        return _add(group._replace(pending=still_pending), request.member_id, request, now_ms, limits)
+    if static is not None and static.id != request.member_id:
+        return _refuse_join(group, request.member_id, ErrorCode.fenced_instance_id)
+    member = group.member(request.member_id)
     if member is None:
-        return _join_refused(group, ask.member_id, ErrorCode.unknown_member_id)
-    return _again(group, member, ask, now_ms, limits)
+        return _refuse_join(group, request.member_id, ErrorCode.unknown_member_id)
+    return _rejoin(group, member, request, now_ms, limits)
 
 
 def sync(
     group: Group, caller: Caller, protocol: tuple[str | None, str | None], assignments: dict[str, bytes], now_ms: int
-) -> Step:
+) -> GroupStep:
     """A member asks for its assignment; the leader brings everybody's. `protocol` is (type, name) as it knows them."""
     error = check_member(group, caller)
     known = (group.protocol_type, group.protocol)
     if error is ErrorCode.none and any(
-        told is not None and told != ours for told, ours in zip(protocol, known, strict=True)
+        requested is not None and requested != ours for requested, ours in zip(protocol, known, strict=True)
     ):
         error = ErrorCode.inconsistent_group_protocol
     if error is ErrorCode.none and group.state is GroupState.PREPARING:
         error = ErrorCode.rebalance_in_progress
     member = group.member(caller.member_id)
     if error is not ErrorCode.none or member is None:
-        return Step(group, answer=SyncAnswer(caller.member_id, error))
+        return GroupStep(group, answer=SyncAnswer(caller.member_id, error))
     if group.state is GroupState.STABLE:
-        return Step(group.with_member(member._replace(heard_ms=now_ms)), answer=_assignment(group, member))
-    waiting = group.with_member(member._replace(syncing=True, heard_ms=now_ms))
+        return GroupStep(group.with_member(member._replace(last_contact_ms=now_ms)), answer=_sync_answer(group, member))
+    waiting = group.with_member(member._replace(syncing=True, last_contact_ms=now_ms))
     if caller.member_id != group.leader or group.storing:
-        return Step(waiting, waiting=member.id)
+        return GroupStep(waiting, waiting_member_id=member.id)
     assigned = tuple(item._replace(assignment=assignments.get(item.id, b"")) for item in waiting.members)
     storing = waiting._replace(members=assigned, storing=True)
-    return Step(storing, (Store(group.generation),), waiting=member.id)
+    return GroupStep(storing, (StoreGroup(group.generation),), waiting_member_id=member.id)
 
 
-def stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> Step:
-    """What `Store` asked for is committed, or certainly is not yet: then the generation is given up for a new one, in
-    which the old assignment, should it come to be committed after all, does not count."""
+def stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> GroupStep:
+    """The write that `StoreGroup` asked for is committed, or failed.
+
+    After a failure the group starts a new generation, in which the old assignment does not count even if it is
+    committed later.
+    """
     if not group.storing or group.generation != generation or group.state is not GroupState.COMPLETING:
-        return Step(group)
+        return GroupStep(group)
     if error is not ErrorCode.none:
         failed = tuple(SyncAnswer(member.id, error) for member in group.members if member.syncing)
-        step = prepare(group._replace(members=_answered(group.members, now_ms)), now_ms, 0)
+        step = prepare(group._replace(members=_sessions_renewed(group.members, now_ms)), now_ms, 0)
         return step._replace(decisions=failed + step.decisions)
-    answers = tuple(_assignment(group, member) for member in group.members if member.syncing)
-    members = _answered(group.members, now_ms)
+    answers = tuple(_sync_answer(group, member) for member in group.members if member.syncing)
+    members = _sessions_renewed(group.members, now_ms)
     stable = group._replace(state=GroupState.STABLE, members=members, storing=False, deadline_ms=NEVER_MS)
-    return Step(stable, answers)
+    return GroupStep(stable, answers)
 
 
-def _answered(members: tuple[Member, ...], now_ms: int) -> tuple[Member, ...]:
+def _sessions_renewed(members: tuple[GroupMember, ...], now_ms: int) -> tuple[GroupMember, ...]:
     """Members of whom none waits for its assignment any more; the session of one that did begins anew."""
     return tuple(
-        member._replace(syncing=False, heard_ms=now_ms if member.syncing else member.heard_ms) for member in members
+        member._replace(syncing=False, last_contact_ms=now_ms if member.syncing else member.last_contact_ms)
+        for member in members
     )
 
 
-def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> Step:
+def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> GroupStep:
     """Begin a rebalance: everybody is to join anew. Completes at once if everybody has."""
     answers = tuple(
         SyncAnswer(member.id, ErrorCode.rebalance_in_progress) for member in group.members if member.syncing
@@ -99,25 +105,25 @@ def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> Step:
     longest_ms = max((member.rebalance_timeout_ms for member in group.members), default=0)
     preparing = group._replace(
         state=GroupState.PREPARING,
-        members=tuple(member._replace(assignment=b"") for member in _answered(group.members, now_ms)),
+        members=tuple(member._replace(assignment=b"") for member in _sessions_renewed(group.members, now_ms)),
         storing=False,
         deadline_ms=now_ms + longest_ms,
-        grows_until_ms=now_ms + min(initial_delay_ms, longest_ms),
+        initial_delay_until_ms=now_ms + min(initial_delay_ms, longest_ms),
     )
     step = complete_if_all_joined(preparing, now_ms)
     return step._replace(decisions=answers + step.decisions)
 
 
-def complete_if_all_joined(group: Group, now_ms: int) -> Step:
+def complete_if_all_joined(group: Group, now_ms: int) -> GroupStep:
     """Complete the rebalance if nobody is waited for any more."""
-    if group.state is not GroupState.PREPARING or group.pending or now_ms < group.grows_until_ms:
-        return Step(group)
+    if group.state is not GroupState.PREPARING or group.pending or now_ms < group.initial_delay_until_ms:
+        return GroupStep(group)
     if not all(member.joining for member in group.members):
-        return Step(group)
+        return GroupStep(group)
     return complete(group, now_ms)
 
 
-def complete(group: Group, now_ms: int) -> Step:
+def complete(group: Group, now_ms: int) -> GroupStep:
     """Begin the next generation with the members there are, all of whom have joined."""
     generation = group.generation + 1
     if not group.members:
@@ -128,17 +134,17 @@ def complete(group: Group, now_ms: int) -> Step:
             leader=None,
             deadline_ms=NEVER_MS,
         )
-        return Step(empty, (Store(generation),))
+        return GroupStep(empty, (StoreGroup(generation),))
     leader = group.leader if group.leader and group.member(group.leader) else group.members[0].id
-    begun = group._replace(
+    completing = group._replace(
         state=GroupState.COMPLETING,
         generation=generation,
-        protocol=_vote(group.members),
+        protocol=_elect_protocol(group.members),
         leader=leader,
-        members=tuple(member._replace(joining=False, heard_ms=now_ms) for member in group.members),
+        members=tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members),
         deadline_ms=now_ms + max(member.rebalance_timeout_ms for member in group.members),
     )
-    return Step(begun, tuple(_joined(begun, member) for member in begun.members))
+    return GroupStep(completing, tuple(_join_answer(completing, member) for member in completing.members))
 
 
 def check_member(group: Group, caller: Caller) -> ErrorCode:
@@ -160,54 +166,58 @@ def check_member(group: Group, caller: Caller) -> ErrorCode:
 # --- joining ----------------------------------------------------------------------------------------------------------
 
 
-def _refuses(group: Group, ask: Join, limits: GroupLimits) -> ErrorCode:
+def _join_error(group: Group, request: JoinRequest, limits: GroupLimits) -> ErrorCode:
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
-    if not limits.session_timeout_ms_min <= ask.session_timeout_ms <= limits.session_timeout_ms_max:
+    if not limits.session_timeout_ms_min <= request.session_timeout_ms <= limits.session_timeout_ms_max:
         return ErrorCode.invalid_session_timeout
-    if not ask.protocol_type or not ask.protocols:
+    if not request.protocol_type or not request.protocols:
         return ErrorCode.inconsistent_group_protocol
-    others = tuple(member for member in group.members if member.id != ask.member_id)
+    others = tuple(member for member in group.members if member.id != request.member_id)
     if others:
-        names = [name for name, _ in ask.protocols]
-        if ask.protocol_type != group.protocol_type or not any(name in _common(others) for name in names):
+        names = [name for name, _ in request.protocols]
+        if request.protocol_type != group.protocol_type or not any(name in _common_protocols(others) for name in names):
             return ErrorCode.inconsistent_group_protocol
     return ErrorCode.none
 
 
-def _join_refused(group: Group, member_id: str, error: ErrorCode) -> Step:
-    return Step(group, answer=JoinAnswer(member_id, error))
+def _refuse_join(group: Group, member_id: str, error: ErrorCode) -> GroupStep:
+    return GroupStep(group, answer=JoinAnswer(member_id, error))
 
 
-def _add(group: Group, identity: str, ask: Join, now_ms: int, limits: GroupLimits) -> Step:
+def _add(group: Group, member_id: str, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
     first = group.state is GroupState.EMPTY
-    member = _updated(Member(identity, client_id=ask.client_id, client_host=ask.client_host), ask, now_ms)
-    grown = group._replace(protocol_type=ask.protocol_type, members=(*group.members, member))
+    member = _updated(
+        GroupMember(member_id, client_id=request.client_id, client_host=request.client_host), request, now_ms
+    )
+    with_newcomer = group._replace(protocol_type=request.protocol_type, members=(*group.members, member))
     if group.state is GroupState.PREPARING:
-        if now_ms < group.grows_until_ms:  # the group is still gathering: the newcomer may not be the last
+        if now_ms < group.initial_delay_until_ms:  # the group is still gathering: the newcomer may not be the last
             until_ms = min(now_ms + limits.initial_rebalance_delay_ms, group.deadline_ms)
-            grown = grown._replace(grows_until_ms=max(group.grows_until_ms, until_ms))
-        step = complete_if_all_joined(grown, now_ms)
+            with_newcomer = with_newcomer._replace(initial_delay_until_ms=max(group.initial_delay_until_ms, until_ms))
+        step = complete_if_all_joined(with_newcomer, now_ms)
     else:
-        step = prepare(grown, now_ms, limits.initial_rebalance_delay_ms if first else 0)
-    return step._replace(waiting=identity)
+        step = prepare(with_newcomer, now_ms, limits.initial_rebalance_delay_ms if first else 0)
+    return step._replace(waiting_member_id=member_id)
 
 
-def _again(group: Group, member: Member, ask: Join, now_ms: int, limits: GroupLimits) -> Step:
+def _rejoin(group: Group, member: GroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
     """A known member joins again: its answer was lost, its subscription changed, or a rebalance is on."""
-    updated = group.with_member(_updated(member, ask, now_ms))
+    updated = group.with_member(_updated(member, request, now_ms))
     if group.state is GroupState.PREPARING:
-        return complete_if_all_joined(updated, now_ms)._replace(waiting=member.id)
-    unchanged = member.protocols == ask.protocols
+        return complete_if_all_joined(updated, now_ms)._replace(waiting_member_id=member.id)
+    unchanged = member.protocols == request.protocols
     if unchanged and (
         group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and member.id != group.leader)
     ):
-        heard = member._replace(heard_ms=now_ms)
-        return Step(group.with_member(heard), answer=_joined(group, heard))
-    return prepare(updated, now_ms, 0)._replace(waiting=member.id)
+        renewed = member._replace(last_contact_ms=now_ms)
+        return GroupStep(group.with_member(renewed), answer=_join_answer(group, renewed))
+    return prepare(updated, now_ms, 0)._replace(waiting_member_id=member.id)
 
 
-def _replace_static(group: Group, old: Member, ask: Join, now_ms: int, limits: GroupLimits) -> Step:
+def _replace_static(
+    group: Group, old: GroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits
+) -> GroupStep:
     """A static member is back under a new id: it takes the old one's place, and the old id is fenced. While nothing
     changed, the others need not even notice."""
     fenced: list[Decision] = []
@@ -215,36 +225,38 @@ def _replace_static(group: Group, old: Member, ask: Join, now_ms: int, limits: G
         fenced.append(JoinAnswer(old.id, ErrorCode.fenced_instance_id))
     if old.syncing:
         fenced.append(SyncAnswer(old.id, ErrorCode.fenced_instance_id))
-    new = old._replace(id=ask.new_id, joining=False, syncing=False, heard_ms=now_ms)
+    new = old._replace(id=request.new_id, joining=False, syncing=False, last_contact_ms=now_ms)
     replaced = group._replace(
         members=tuple(new if member.id == old.id else member for member in group.members),
         leader=new.id if group.leader == old.id else group.leader,
     )
-    if group.state is GroupState.STABLE and old.protocols == ask.protocols:
-        answer = _joined(replaced, new)._replace(skip_assignment=True)
-        return Step(replaced, (*fenced, Store(group.generation)), answer=answer)
-    joining = replaced.with_member(_updated(new, ask, now_ms))
+    if group.state is GroupState.STABLE and old.protocols == request.protocols:
+        answer = _join_answer(replaced, new)._replace(skip_assignment=True)
+        return GroupStep(replaced, (*fenced, StoreGroup(group.generation)), answer=answer)
+    joining = replaced.with_member(_updated(new, request, now_ms))
     step = (
         complete_if_all_joined(joining, now_ms)
         if group.state is GroupState.PREPARING
         else prepare(joining, now_ms, limits.initial_rebalance_delay_ms if group.state is GroupState.EMPTY else 0)
     )
-    return step._replace(decisions=(*fenced, *step.decisions), waiting=new.id)
+    return step._replace(decisions=(*fenced, *step.decisions), waiting_member_id=new.id)
 
 
-def _updated(member: Member, ask: Join, now_ms: int) -> Member:
+def _updated(member: GroupMember, request: JoinRequest, now_ms: int) -> GroupMember:
     return member._replace(
-        instance_id=ask.instance_id,
-        session_timeout_ms=ask.session_timeout_ms,
-        rebalance_timeout_ms=ask.rebalance_timeout_ms if ask.rebalance_timeout_ms >= 0 else ask.session_timeout_ms,
-        protocols=ask.protocols,
-        heard_ms=now_ms,
+        instance_id=request.instance_id,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms
+        if request.rebalance_timeout_ms >= 0
+        else request.session_timeout_ms,
+        protocols=request.protocols,
+        last_contact_ms=now_ms,
         joining=True,
     )
 
 
-def _joined(group: Group, member: Member) -> JoinAnswer:
-    everybody = tuple((item.id, item.instance_id, item.metadata_for(group.protocol)) for item in group.members)
+def _join_answer(group: Group, member: GroupMember) -> JoinAnswer:
+    everyone = tuple((item.id, item.instance_id, item.metadata_for(group.protocol)) for item in group.members)
     return JoinAnswer(
         member.id,
         ErrorCode.none,
@@ -252,26 +264,26 @@ def _joined(group: Group, member: Member) -> JoinAnswer:
         group.protocol_type,
         group.protocol,
         group.leader or "",
-        everybody if member.id == group.leader else (),
+        everyone if member.id == group.leader else (),
     )
 
 
-def _assignment(group: Group, member: Member) -> SyncAnswer:
+def _sync_answer(group: Group, member: GroupMember) -> SyncAnswer:
     return SyncAnswer(member.id, ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
 
 
 # --- the choice of a protocol -----------------------------------------------------------------------------------------
 
 
-def _common(members: tuple[Member, ...]) -> list[str]:
+def _common_protocols(members: tuple[GroupMember, ...]) -> list[str]:
     """The protocols every member knows, in the first one's order."""
     known = [dict(member.protocols) for member in members]
     return [name for name, _ in members[0].protocols if all(name in names for names in known)]
 
 
-def _vote(members: tuple[Member, ...]) -> str:
+def _elect_protocol(members: tuple[GroupMember, ...]) -> str:
     """Each member votes for the one it likes best of those all know; a draw falls to what the first member prefers."""
-    candidates = _common(members)
+    candidates = _common_protocols(members)
     votes = dict.fromkeys(candidates, 0)
     for member in members:
         votes[next(name for name, _ in member.protocols if name in votes)] += 1

@@ -26,14 +26,14 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from images.broker.groups.group import Group, Member
+from images.broker.groups.group import Group, GroupMember
 
 _OFFSET_KEY, _GROUP_KEY = 1, 2
 _OFFSET_VALUE, _GROUP_VALUE = 3, 3
 _SHORT, _INT, _LONG = Struct(">h"), Struct(">i"), Struct(">q")
 
 
-class Offset(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """One committed position."""
 
     offset: int
@@ -49,7 +49,7 @@ class OffsetRecord(NamedTuple):
     group: str
     topic: str
     partition: int
-    value: Offset | None
+    value: OffsetAndMetadata | None
 
 
 class GroupRecord(NamedTuple):
@@ -72,7 +72,9 @@ def partition_for(group: str, partitions: int) -> int:
     return (code & 0x7FFFFFFF) % partitions
 
 
-def encode_offset(group: str, topic: str, partition: int, value: Offset | None) -> tuple[bytes, bytes | None]:
+def encode_offset(
+    group: str, topic: str, partition: int, value: OffsetAndMetadata | None
+) -> tuple[bytes, bytes | None]:
     """Key and value of the record of a committed offset."""
     key = _SHORT.pack(_OFFSET_KEY) + _string(group) + _string(topic) + _INT.pack(partition)
     if value is None:
@@ -127,9 +129,9 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord
     raise UnreadableRecord(f"a record whose key has the unknown version {kind}")
 
 
-def _offset(reader: _Reader) -> Offset:
+def _offset(reader: _Reader) -> OffsetAndMetadata:
     reader.expect(_OFFSET_VALUE)
-    return Offset(reader.int64(), reader.int32(), reader.text(), reader.int64())
+    return OffsetAndMetadata(reader.int64(), reader.int32(), reader.text(), reader.int64())
 
 
 def _group(name: str, reader: _Reader) -> Group:
@@ -137,15 +139,15 @@ def _group(name: str, reader: _Reader) -> Group:
     protocol_type, generation = reader.text(), reader.int32()
     protocol, leader = reader.string(), reader.string()
     reader.int64()
-    members: list[Member] = []
+    members: list[GroupMember] = []
     for _ in range(reader.int32()):
-        identity, instance = reader.text(), reader.string()
+        member_id, instance = reader.text(), reader.string()
         client_id, client_host = reader.text(), reader.text()
         rebalance_ms, session_ms = reader.int32(), reader.int32()
         subscription, assignment = reader.blob(), reader.blob()
         members.append(
-            Member(
-                identity,
+            GroupMember(
+                member_id,
                 instance_id=instance,
                 client_id=client_id,
                 client_host=client_host,

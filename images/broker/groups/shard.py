@@ -21,12 +21,12 @@ from typing import NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from images.broker.groups.group import NEVER_MS, Group, GroupState, JoinAnswer, Step, Store, SyncAnswer
-from images.broker.groups.membership import next_ms, on_time
+from images.broker.groups.group import NEVER_MS, Group, GroupState, GroupStep, JoinAnswer, StoreGroup, SyncAnswer
+from images.broker.groups.membership import next_deadline_ms, on_tick
 from images.broker.groups.rebalance import stored
 from images.broker.groups.records import (
     GroupRecord,
-    Offset,
+    OffsetAndMetadata,
     OffsetRecord,
     Records,
     UnreadableRecord,
@@ -39,14 +39,14 @@ from images.broker.replication import leader as leading
 from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica import ACKS_ALL, AppendResult, Replica
 from images.broker.rules import Rules
-from images.broker.runtime.condition import Changes, next_change
+from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.spawn import Spawn
 from images.wire import batch as batches
 
 Answer = TypeVar("Answer", JoinAnswer, SyncAnswer)
 
 _LOAD_BYTES = 1 << 20
-_LOOK_AGAIN_S = 1.0
+_RECHECK_S = 1.0
 
 _ERRORS = {
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
@@ -69,7 +69,7 @@ class _Uncommitted(NamedTuple):
 
     end: int
     group: str
-    offsets: tuple[tuple[TopicPartition, Offset], ...]
+    offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...]
 
 
 class Shard:
@@ -82,7 +82,7 @@ class Shard:
         commit_timeout_s: float,
         clock: Callable[[], float],
         spawn: Spawn,
-        changed: Changes,
+        changed: Condition,
         log: Callable[[str], None],
     ) -> None:
         self.leader_epoch = replica.state.leader_epoch
@@ -95,7 +95,7 @@ class Shard:
         self._spawn = spawn
         self._changed = changed
         self._log = log
-        self._offsets: dict[str, dict[TopicPartition, Offset]] = {}
+        self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self._uncommitted: deque[_Uncommitted] = deque()
         self._joining: dict[tuple[str, str], asyncio.Future[JoinAnswer]] = {}
         self._syncing: dict[tuple[str, str], asyncio.Future[SyncAnswer]] = {}
@@ -117,8 +117,8 @@ class Shard:
         replica = self._replica
         offset, end = replica.log.start, replica.log.end
         while offset < end:
-            chunk = replica.log.read(offset, _LOAD_BYTES, end)
-            for header, batch in batches.iterate(chunk):
+            data = replica.log.read(offset, _LOAD_BYTES, end)
+            for header, batch in batches.iterate(data):
                 self._replay(batch)
                 offset = header.next_offset
             await asyncio.sleep(0)
@@ -126,25 +126,25 @@ class Shard:
                 return
         if self._rules.coordinator_waits_for_high_watermark:
             while not leading.knows_committed(replica.state, replica.limits) or replica.state.high_watermark < end:
-                await next_change((replica.changes,), self._clock() + _LOOK_AGAIN_S)
+                await wait_for_any((replica.changes,), self._clock() + _RECHECK_S)
                 if not self.leads:
                     return
         now_ms = self.now_ms()
         self.groups = {name: group.loaded(now_ms) for name, group in self.groups.items()}
         self.loaded = True
-        self._changed.tell()
+        self._changed.notify_all()
 
     def _replay(self, batch: bytes) -> None:
         for record in batches.records(batch):
             try:
-                found = decode(record.key, record.value)
+                entry = decode(record.key, record.value)
             except UnreadableRecord as error:
                 self._log(f"{self._replica.name}: skipping offset {record.offset}: {error}")
                 continue
-            if isinstance(found, GroupRecord):
-                self._replay_group(found)
+            if isinstance(entry, GroupRecord):
+                self._replay_group(entry)
             else:
-                self._replay_offset(found)
+                self._replay_offset(entry)
 
     def _replay_group(self, record: GroupRecord) -> None:
         if record.value is None:
@@ -157,43 +157,47 @@ class Shard:
         if record.value is None:
             self._offsets.get(record.group, {}).pop(key, None)
         else:
-            self._keep(record.group, ((key, record.value),))
+            self._set_offsets(record.group, ((key, record.value),))
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
-    def take(self, name: str, step: Step) -> None:
+    def apply(self, name: str, step: GroupStep) -> None:
         """The group becomes what `step` says, and its decisions are carried out. One that nobody could join is none."""
         if name not in self.groups and step.group == Group(name):
             return
         self.groups[name] = step.group
         for decision in step.decisions:
-            if isinstance(decision, Store):
+            if isinstance(decision, StoreGroup):
                 self._store(name, decision)
             elif isinstance(decision, JoinAnswer):
                 _resolve(self._joining.pop((name, decision.member_id), None), decision)
             else:
                 _resolve(self._syncing.pop((name, decision.member_id), None), decision)
-        self._changed.tell()
+        self._changed.notify_all()
 
-    async def join_answer(self, name: str, step: Step) -> JoinAnswer:
+    async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
         """Carry out the step of a join, and wait for its answer."""
         if isinstance(step.answer, JoinAnswer):
-            self.take(name, step)
+            self.apply(name, step)
             return step.answer
-        waiting = self._wait_for(self._joining, (name, step.waiting), JoinAnswer(step.waiting, _SUPERSEDED))
-        self.take(name, step)
+        waiting = self._register_waiter(
+            self._joining, (name, step.waiting_member_id), JoinAnswer(step.waiting_member_id, _SUPERSEDED)
+        )
+        self.apply(name, step)
         return await waiting
 
-    async def sync_answer(self, name: str, step: Step) -> SyncAnswer:
+    async def sync_answer(self, name: str, step: GroupStep) -> SyncAnswer:
         """Carry out the step of a sync, and wait for its answer."""
         if isinstance(step.answer, SyncAnswer):
-            self.take(name, step)
+            self.apply(name, step)
             return step.answer
-        waiting = self._wait_for(self._syncing, (name, step.waiting), SyncAnswer(step.waiting, _SUPERSEDED))
-        self.take(name, step)
+        waiting = self._register_waiter(
+            self._syncing, (name, step.waiting_member_id), SyncAnswer(step.waiting_member_id, _SUPERSEDED)
+        )
+        self.apply(name, step)
         return await waiting
 
-    def _wait_for(
+    def _register_waiter(
         self, waiting: dict[tuple[str, str], asyncio.Future[Answer]], key: tuple[str, str], superseded: Answer
     ) -> asyncio.Future[Answer]:
         """The future of an answer. A request that a later one of the same member repeats is answered with
@@ -203,28 +207,28 @@ class Shard:
         waiting[key] = future
         return future
 
-    def on_time(self) -> int:
+    def on_tick(self) -> int:
         """Let time pass in every group. Returns when there is next something to do, as far as can be told now."""
         if not self.loaded:
             return NEVER_MS
         now_ms = self.now_ms()
         for name, group in list(self.groups.items()):
-            if next_ms(group) <= now_ms:
-                self.take(name, on_time(group, now_ms))
-        return min((next_ms(group) for group in self.groups.values()), default=NEVER_MS)
+            if next_deadline_ms(group) <= now_ms:
+                self.apply(name, on_tick(group, now_ms))
+        return min((next_deadline_ms(group) for group in self.groups.values()), default=NEVER_MS)
 
-    def _store(self, name: str, store: Store) -> None:
+    def _store(self, name: str, store: StoreGroup) -> None:
         """Append the group as it is now, and tell the machine what became of that."""
-        appended = self._append((encode_group(self.groups[name], self.now_ms()),))
-        self._spawn(self._report_stored(name, store.generation, appended))
+        append_result = self._append((encode_group(self.groups[name], self.now_ms()),))
+        self._spawn(self._report_stored(name, store.generation, append_result))
 
-    async def _report_stored(self, name: str, generation: int, appended: AppendResult) -> None:
-        error = await self._committed(appended)
+    async def _report_stored(self, name: str, generation: int, append_result: AppendResult) -> None:
+        error = await self._wait_until_committed(append_result)
         group = self.groups.get(name)
         if group is not None and self.leads:
             if error is ErrorCode.coordinator_not_available:
                 error = ErrorCode.rebalance_in_progress  # to the members it is only one more reason to join anew
-            self.take(name, stored(group, generation, error, self.now_ms()))
+            self.apply(name, stored(group, generation, error, self.now_ms()))
 
     def close(self) -> None:
         """The leadership is over: whoever waits is to look for the new coordinator."""
@@ -238,32 +242,34 @@ class Shard:
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
-    async def commit(self, name: str, offsets: Iterable[tuple[TopicPartition, Offset]]) -> ErrorCode:
+    async def commit(self, name: str, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> ErrorCode:
         """Write positions of a group into the log; no error once they are committed there."""
         offsets = tuple(offsets)
         if name not in self.groups:
             self.groups[name] = Group(name)
-        appended = self._append(encode_offset(name, key.topic, key.partition, value) for key, value in offsets)
-        if appended.error is ErrorCode.none:
+        append_result = self._append(encode_offset(name, key.topic, key.partition, value) for key, value in offsets)
+        if append_result.error is ErrorCode.none:
             if not self._rules.offset_commit_after_high_watermark:
-                self._keep(name, offsets)
+                self._set_offsets(name, offsets)
                 return ErrorCode.none
-            self._uncommitted.append(_Uncommitted(appended.end, name, offsets))
-        return await self._committed(appended)
+            self._uncommitted.append(_Uncommitted(append_result.end, name, offsets))
+        return await self._wait_until_committed(append_result)
 
-    async def committed_offsets(self, name: str, until: float) -> tuple[ErrorCode, dict[TopicPartition, Offset]]:
+    async def committed_offsets(
+        self, name: str, until: float
+    ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
         """The positions a group has committed, of which no later coordinator can have acknowledged newer ones."""
         if self._rules.offset_fetch_confirmed_by_isr:
             error, _ = await self._replica.latest(until)
             if error is not ErrorCode.none or not self.leads:
                 unconfirmed = error is ErrorCode.offset_not_available and self.leads
                 return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
-        self._take_committed()
+        self._apply_committed_offsets()
         return ErrorCode.none, dict(self._offsets.get(name, {}))
 
     async def delete(self, name: str) -> ErrorCode:
         """Forget a group without members, and its offsets."""
-        self._take_committed()
+        self._apply_committed_offsets()
         group = self.groups.get(name)
         if group is None:
             return ErrorCode.group_id_not_found
@@ -272,23 +278,23 @@ class Shard:
         tombstones: list[tuple[bytes, bytes | None]] = [
             encode_offset(name, key.topic, key.partition, None) for key in self._offsets.get(name, {})
         ]
-        appended = self._append((*tombstones, encode_group_gone(name)))
-        if appended.error is ErrorCode.none:
+        append_result = self._append((*tombstones, encode_group_gone(name)))
+        if append_result.error is ErrorCode.none:
             del self.groups[name]
             self._offsets.pop(name, None)
             self._uncommitted = deque(item for item in self._uncommitted if item.group != name)
-        return await self._committed(appended)
+        return await self._wait_until_committed(append_result)
 
-    def _keep(self, name: str, offsets: Iterable[tuple[TopicPartition, Offset]]) -> None:
+    def _set_offsets(self, name: str, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
         if name not in self.groups:
             self.groups[name] = Group(name)
         self._offsets.setdefault(name, {}).update(offsets)
 
-    def _take_committed(self) -> None:
+    def _apply_committed_offsets(self) -> None:
         """Let every offset count that the high watermark has passed."""
         while self._uncommitted and self._uncommitted[0].end <= self._replica.state.high_watermark:
-            found = self._uncommitted.popleft()
-            self._keep(found.group, found.offsets)
+            entry = self._uncommitted.popleft()
+            self._set_offsets(entry.group, entry.offsets)
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
@@ -298,13 +304,13 @@ class Shard:
             return AppendResult(ErrorCode.not_leader_or_follower)
         return self._replica.append(batches.build(content, timestamp_ms=self.now_ms()), ACKS_ALL)
 
-    async def _committed(self, appended: AppendResult) -> ErrorCode:
-        error = appended.error
+    async def _wait_until_committed(self, append_result: AppendResult) -> ErrorCode:
+        error = append_result.error
         if error is ErrorCode.none:
-            error = await self._replica.committed(appended, self._clock() + self._commit_timeout_s)
+            error = await self._replica.committed(append_result, self._clock() + self._commit_timeout_s)
         if error is ErrorCode.none:
-            self._replica.acknowledged(appended.base_offset, appended.end, ACKS_ALL)
-            self._take_committed()
+            self._replica.acknowledged(append_result.base_offset, append_result.end, ACKS_ALL)
+            self._apply_committed_offsets()
         return _ERRORS.get(error, error)
 
 

@@ -122,7 +122,7 @@ class Log:
         """What the log-start checkpoint holds."""
         self._history = ProducerHistory(self._snapshots)
         self._names_unsynced = False
-        self._failure: OSError | None = None
+        self._fatal_error: OSError | None = None
 
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Log:
             raise OutOfPlace(
                 f"a batch at offset {header.base_offset} for log {self.directory}, which ends at {self.end}"
             )
-        if self._failure is not None:
+        if self._fatal_error is not None:
             self._refuse()
         segment = self._segments[-1]
         if segment.size and (
@@ -325,7 +325,7 @@ class Log:
 
         Raises OSError. After a failed fsync the log takes no more, since a later success would prove nothing.
         """
-        if self._failure is not None:
+        if self._fatal_error is not None:
             self._refuse()
         for segment in self._segments:
             self._fsync(segment)
@@ -338,7 +338,7 @@ class Log:
         try:
             segment.fsync()
         except OSError as error:
-            self._failure = error
+            self._fatal_error = error
             raise
 
     # ---- the start ---------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class Log:
 
     def roll(self) -> None:
         """Begin a new segment at the end, so that retention can remove the one before; nothing if that is empty."""
-        if self._failure is not None:
+        if self._fatal_error is not None:
             self._refuse()
         if self._segments[-1].size:
             self._roll()
@@ -364,7 +364,7 @@ class Log:
             return
         if offset > self.end:
             raise OffsetOutOfRange(f"log {self.directory} cannot start at {offset}: it ends at {self.end}")
-        if self._failure is not None:
+        if self._fatal_error is not None:
             self._refuse()
         first = self._segment_at(offset)
         base = self._segments[first].base_offset
@@ -382,7 +382,7 @@ class Log:
                 self._files.sync_directory(self.directory)
                 self._names_unsynced = False
         except OSError as error:
-            self._failure = error
+            self._fatal_error = error
             raise
         del self._segments[:first]
         self._history.advance(base, before)
@@ -419,7 +419,7 @@ class Log:
         if to >= self.end:
             self.epochs = self.epochs.truncate_end(to)
             return self.end
-        if self._failure is not None:
+        if self._fatal_error is not None:
             self._refuse()
         try:
             self._remove_segments(self._segment_at(to) + 1)
@@ -434,13 +434,13 @@ class Log:
             self.epochs = self.epochs.truncate_end(self.end)
             self._rebuild_producers()
         except OSError as error:
-            self._failure = error
+            self._fatal_error = error
             raise
         return self.end
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the log is empty and starts at `offset`."""
-        if self._failure is not None:
+        if self._fatal_error is not None:
             self._refuse()
         try:
             self._remove_segments(0)
@@ -450,7 +450,7 @@ class Log:
                 self._keep_start(offset, offset)
             self._start_empty_at(offset)
         except OSError as error:
-            self._failure = error
+            self._fatal_error = error
             raise
 
     # ---- segments ----------------------------------------------------------------------------------------------------
@@ -492,11 +492,11 @@ class Log:
         try:
             segment.discard_partial_write()
         except OSError:
-            self._failure = error
+            self._fatal_error = error
             self._log_line(f"log {self.directory}: a failed append cannot be undone, nothing more is taken: {error}")
 
     def _refuse(self) -> None:
-        raise OSError(EIO, f"the log failed before ({self._failure})", self.directory)
+        raise OSError(EIO, f"the log failed before ({self._fatal_error})", self.directory)
 
     # ---- epoch checkpoint and producer snapshots ---------------------------------------------------------------------
 

@@ -9,28 +9,32 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import UNDEFINED, EpochEnd
-from images.broker.raft.values import Fetched, FetchVerdict, LogView
+from images.broker.raft.values import FetchValidation, LogView, MetadataFetch
 from images.broker.rules import Rules
 
 
-def placed(fetch: Fetched, log: LogView, rules: Rules) -> FetchVerdict:
+def validate_fetch(fetch: MetadataFetch, log: LogView, rules: Rules) -> FetchValidation:
     """Whether the leader with `log` may serve that fetch: records if the follower's log is a prefix of its own, else
     where the two part, or the snapshot to begin anew with."""
     if fetch.offset < log.start:
-        return FetchVerdict(snapshot=log.snapshot) if log.snapshot else FetchVerdict(ErrorCode.offset_out_of_range)
+        return (
+            FetchValidation(snapshot=log.snapshot) if log.snapshot else FetchValidation(ErrorCode.offset_out_of_range)
+        )
     if fetch.last_epoch == UNDEFINED or not rules.metadata_cut_on_divergence:
         beyond = fetch.offset > log.end and rules.metadata_cut_on_divergence
-        return FetchVerdict(ErrorCode.offset_out_of_range) if beyond else FetchVerdict()
+        return FetchValidation(ErrorCode.offset_out_of_range) if beyond else FetchValidation()
     if log.snapshot is not None and (fetch.offset, fetch.last_epoch) == log.snapshot:
-        return FetchVerdict()
+        return FetchValidation()
     oldest = log.epochs.entries[0].epoch if log.epochs.entries else UNDEFINED
     if log.snapshot is not None and log.start > 0 and fetch.last_epoch < oldest:
-        return FetchVerdict(snapshot=log.snapshot)
+        return FetchValidation(snapshot=log.snapshot)
     found = log.epochs.end_offset_for(fetch.last_epoch, log.end)
     if found.undefined:
         # A log of epochs that this one has never seen, all of them uncommitted: nothing above its start counts.
         found = EpochEnd(log.epochs.latest, log.end) if log.epochs.entries else EpochEnd(0, log.start)
-    return FetchVerdict(diverging=found) if found.diverges_from(fetch.last_epoch, fetch.offset) else FetchVerdict()
+    return (
+        FetchValidation(diverging=found) if found.diverges_from(fetch.last_epoch, fetch.offset) else FetchValidation()
+    )
 
 
 def cut(log: LogView, diverging: EpochEnd) -> int:

@@ -27,17 +27,17 @@ from kio.schema.fetch_snapshot.v1 import response as snapshots
 
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from images.broker.raft.log import OffsetOutOfRange
-from images.broker.raft.node import QuorumNode
-from images.broker.raft.values import Fetched, Role
+from images.broker.raft.node import RaftNode
+from images.broker.raft.values import MetadataFetch, RaftRole
 from images.broker.raft.values import SnapshotId as Snapshot
 from images.broker.runtime.server import Request
 
 
-class MetadataServing:
+class MetadataFetchHandler:
     """Answers fetches of the metadata partition."""
 
-    def __init__(self, quorum: QuorumNode) -> None:
-        self._quorum = quorum
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
 
     async def fetch(self, request: Request) -> FetchResponse:
         """Whole batches from the offset asked, once there are `min_bytes` of them or `max_wait` is over.
@@ -47,16 +47,16 @@ class MetadataServing:
         a snapshot.
         """
         body = request.body
-        enough = min(body.min_bytes, body.max_bytes)
-        answer, waiting_for = self._read(body, enough)
+        min_bytes = min(body.min_bytes, body.max_bytes)
+        answer, waiting_for = self._fetch_response(body, min_bytes)
         if not waiting_for:
             return answer
-        until = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
+        deadline = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 while waiting_for:
-                    await self._quorum.until_changed()
-                    answer, waiting_for = self._read(body, enough)
+                    await self._node.wait_for_progress()
+                    answer, waiting_for = self._fetch_response(body, min_bytes)
         except TimeoutError:
             pass
         return answer
@@ -71,22 +71,22 @@ class MetadataServing:
         topics = tuple(
             snapshots.TopicSnapshot(
                 name=topic.name,
-                partitions=tuple(self._piece(topic.name, asked, body.max_bytes) for asked in topic.partitions),
+                partitions=tuple(self._snapshot_chunk(topic.name, asked, body.max_bytes) for asked in topic.partitions),
             )
             for topic in body.topics
         )
         return snapshots.FetchSnapshotResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, topics=topics)
 
-    def _piece(self, topic: str, asked: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
-        state, error, data = self._quorum.state, ErrorCode.none, b""
+    def _snapshot_chunk(self, topic: str, asked: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
+        state, error, data = self._node.state, ErrorCode.none, b""
         if topic != CLUSTER_METADATA_TOPIC or asked.partition != 0:
             error = ErrorCode.unknown_topic_or_partition
-        elif state.role is not Role.LEADER:
+        elif state.role is not RaftRole.LEADER:
             error = ErrorCode.not_leader_or_follower
         else:
-            found = self._quorum.log.snapshot_content(Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch))
-            data = found or b""
-            if found is None:
+            content = self._node.log.read_snapshot(Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch))
+            data = content or b""
+            if content is None:
                 error = ErrorCode.snapshot_not_found
             elif not 0 <= asked.position < len(data):
                 error, data = ErrorCode.position_out_of_range, b""
@@ -100,47 +100,47 @@ class MetadataServing:
             unaligned_records=data[asked.position : asked.position + max(0, max_bytes)] if data else b"",
         )
 
-    def _read(self, body: Any, enough: int) -> tuple[FetchResponse, bool]:
+    def _fetch_response(self, body: Any, min_bytes: int) -> tuple[FetchResponse, bool]:
         """The answer as things stand, and whether it is worth waiting for a better one."""
-        topics, size, settled = [], 0, False
+        topics, size, answer_now = [], 0, False
         replica = body.replica_state.replica_id
         for topic in body.topics:
             partitions = []
-            for wanted in topic.partitions:
-                partition = self._read_partition(topic.topic_id, replica, wanted, body.max_bytes - size)
+            for request in topic.partitions:
+                partition = self._read_partition(topic.topic_id, replica, request, body.max_bytes - size)
                 partitions.append(partition)
                 size += len(partition.records)
-                elsewhere = max(partition.diverging_epoch.end_offset, partition.snapshot_id.end_offset) >= 0
-                settled |= partition.error_code is not ErrorCode.none or elsewhere
+                redirected = max(partition.diverging_epoch.end_offset, partition.snapshot_id.end_offset) >= 0
+                answer_now |= partition.error_code is not ErrorCode.none or redirected
             topics.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=tuple(partitions)))
         answer = FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, responses=tuple(topics))
-        return answer, size < enough and not settled
+        return answer, size < min_bytes and not answer_now
 
-    def _read_partition(self, topic_id: uuid.UUID | None, replica: int, wanted: Any, max_bytes: int) -> PartitionData:
+    def _read_partition(self, topic_id: uuid.UUID | None, replica: int, request: Any, max_bytes: int) -> PartitionData:
         if topic_id != CLUSTER_METADATA_TOPIC_ID:
-            return self._answer(wanted.partition, ErrorCode.unknown_topic_id)
-        if wanted.partition != 0:
-            return self._answer(wanted.partition, ErrorCode.unknown_topic_or_partition)
-        quorum = self._quorum
-        fetched = Fetched(replica, wanted.current_leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch)
-        verdict = quorum.fetched_by(fetched)
-        if verdict.error is not ErrorCode.none:
-            return self._answer(wanted.partition, verdict.error)
-        if verdict.diverging is not None:
-            parted = EpochEndOffset(epoch=verdict.diverging.epoch, end_offset=verdict.diverging.end)
-            return self._answer(wanted.partition, diverging=parted)
-        if verdict.snapshot is not None:
-            latest = SnapshotId(end_offset=verdict.snapshot.end, epoch=verdict.snapshot.epoch)
-            return self._answer(wanted.partition, snapshot=latest)
-        before = quorum.log.end if replica in quorum.state.positions else quorum.state.high_watermark
+            return self._partition_response(request.partition, ErrorCode.unknown_topic_id)
+        if request.partition != 0:
+            return self._partition_response(request.partition, ErrorCode.unknown_topic_or_partition)
+        node = self._node
+        fetch = MetadataFetch(replica, request.current_leader_epoch, request.fetch_offset, request.last_fetched_epoch)
+        validation = node.on_fetch(fetch)
+        if validation.error is not ErrorCode.none:
+            return self._partition_response(request.partition, validation.error)
+        if validation.diverging is not None:
+            parted = EpochEndOffset(epoch=validation.diverging.epoch, end_offset=validation.diverging.end)
+            return self._partition_response(request.partition, diverging=parted)
+        if validation.snapshot is not None:
+            latest = SnapshotId(end_offset=validation.snapshot.end, epoch=validation.snapshot.epoch)
+            return self._partition_response(request.partition, snapshot=latest)
+        before = node.log.end if replica in node.state.progress else node.state.high_watermark
         try:
-            size = min(max_bytes, wanted.partition_max_bytes)
-            records = quorum.log.read(wanted.fetch_offset, size, before) if max_bytes > 0 else b""
+            size = min(max_bytes, request.partition_max_bytes)
+            records = node.log.read(request.fetch_offset, size, before) if max_bytes > 0 else b""
         except OffsetOutOfRange:
-            return self._answer(wanted.partition, ErrorCode.offset_out_of_range)
-        return self._answer(wanted.partition, records=records)
+            return self._partition_response(request.partition, ErrorCode.offset_out_of_range)
+        return self._partition_response(request.partition, records=records)
 
-    def _answer(
+    def _partition_response(
         self,
         partition: int,
         error: ErrorCode = ErrorCode.none,
@@ -148,7 +148,7 @@ class MetadataServing:
         diverging: EpochEndOffset | None = None,
         snapshot: SnapshotId | None = None,
     ) -> PartitionData:
-        state, log = self._quorum.state, self._quorum.log
+        state, log = self._node.state, self._node.log
         known = error is ErrorCode.none or error is ErrorCode.offset_out_of_range
         return PartitionData(
             partition_index=partition,

@@ -15,8 +15,8 @@ from images.broker.log.log import NEVER, Log, LogConfig, OffsetOutOfRange
 from images.broker.metadata.image import ClusterImage, Record, decode, encode
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
 from images.broker.ports import NodePorts
-from images.broker.raft.snapshots import MetadataSnapshots, packed, unpacked
-from images.broker.raft.values import Durable, LogEnd, LogView, SnapshotId
+from images.broker.raft.snapshots import MetadataSnapshots, decode_snapshot, encode_snapshot
+from images.broker.raft.values import ElectionState, EpochAndOffset, LogView, SnapshotId
 from images.broker.rules import Rules
 from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.wire import batch as batches
@@ -49,7 +49,7 @@ class MetadataLog:
         self.snapshot = self._snapshots.latest()
         """The latest one."""
         if self.snapshot is not None:
-            self._begin_with(self.snapshot, self._snapshots.read(self.snapshot) or b"")
+            self._load_snapshot(self.snapshot, self._snapshots.read(self.snapshot) or b"")
         self._bytes_since_snapshot = self._log.size
 
     # ---- the log -----------------------------------------------------------------------------------------------------
@@ -65,18 +65,18 @@ class MetadataLog:
         return self._log.end
 
     @property
-    def log_end(self) -> LogEnd:
+    def last_entry(self) -> EpochAndOffset:
         """How up to date the log is."""
         if self.snapshot is not None and self._log.end == self.snapshot.end:
-            return LogEnd(self.snapshot.epoch, self._log.end)
-        return LogEnd(max(0, self._log.last_batch_epoch), self._log.end)
+            return EpochAndOffset(self.snapshot.epoch, self._log.end)
+        return EpochAndOffset(max(0, self._log.last_batch_epoch), self._log.end)
 
     @property
     def view(self) -> LogView:
         """The log as the quorum looks at it."""
         return LogView(self._log.start, self._log.end, self._log.epochs, self.snapshot)
 
-    def change(self, records: Sequence[Record], epoch: int, timestamp_ms: int) -> bytes:
+    def encode_batch(self, records: Sequence[Record], epoch: int, timestamp_ms: int) -> bytes:
         """The batch that appends one change. All of it survives or none."""
         values = [encode(record) for record in records]
         return batches.build(values, timestamp_ms=timestamp_ms, leader_epoch=epoch, base_offset=self.end)
@@ -107,40 +107,40 @@ class MetadataLog:
         makes no sense."""
         while self._image.offset < high_watermark:
             for header, batch in batches.iterate(self.read(self._image.offset, _REPLAY_BYTES, high_watermark)):
-                self._image = self._image.apply_all(changes(batch), header.base_offset)
+                self._image = self._image.apply_all(decode_records(batch), header.base_offset)
         return self._image
 
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
-    def trim(self, high_watermark: int) -> bool:
+    def snapshot_and_trim(self, high_watermark: int) -> bool:
         """Replace everything below `high_watermark`, all of it committed, by a snapshot if the log has grown enough for
         that. Whether it was done. Raises OSError."""
         if self._bytes_since_snapshot < self._bytes_between_snapshots or high_watermark <= self._log.start:
             return False
         snapshot = SnapshotId(high_watermark, self._log.epochs.epoch_at(high_watermark - 1))
-        self._snapshots.write(snapshot, packed(self.image(high_watermark), snapshot.epoch))
+        self._snapshots.write(snapshot, encode_snapshot(self.image(high_watermark), snapshot.epoch))
         self._log.advance_start(high_watermark)
         self.snapshot = snapshot
         self._bytes_since_snapshot = 0
         return True
 
-    def restore(self, snapshot: SnapshotId, data: bytes) -> None:
+    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
         """Begin anew with a snapshot of the leader's in place of the whole log. Raises OSError; CorruptBatch or
         MetadataError, with nothing changed."""
-        unpacked(data, snapshot)
+        decode_snapshot(data, snapshot)
         self._snapshots.write(snapshot, data)
         self._log.truncate_fully_and_start_at(snapshot.end)
-        self._begin_with(snapshot, data)
+        self._load_snapshot(snapshot, data)
         self._bytes_since_snapshot = 0
 
-    def snapshot_content(self, snapshot: SnapshotId) -> bytes | None:
+    def read_snapshot(self, snapshot: SnapshotId) -> bytes | None:
         """A snapshot's content; None when it is not kept."""
         return self._snapshots.read(snapshot)
 
-    def _begin_with(self, snapshot: SnapshotId, data: bytes) -> None:
+    def _load_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
         """A snapshot can be there without the log having been cut to it, since the cut comes after."""
         log, self.snapshot = self._log, snapshot
-        self._image = unpacked(data, snapshot)
+        self._image = decode_snapshot(data, snapshot)
         differs = log.start < snapshot.end and log.epochs.epoch_at(snapshot.end - 1) != snapshot.epoch
         if log.end < snapshot.end or differs:
             log.truncate_fully_and_start_at(snapshot.end)
@@ -150,25 +150,25 @@ class MetadataLog:
 
     # ---- the vote ----------------------------------------------------------------------------------------------------
 
-    def vote(self) -> Durable:
+    def read_election_state(self) -> ElectionState:
         """The quorum state kept last. Raises OSError when it cannot be read for what it is."""
         data = read_whole(self._files, QUORUM_STATE)
         if data is None:
-            return Durable()
+            return ElectionState()
         try:
             content = json.loads(data)
-            return Durable(content["leaderEpoch"], content["leaderId"], content["votedId"])
+            return ElectionState(content["leaderEpoch"], content["leaderId"], content["votedId"])
         except (ValueError, KeyError, TypeError):
             if not self._rules.vote_is_synced:
-                return Durable()
+                return ElectionState()
             raise OSError(EIO, "not a quorum state", QUORUM_STATE) from None
 
-    def keep_vote(self, durable: Durable) -> None:
+    def write_election_state(self, election_state: ElectionState) -> None:
         """Keep the quorum state; it survives a power loss from now on. Raises OSError."""
         content = {
-            "leaderId": durable.leader,
-            "leaderEpoch": durable.epoch,
-            "votedId": durable.voted,
+            "leaderId": election_state.leader,
+            "leaderEpoch": election_state.epoch,
+            "votedId": election_state.voted_for,
             "data_version": 0,
         }
         data = json.dumps(content).encode()
@@ -182,6 +182,6 @@ class MetadataLog:
         self._files.rename(QUORUM_STATE + TEMPORARY_SUFFIX, QUORUM_STATE)
 
 
-def changes(batch: bytes) -> list[Record]:
+def decode_records(batch: bytes) -> list[Record]:
     """The records of one batch of the metadata log. Raises CorruptBatch or MetadataError."""
     return [decode(record.value or b"") for record in batches.records(batch)]

@@ -6,144 +6,159 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from kio.schema.begin_quorum_epoch.v1 import request as begin_request
-from kio.schema.begin_quorum_epoch.v1 import response as begin_response
-from kio.schema.describe_quorum.v2 import response as describe_response
-from kio.schema.end_quorum_epoch.v1 import request as end_request
-from kio.schema.end_quorum_epoch.v1 import response as end_response
+from kio.schema.begin_quorum_epoch.v1 import request as begin_schema
+from kio.schema.begin_quorum_epoch.v1 import response as begin_response_schema
+from kio.schema.describe_quorum.v2 import response as describe_schema
+from kio.schema.end_quorum_epoch.v1 import request as end_schema
+from kio.schema.end_quorum_epoch.v1 import response as end_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from kio.schema.vote.v2 import request as vote_request
-from kio.schema.vote.v2 import response as vote_response
+from kio.schema.vote.v2 import request as vote_schema
+from kio.schema.vote.v2 import response as vote_response_schema
 
 from images.broker.config import Voter
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
-from images.broker.raft.state import Quorum
-from images.broker.raft.values import NOBODY, Begin, End, Fetched, LogEnd, Position, VoteAnswer, VoteAsked
+from images.broker.raft.state import RaftState
+from images.broker.raft.values import (
+    NO_NODE,
+    EpochAndOffset,
+    MetadataFetch,
+    SendBeginQuorumEpoch,
+    SendEndQuorumEpoch,
+    VoteRequest,
+    VoteResponse,
+    VoterProgress,
+)
 
 _PARTITION = 0
 
 
-def ask_vote(cluster_id: str, to: int, asked: VoteAsked) -> vote_request.VoteRequest:
-    partition = vote_request.PartitionData(
+def vote_request(cluster_id: str, to: int, request: VoteRequest) -> vote_schema.VoteRequest:
+    partition = vote_schema.PartitionData(
         partition_index=_PARTITION,
-        replica_epoch=asked.epoch,
-        replica_id=asked.candidate,
+        replica_epoch=request.epoch,
+        replica_id=request.candidate,
         replica_directory_id=None,
         voter_directory_id=None,
-        last_offset_epoch=asked.end.epoch,
-        last_offset=asked.end.offset,
-        pre_vote=asked.pre_vote,
+        last_offset_epoch=request.end.epoch,
+        last_offset=request.end.offset,
+        pre_vote=request.pre_vote,
     )
-    topic = vote_request.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    return vote_request.VoteRequest(cluster_id=cluster_id, voter_id=to, topics=(topic,))
+    topic = vote_schema.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+    return vote_schema.VoteRequest(cluster_id=cluster_id, voter_id=to, topics=(topic,))
 
 
-def vote_asked(body: Any) -> VoteAsked | None:
+def parse_vote_request(body: Any) -> VoteRequest | None:
     """None when it is not about the metadata partition."""
-    partition = _the_partition(body)
+    partition = _metadata_partition(body)
     if partition is None:
         return None
-    end = LogEnd(partition.last_offset_epoch, partition.last_offset)
-    return VoteAsked(partition.replica_id, partition.replica_epoch, end, partition.pre_vote)
+    end_quorum_epoch_request = EpochAndOffset(partition.last_offset_epoch, partition.last_offset)
+    return VoteRequest(partition.replica_id, partition.replica_epoch, end_quorum_epoch_request, partition.pre_vote)
 
 
-def voted(answer: VoteAnswer) -> vote_response.VoteResponse:
-    partition = vote_response.PartitionData(
+def vote_response(answer: VoteResponse) -> vote_response_schema.VoteResponse:
+    partition = vote_response_schema.PartitionData(
         partition_index=_PARTITION,
         error_code=answer.error,
         leader_id=answer.leader,
         leader_epoch=answer.epoch,
         vote_granted=answer.granted,
     )
-    topic = vote_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    return vote_response.VoteResponse(error_code=ErrorCode.none, topics=(topic,))
+    topic = vote_response_schema.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+    return vote_response_schema.VoteResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
-def vote_refused(error: ErrorCode) -> vote_response.VoteResponse:
-    return vote_response.VoteResponse(error_code=error, topics=())
+def vote_error(error: ErrorCode) -> vote_response_schema.VoteResponse:
+    return vote_response_schema.VoteResponse(error_code=error, topics=())
 
 
-def vote_answer(body: Any) -> VoteAnswer | None:
+def parse_vote_response(body: Any) -> VoteResponse | None:
     """None when the whole request was refused."""
-    partition = _the_partition(body)
+    partition = _metadata_partition(body)
     if partition is None:
         return None
-    return VoteAnswer(partition.error_code, partition.leader_epoch, partition.leader_id, partition.vote_granted)
+    return VoteResponse(partition.error_code, partition.leader_epoch, partition.leader_id, partition.vote_granted)
 
 
-def begin(cluster_id: str, leader: int, message: Begin) -> begin_request.BeginQuorumEpochRequest:
-    partition = begin_request.PartitionData(
+def begin_quorum_epoch_request(
+    cluster_id: str, leader: int, message: SendBeginQuorumEpoch
+) -> begin_schema.BeginQuorumEpochRequest:
+    partition = begin_schema.PartitionData(
         partition_index=_PARTITION, voter_directory_id=None, leader_id=leader, leader_epoch=message.epoch
     )
-    topic = begin_request.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    return begin_request.BeginQuorumEpochRequest(
+    topic = begin_schema.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+    return begin_schema.BeginQuorumEpochRequest(
         cluster_id=cluster_id, voter_id=message.to, topics=(topic,), leader_endpoints=()
     )
 
 
-def end(cluster_id: str, leader: int, message: End) -> end_request.EndQuorumEpochRequest:
-    partition = end_request.PartitionData(
+def end_quorum_epoch_request(
+    cluster_id: str, leader: int, message: SendEndQuorumEpoch
+) -> end_schema.EndQuorumEpochRequest:
+    partition = end_schema.PartitionData(
         partition_index=_PARTITION,
         leader_id=leader,
         leader_epoch=message.epoch,
         preferred_candidates=tuple(
-            end_request.ReplicaInfo(candidate_id=voter, candidate_directory_id=None) for voter in message.preferred
+            end_schema.ReplicaInfo(candidate_id=voter, candidate_directory_id=None) for voter in message.preferred
         ),
     )
-    topic = end_request.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    return end_request.EndQuorumEpochRequest(cluster_id=cluster_id, topics=(topic,), leader_endpoints=())
+    topic = end_schema.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+    return end_schema.EndQuorumEpochRequest(cluster_id=cluster_id, topics=(topic,), leader_endpoints=())
 
 
-def told_of_leader(body: Any) -> tuple[int, int, tuple[int, ...]] | None:
-    """(epoch, leader, preferred candidates) of a BeginQuorumEpoch or EndQuorumEpoch request; None as `vote_asked`."""
-    partition = _the_partition(body)
+def parse_leader_notice(body: Any) -> tuple[int, int, tuple[int, ...]] | None:
+    """(epoch, leader, preferred candidates) of a BeginQuorumEpoch or EndQuorumEpoch request; None as above."""
+    partition = _metadata_partition(body)
     if partition is None:
         return None
     preferred = tuple(info.candidate_id for info in getattr(partition, "preferred_candidates", ()))
     return partition.leader_epoch, partition.leader_id, preferred
 
 
-def begun(error: ErrorCode, epoch: int, leader: int) -> begin_response.BeginQuorumEpochResponse:
-    partition = begin_response.PartitionData(
+def begin_quorum_epoch_response(
+    error: ErrorCode, epoch: int, leader: int
+) -> begin_response_schema.BeginQuorumEpochResponse:
+    partition = begin_response_schema.PartitionData(
         partition_index=_PARTITION, error_code=error, leader_id=leader, leader_epoch=epoch
     )
-    topic = begin_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
+    topic = begin_response_schema.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+    return begin_response_schema.BeginQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
-def begin_refused(error: ErrorCode) -> begin_response.BeginQuorumEpochResponse:
-    return begin_response.BeginQuorumEpochResponse(error_code=error, topics=())
+def begin_quorum_epoch_error(error: ErrorCode) -> begin_response_schema.BeginQuorumEpochResponse:
+    return begin_response_schema.BeginQuorumEpochResponse(error_code=error, topics=())
 
 
-def ended(error: ErrorCode, epoch: int, leader: int) -> end_response.EndQuorumEpochResponse:
-    partition = end_response.PartitionData(
+def end_quorum_epoch_response(error: ErrorCode, epoch: int, leader: int) -> end_response_schema.EndQuorumEpochResponse:
+    partition = end_response_schema.PartitionData(
         partition_index=_PARTITION, error_code=error, leader_id=leader, leader_epoch=epoch
     )
-    topic = end_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    return end_response.EndQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
+    topic = end_response_schema.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+    return end_response_schema.EndQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
 
 
-def end_refused(error: ErrorCode) -> end_response.EndQuorumEpochResponse:
-    return end_response.EndQuorumEpochResponse(error_code=error, topics=())
+def end_quorum_epoch_error(error: ErrorCode) -> end_response_schema.EndQuorumEpochResponse:
+    return end_response_schema.EndQuorumEpochResponse(error_code=error, topics=())
 
 
-def knows(body: Any) -> tuple[int, int]:
+def parse_leader_and_epoch(body: Any) -> tuple[int, int]:
     """(epoch, leader) as whoever answered a BeginQuorumEpoch or EndQuorumEpoch knows them."""
-    partition = _the_partition(body)
-    return (partition.leader_epoch, partition.leader_id) if partition is not None else (NOBODY, NOBODY)
+    partition = _metadata_partition(body)
+    return (partition.leader_epoch, partition.leader_id) if partition is not None else (NO_NODE, NO_NODE)
 
 
-def fetch(fetched: Fetched, max_wait_s: float, max_bytes: int) -> FetchRequest:
+def fetch_request(fetch: MetadataFetch, max_wait_s: float, max_bytes: int) -> FetchRequest:
     partition = FetchPartition(
         partition=_PARTITION,
-        current_leader_epoch=fetched.epoch,
-        fetch_offset=fetched.offset,
-        last_fetched_epoch=fetched.last_epoch,
+        current_leader_epoch=fetch.epoch,
+        fetch_offset=fetch.offset,
+        last_fetched_epoch=fetch.last_epoch,
         partition_max_bytes=max_bytes,
     )
     return FetchRequest(
-        replica_state=ReplicaState(replica_id=fetched.replica, replica_epoch=-1),
+        replica_state=ReplicaState(replica_id=fetch.replica, replica_epoch=-1),
         max_wait=timedelta(seconds=max_wait_s),
         min_bytes=1,
         max_bytes=max_bytes,
@@ -152,59 +167,57 @@ def fetch(fetched: Fetched, max_wait_s: float, max_bytes: int) -> FetchRequest:
     )
 
 
-def described(
-    state: Quorum, end: int, now_ms: int, voters: Iterable[Voter]
-) -> describe_response.DescribeQuorumResponse:
+def describe_quorum_response(
+    state: RaftState, end_quorum_epoch_request: int, now_ms: int, voters: Iterable[Voter]
+) -> describe_schema.DescribeQuorumResponse:
     """The quorum as its leader sees it; NOT_LEADER_OR_FOLLOWER from anybody else."""
     error = ErrorCode.none if state.active else ErrorCode.not_leader_or_follower
-    positions = {**state.positions, state.me: Position(end, now_ms, now_ms)}
-    partition = describe_response.PartitionData(
+    progress = {**state.progress, state.node_id: VoterProgress(end_quorum_epoch_request, now_ms, now_ms)}
+    partition = describe_schema.PartitionData(
         partition_index=_PARTITION,
         error_code=error,
         error_message=None if state.active else "This controller does not lead the quorum.",
         leader_id=state.leader,
         leader_epoch=state.epoch,
         high_watermark=state.high_watermark if state.active else -1,
-        current_voters=tuple(_replica(voter, positions[voter], voter == state.me) for voter in state.voters)
+        current_voters=tuple(_replica(voter, progress[voter], voter == state.node_id) for voter in state.voters)
         if state.active
         else (),
         observers=(),
     )
-    topic = describe_response.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+    topic = describe_schema.TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
     nodes = tuple(
-        describe_response.Node(
+        describe_schema.Node(
             node_id=voter.id,
-            listeners=(
-                describe_response.Listener(name="PLAINTEXT", host=voter.endpoint.host, port=voter.endpoint.port),
-            ),
+            listeners=(describe_schema.Listener(name="PLAINTEXT", host=voter.endpoint.host, port=voter.endpoint.port),),
         )
         for voter in voters
     )
-    return describe_response.DescribeQuorumResponse(
+    return describe_schema.DescribeQuorumResponse(
         error_code=ErrorCode.none, error_message=None, topics=(topic,), nodes=nodes if state.active else ()
     )
 
 
-def quorum_refused(error: ErrorCode, message: str) -> describe_response.DescribeQuorumResponse:
-    return describe_response.DescribeQuorumResponse(error_code=error, error_message=message, topics=(), nodes=())
+def describe_quorum_error(error: ErrorCode, message: str) -> describe_schema.DescribeQuorumResponse:
+    return describe_schema.DescribeQuorumResponse(error_code=error, error_message=message, topics=(), nodes=())
 
 
-def _replica(voter: int, position: Position, leads: bool) -> describe_response.ReplicaState:
-    return describe_response.ReplicaState(
+def _replica(voter: int, position: VoterProgress, is_leader: bool) -> describe_schema.ReplicaState:
+    return describe_schema.ReplicaState(
         replica_id=voter,
         replica_directory_id=None,
         log_end_offset=position.offset,
-        last_fetch_timestamp=-1 if leads else position.fetched_ms,
+        last_fetch_timestamp=-1 if is_leader else position.fetched_ms,
         last_caught_up_timestamp=position.caught_up_ms,
     )
 
 
-def is_metadata(body: Any) -> bool:
+def concerns_metadata(body: Any) -> bool:
     """Whether a request of one partition is about the metadata partition."""
-    return _the_partition(body) is not None
+    return _metadata_partition(body) is not None
 
 
-def _the_partition(body: Any) -> Any:
+def _metadata_partition(body: Any) -> Any:
     """The metadata partition's part of a message that has one; None otherwise."""
     for topic in body.topics:
         for partition in topic.partitions:

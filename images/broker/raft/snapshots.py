@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch_snapshot.v1 import request as asking
+from kio.schema.fetch_snapshot.v1 import request as fetch_snapshot_schema
 
 from images.broker.metadata.image import (
     ChangeBroker,
@@ -36,10 +36,10 @@ from images.wire import batch as batches
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _RECORDS_PER_BATCH = 200
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
-def records_of(image: ClusterImage) -> Iterator[Record]:
+def image_records(image: ClusterImage) -> Iterator[Record]:
     """What makes `image`, but for its offset, out of an empty one."""
     for broker in image.brokers.values():
         yield RegisterBroker(broker.id, broker.incarnation, broker.host, broker.port, broker.epoch)
@@ -51,17 +51,17 @@ def records_of(image: ClusterImage) -> Iterator[Record]:
     yield ProducerIdsBlock(image.next_producer_id)
 
 
-def packed(image: ClusterImage, epoch: int) -> bytes:
+def encode_snapshot(image: ClusterImage, epoch: int) -> bytes:
     """The content of a snapshot of `image`, taken in controller epoch `epoch`."""
-    values = [encode(record) for record in records_of(image)]
+    values = [encode(record) for record in image_records(image)]
     return b"".join(
         batches.build(values[first : first + _RECORDS_PER_BATCH], timestamp_ms=0, leader_epoch=epoch, base_offset=first)
         for first in range(0, len(values), _RECORDS_PER_BATCH)
     )
 
 
-def unpacked(data: bytes, snapshot: SnapshotId) -> ClusterImage:
-    """The image that `packed` was given. Raises CorruptBatch or MetadataError."""
+def decode_snapshot(data: bytes, snapshot: SnapshotId) -> ClusterImage:
+    """The image that `encode_snapshot` was given. Raises CorruptBatch or MetadataError."""
     image = ClusterImage()
     for header, batch in batches.iterate(data):
         batches.check(batch)
@@ -103,17 +103,19 @@ async def fetch_snapshot(
     """Read a snapshot from whoever leads the quorum; None when it is refused. Raises what `call` raises."""
     data = b""
     while True:
-        partition = asking.PartitionSnapshot(
+        partition = fetch_snapshot_schema.PartitionSnapshot(
             partition=0,
             current_leader_epoch=epoch,
-            snapshot_id=asking.SnapshotId(end_offset=snapshot.end, epoch=snapshot.epoch),
+            snapshot_id=fetch_snapshot_schema.SnapshotId(end_offset=snapshot.end, epoch=snapshot.epoch),
             position=len(data),
         )
-        topic = asking.TopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-        answer = await call(asking.FetchSnapshotRequest(replica_id=replica, max_bytes=_PIECE_BYTES, topics=(topic,)))
-        piece = answer.topics[0].partitions[0] if answer.topics else None
-        if piece is None or piece.error_code is not ErrorCode.none:
+        topic = fetch_snapshot_schema.TopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
+        answer = await call(
+            fetch_snapshot_schema.FetchSnapshotRequest(replica_id=replica, max_bytes=_CHUNK_BYTES, topics=(topic,))
+        )
+        chunk = answer.topics[0].partitions[0] if answer.topics else None
+        if chunk is None or chunk.error_code is not ErrorCode.none:
             return None
-        data += piece.unaligned_records
-        if len(data) >= piece.size or not piece.unaligned_records:
-            return data if len(data) == piece.size else None
+        data += chunk.unaligned_records
+        if len(data) >= chunk.size or not chunk.unaligned_records:
+            return data if len(data) == chunk.size else None

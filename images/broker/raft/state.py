@@ -2,8 +2,8 @@
 
 What happened goes in (a request, an answer, the passing of time); out comes the controller as it is then, with what it
 has to say. Time is milliseconds of one monotonic clock and comes with a draw from [0, 1) (`Moment`). There is no I/O.
-The shell owes this: whatever differs in `durable` is on disk before anyone is told; a log end that is handed in is on
-disk, too.
+The shell guarantees that a changed `election_state` is on disk before any message leaves, and that a log end passed in
+is on disk too.
 
 role         is                                                   until
 -----------  ---------------------------------------------------  -------------------------------------------------
@@ -31,60 +31,60 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.frozen_map import FrozenMap
 from images.broker.log.leader_epochs import UNDEFINED
-from images.broker.raft.divergence import placed
+from images.broker.raft.divergence import validate_fetch
 from images.broker.raft.values import (
-    NOBODY,
-    AskVote,
-    Begin,
-    Durable,
-    End,
-    Fetched,
-    FetchVerdict,
-    LogEnd,
+    NO_NODE,
+    ElectionState,
+    EpochAndOffset,
+    FetchValidation,
     LogView,
-    Message,
+    MetadataFetch,
     Moment,
-    Position,
-    Role,
-    Timing,
-    VoteAnswer,
-    VoteAsked,
+    OutgoingMessage,
+    RaftRole,
+    RaftTimeouts,
+    SendBeginQuorumEpoch,
+    SendEndQuorumEpoch,
+    SendVote,
+    VoteRequest,
+    VoteResponse,
+    VoterProgress,
 )
 from images.broker.rules import Rules
 
-Outcome = tuple["Quorum", tuple[Message, ...]]
+Outcome = tuple["RaftState", tuple[OutgoingMessage, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Quorum:
+class RaftState:
     """One controller. A value: every method returns the next one."""
 
-    me: int
+    node_id: int
     voters: tuple[int, ...]
-    timing: Timing
+    timing: RaftTimeouts
     rules: Rules = field(default_factory=Rules)
     epoch: int = 0
-    leader: int = NOBODY
-    voted: int = NOBODY
-    role: Role = Role.UNATTACHED
+    leader: int = NO_NODE
+    voted_for: int = NO_NODE
+    role: RaftRole = RaftRole.UNATTACHED
     deadline_ms: int = 0
     """When time alone changes something."""
     votes: FrozenMap[int, bool] = field(default_factory=FrozenMap)
     """Answers in the election under way."""
-    heard: bool = False
+    leader_answered: bool = False
     """As follower: whether the leader has answered a fetch in this spell."""
-    epoch_start: int = UNDEFINED
+    epoch_start_offset: int = UNDEFINED
     """As leader: where the log ended when it was elected."""
     high_watermark: int = 0
-    positions: FrozenMap[int, Position] = field(default_factory=FrozenMap)
+    progress: FrozenMap[int, VoterProgress] = field(default_factory=FrozenMap)
     """As leader: the other voters."""
 
     # ---- what holds --------------------------------------------------------------------------------------------------
 
     @property
-    def durable(self) -> Durable:
+    def election_state(self) -> ElectionState:
         """What has to be on disk before anybody is told of this state."""
-        return Durable(self.epoch, self.leader, self.voted)
+        return ElectionState(self.epoch, self.leader, self.voted_for)
 
     @property
     def majority(self) -> int:
@@ -94,259 +94,272 @@ class Quorum:
     @property
     def others(self) -> tuple[int, ...]:
         """The other voters."""
-        return tuple(voter for voter in self.voters if voter != self.me)
+        return tuple(voter for voter in self.voters if voter != self.node_id)
 
     @property
     def active(self) -> bool:
         """Whether this is a leader with a record of its own epoch committed, so that it knows all that is committed."""
-        return self.role is Role.LEADER and self.high_watermark > self.epoch_start
+        return self.role is RaftRole.LEADER and self.high_watermark > self.epoch_start_offset
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
-    def started(self, durable: Durable, high_watermark: int, at: Moment) -> Quorum:
+    def restarted(self, election_state: ElectionState, high_watermark: int, now: Moment) -> RaftState:
         """This controller after a start. One that led its epoch leads no more: what it had not committed is no one's
         to vouch for."""
         state = replace(
             self,
-            epoch=durable.epoch,
-            leader=durable.leader,
-            voted=durable.voted,
+            epoch=election_state.epoch,
+            leader=election_state.leader,
+            voted_for=election_state.voted_for,
             high_watermark=high_watermark,
-            deadline_ms=at.ms + (self._election_ms(at) if self.others else 0),
+            deadline_ms=now.ms + (self._election_ms(now) if self.others else 0),
         )
-        if durable.leader == self.me:
-            return replace(state, role=Role.RESIGNED)
-        if durable.leader != NOBODY:
-            return state._follower(durable.epoch, durable.leader, at)
+        if election_state.leader == self.node_id:
+            return replace(state, role=RaftRole.RESIGNED)
+        if election_state.leader != NO_NODE:
+            return state._follower(election_state.epoch, election_state.leader, now)
         return state
 
-    def tick(self, end: LogEnd, at: Moment) -> Outcome:
+    def tick(self, end: EpochAndOffset, now: Moment) -> Outcome:
         """Whatever is due at `deadline_ms`."""
-        if at.ms < self.deadline_ms:
+        if now.ms < self.deadline_ms:
             return self, ()
-        if self.role is Role.LEADER:
-            return self._keep_leading(at)
-        if self.role is Role.PROSPECTIVE and self.leader not in (NOBODY, self.me):
-            return self._follower(self.epoch, self.leader, at), ()
-        return self._prospective(end, at)
+        if self.role is RaftRole.LEADER:
+            return self._check_quorum(now)
+        if self.role is RaftRole.PROSPECTIVE and self.leader not in (NO_NODE, self.node_id):
+            return self._follower(self.epoch, self.leader, now), ()
+        return self._prospective(end, now)
 
-    def resign(self, at: Moment) -> Outcome:
+    def resign(self, now: Moment) -> Outcome:
         """Lead no more, and say so. Nothing when it does not lead."""
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             return self, ()
-        order = sorted(self.others, key=lambda voter: (-self.positions[voter].offset, voter))
-        state = replace(self, role=Role.RESIGNED, deadline_ms=at.ms + self._election_ms(at), positions=FrozenMap())
-        return state, tuple(End(voter, self.epoch, tuple(order)) for voter in order)
+        order = sorted(self.others, key=lambda voter: (-self.progress[voter].offset, voter))
+        state = replace(self, role=RaftRole.RESIGNED, deadline_ms=now.ms + self._election_ms(now), progress=FrozenMap())
+        return state, tuple(SendEndQuorumEpoch(voter, self.epoch, tuple(order)) for voter in order)
 
     # ---- elections ---------------------------------------------------------------------------------------------------
 
-    def asked_for_vote(self, asked: VoteAsked, end: LogEnd, at: Moment) -> tuple[Quorum, VoteAnswer]:
+    def on_vote_request(self, request: VoteRequest, end: EpochAndOffset, now: Moment) -> tuple[RaftState, VoteResponse]:
         """Vote; `end` is the own log's."""
-        if asked.candidate not in self.voters:
-            return self, self._vote(ErrorCode.inconsistent_voter_set)
-        if asked.epoch < self.epoch:
-            return self, self._vote(ErrorCode.fenced_leader_epoch)
-        state = self if asked.epoch == self.epoch else self._unattached(asked.epoch, at)
-        granted = state._grants(asked, end)
-        if granted and not asked.pre_vote:
+        if request.candidate not in self.voters:
+            return self, self._vote_response(ErrorCode.inconsistent_voter_set)
+        if request.epoch < self.epoch:
+            return self, self._vote_response(ErrorCode.fenced_leader_epoch)
+        state = self if request.epoch == self.epoch else self._unattached(request.epoch, now)
+        granted = state._grants(request, end)
+        if granted and not request.pre_vote:
             state = replace(
-                state, voted=asked.candidate, role=Role.UNATTACHED, deadline_ms=at.ms + state._election_ms(at)
+                state,
+                voted_for=request.candidate,
+                role=RaftRole.UNATTACHED,
+                deadline_ms=now.ms + state._election_ms(now),
             )
-        return state, state._vote(ErrorCode.none, granted)
+        return state, state._vote_response(ErrorCode.none, granted)
 
-    def vote_answered(self, sender: int, asked: VoteAsked, answer: VoteAnswer, end: LogEnd, at: Moment) -> Outcome:
+    def on_vote_response(
+        self, sender: int, request: VoteRequest, answer: VoteResponse, end: EpochAndOffset, now: Moment
+    ) -> Outcome:
         """`sender` answered what this controller asked."""
-        state = self.learned(answer.epoch, answer.leader, at)
-        standing = Role.PROSPECTIVE if asked.pre_vote else Role.CANDIDATE
-        if state.role is not standing or state.epoch != asked.epoch or sender not in self.voters:
+        state = self.on_leader_and_epoch(answer.epoch, answer.leader, now)
+        expected_role = RaftRole.PROSPECTIVE if request.pre_vote else RaftRole.CANDIDATE
+        if state.role is not expected_role or state.epoch != request.epoch or sender not in self.voters:
             return state, ()
-        return replace(state, votes=state.votes.set(sender, answer.granted))._counted(end, at)
+        return replace(state, votes=state.votes.set(sender, answer.granted))._count_votes(end, now)
 
-    def learned(self, epoch: int, leader: int, at: Moment) -> Quorum:
+    def on_leader_and_epoch(self, epoch: int, leader: int, now: Moment) -> RaftState:
         """Somebody knows of `epoch` and, unless NOBODY, its `leader`."""
-        leader = leader if leader in self.others else NOBODY
+        leader = leader if leader in self.others else NO_NODE
         if epoch > self.epoch:
-            return self._unattached(epoch, at) if leader == NOBODY else self._follower(epoch, leader, at)
-        if epoch == self.epoch and leader != NOBODY and self.leader == NOBODY:
-            return self._follower(epoch, leader, at)
+            return self._unattached(epoch, now) if leader == NO_NODE else self._follower(epoch, leader, now)
+        if epoch == self.epoch and leader != NO_NODE and self.leader == NO_NODE:
+            return self._follower(epoch, leader, now)
         return self
 
-    def begun(self, epoch: int, leader: int, at: Moment) -> tuple[Quorum, ErrorCode]:
+    def on_begin_quorum_epoch(self, epoch: int, leader: int, now: Moment) -> tuple[RaftState, ErrorCode]:
         """BeginQuorumEpoch: `leader` leads `epoch`."""
         if leader not in self.voters:
             return self, ErrorCode.inconsistent_voter_set
         if epoch < self.epoch:
             return self, ErrorCode.fenced_leader_epoch
-        if leader == self.me or (epoch == self.epoch and self.leader not in (NOBODY, leader)):
+        if leader == self.node_id or (epoch == self.epoch and self.leader not in (NO_NODE, leader)):
             return self, ErrorCode.invalid_request
-        if epoch == self.epoch and self.role is Role.FOLLOWER:
+        if epoch == self.epoch and self.role is RaftRole.FOLLOWER:
             return self, ErrorCode.none
-        return self._follower(epoch, leader, at), ErrorCode.none
+        return self._follower(epoch, leader, now), ErrorCode.none
 
-    def ended(self, epoch: int, leader: int, preferred: tuple[int, ...], at: Moment) -> tuple[Quorum, ErrorCode]:
+    def on_end_quorum_epoch(
+        self, epoch: int, leader: int, preferred: tuple[int, ...], now: Moment
+    ) -> tuple[RaftState, ErrorCode]:
         """EndQuorumEpoch: `leader` leads `epoch` no more. The first of `preferred` stands at once, others later."""
         if epoch < self.epoch:
             return self, ErrorCode.fenced_leader_epoch
-        state = self.learned(epoch, leader, at)
-        if state.role is not Role.FOLLOWER or state.leader != leader:
+        state = self.on_leader_and_epoch(epoch, leader, now)
+        if state.role is not RaftRole.FOLLOWER or state.leader != leader:
             return state, ErrorCode.none
-        rank = preferred.index(self.me) if self.me in preferred else len(preferred)
-        wait_ms = int(self.timing.backoff_ms * rank * (0.5 + at.draw / 2))
-        return replace(state, heard=False, deadline_ms=at.ms + wait_ms), ErrorCode.none
+        rank = preferred.index(self.node_id) if self.node_id in preferred else len(preferred)
+        backoff_ms = int(self.timing.backoff_ms * rank * (0.5 + now.random / 2))
+        return replace(state, leader_answered=False, deadline_ms=now.ms + backoff_ms), ErrorCode.none
 
     # ---- replication -------------------------------------------------------------------------------------------------
 
-    def fetched_by(self, fetch: Fetched, log: LogView, at: Moment) -> tuple[Quorum, FetchVerdict]:
+    def on_fetch(self, fetch: MetadataFetch, log: LogView, now: Moment) -> tuple[RaftState, FetchValidation]:
         """Someone fetches; a voter whose log is a prefix of the leader's is known to hold it, and what a majority
         holds is committed."""
         if self.rules.metadata_fetch_fenced and fetch.epoch != UNDEFINED and fetch.epoch != self.epoch:
             behind = fetch.epoch < self.epoch
-            return self, FetchVerdict(ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch)
-        if self.role is not Role.LEADER:
-            return self, FetchVerdict(ErrorCode.not_leader_or_follower)
+            return self, FetchValidation(ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch)
+        if self.role is not RaftRole.LEADER:
+            return self, FetchValidation(ErrorCode.not_leader_or_follower)
         state = self
-        known = self.positions.get(fetch.replica)
-        if known is not None:
-            state = replace(self, positions=self.positions.set(fetch.replica, known._replace(fetched_ms=at.ms)))
-        verdict = placed(fetch, log, self.rules)
-        if known is None or verdict != FetchVerdict():
+        progress = self.progress.get(fetch.replica)
+        if progress is not None:
+            state = replace(self, progress=self.progress.set(fetch.replica, progress._replace(fetched_ms=now.ms)))
+        verdict = validate_fetch(fetch, log, self.rules)
+        if progress is None or verdict != FetchValidation():
             return state, verdict
-        caught_up_ms = at.ms if fetch.offset >= log.end else known.caught_up_ms
-        position = Position(fetch.offset, at.ms, caught_up_ms)
-        return replace(state, positions=state.positions.set(fetch.replica, position))._committed(log.end), verdict
+        caught_up_ms = now.ms if fetch.offset >= log.end else progress.caught_up_ms
+        position = VoterProgress(fetch.offset, now.ms, caught_up_ms)
+        return replace(state, progress=state.progress.set(fetch.replica, position))._advance_high_watermark(
+            log.end
+        ), verdict
 
-    def appended(self, end: int) -> Quorum:
+    def on_append(self, end: int) -> RaftState:
         """As leader: the own log has grown to `end`, on disk."""
-        return self._committed(end)
+        return self._advance_high_watermark(end)
 
-    def fetched(self, high_watermark: int, end: int, at: Moment) -> Quorum:
+    def on_fetch_response(self, high_watermark: int, end: int, now: Moment) -> RaftState:
         """As follower: the leader has answered a fetch with records, or none, and the own log now ends at `end`."""
-        known = max(self.high_watermark, min(high_watermark, end))
-        return replace(self.answered(at), high_watermark=known)
+        progress = max(self.high_watermark, min(high_watermark, end))
+        return replace(self.on_leader_contact(now), high_watermark=progress)
 
-    def answered(self, at: Moment) -> Quorum:
+    def on_leader_contact(self, now: Moment) -> RaftState:
         """As follower: the leader has answered a fetch. One that sends it elsewhere (diverging, snapshot) tells no
         high watermark: what the own log holds below it need not be what the leader's does."""
-        return replace(self, heard=True, deadline_ms=at.ms + self.timing.fetch_ms)
+        return replace(self, leader_answered=True, deadline_ms=now.ms + self.timing.fetch_ms)
 
-    def restored(self, end: int, at: Moment) -> Quorum:
+    def on_snapshot_installed(self, end: int, now: Moment) -> RaftState:
         """As follower: the own log has been replaced by the leader's snapshot of everything below `end`."""
-        return replace(self.answered(at), high_watermark=max(self.high_watermark, end))
+        return replace(self.on_leader_contact(now), high_watermark=max(self.high_watermark, end))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _election_ms(self, at: Moment) -> int:
-        return int(self.timing.election_ms * (1 + at.draw))
+    def _election_ms(self, now: Moment) -> int:
+        return int(self.timing.election_ms * (1 + now.random))
 
-    def _vote(self, error: ErrorCode, granted: bool = False) -> VoteAnswer:
-        return VoteAnswer(error, self.epoch, self.leader, granted)
+    def _vote_response(self, error: ErrorCode, granted: bool = False) -> VoteResponse:
+        return VoteResponse(error, self.epoch, self.leader, granted)
 
-    def _grants(self, asked: VoteAsked, end: LogEnd) -> bool:
-        up_to_date = asked.end >= end or not self.rules.vote_needs_up_to_date_log
-        if self.role is Role.LEADER:
+    def _grants(self, request: VoteRequest, end: EpochAndOffset) -> bool:
+        up_to_date = request.end >= end or not self.rules.vote_needs_up_to_date_log
+        if self.role is RaftRole.LEADER:
             return False
-        if asked.pre_vote:
-            return up_to_date and not (self.role is Role.FOLLOWER and self.heard)
+        if request.pre_vote:
+            return up_to_date and not (self.role is RaftRole.FOLLOWER and self.leader_answered)
         if not self.rules.vote_once_per_epoch:
             return up_to_date
-        if self.voted != NOBODY:
-            return self.voted == asked.candidate
-        return up_to_date and self.leader == NOBODY
+        if self.voted_for != NO_NODE:
+            return self.voted_for == request.candidate
+        return up_to_date and self.leader == NO_NODE
 
-    def _prospective(self, end: LogEnd, at: Moment) -> Outcome:
-        leader = NOBODY if self.leader == self.me else self.leader
+    def _prospective(self, end: EpochAndOffset, now: Moment) -> Outcome:
+        leader = NO_NODE if self.leader == self.node_id else self.leader
         state = replace(
             self,
-            role=Role.PROSPECTIVE,
+            role=RaftRole.PROSPECTIVE,
             leader=leader,
-            voted=self.me if self.leader == self.me else self.voted,
+            voted_for=self.node_id if self.leader == self.node_id else self.voted_for,
             votes=FrozenMap(),
-            heard=False,
-            deadline_ms=at.ms + self._election_ms(at),
+            leader_answered=False,
+            deadline_ms=now.ms + self._election_ms(now),
         )
         if len(self.voters) == 1:
-            return state._counted(end, at)
-        asked = VoteAsked(self.me, state.epoch, end, pre_vote=True)
-        return state, tuple(AskVote(voter, asked) for voter in self.others)
+            return state._count_votes(end, now)
+        request = VoteRequest(self.node_id, state.epoch, end, pre_vote=True)
+        return state, tuple(SendVote(voter, request) for voter in self.others)
 
-    def _counted(self, end: LogEnd, at: Moment) -> Outcome:
+    def _count_votes(self, end: EpochAndOffset, now: Moment) -> Outcome:
         granted = 1 + sum(self.votes.values())
         if granted >= self.majority:
-            return self._candidate(end, at) if self.role is Role.PROSPECTIVE else self._elected(end, at)
+            return self._candidate(end, now) if self.role is RaftRole.PROSPECTIVE else self._elected(end, now)
         if len(self.voters) - (1 + len(self.votes) - granted) >= self.majority:
             return self, ()
-        if self.role is Role.PROSPECTIVE and self.leader != NOBODY:
-            return self._follower(self.epoch, self.leader, at), ()
-        wait_ms = int(self.timing.backoff_ms * (0.2 + at.draw))
-        return replace(self, role=Role.UNATTACHED, deadline_ms=at.ms + wait_ms), ()
+        if self.role is RaftRole.PROSPECTIVE and self.leader != NO_NODE:
+            return self._follower(self.epoch, self.leader, now), ()
+        backoff_ms = int(self.timing.backoff_ms * (0.2 + now.random))
+        return replace(self, role=RaftRole.UNATTACHED, deadline_ms=now.ms + backoff_ms), ()
 
-    def _candidate(self, end: LogEnd, at: Moment) -> Outcome:
+    def _candidate(self, end: EpochAndOffset, now: Moment) -> Outcome:
         state = replace(
             self,
             epoch=self.epoch + 1,
-            leader=NOBODY,
-            voted=self.me,
-            role=Role.CANDIDATE,
+            leader=NO_NODE,
+            voted_for=self.node_id,
+            role=RaftRole.CANDIDATE,
             votes=FrozenMap(),
-            deadline_ms=at.ms + self._election_ms(at),
+            deadline_ms=now.ms + self._election_ms(now),
         )
         if len(self.voters) == 1:
-            return state._counted(end, at)
-        asked = VoteAsked(self.me, state.epoch, end, pre_vote=False)
-        return state, tuple(AskVote(voter, asked) for voter in self.others)
+            return state._count_votes(end, now)
+        request = VoteRequest(self.node_id, state.epoch, end, pre_vote=False)
+        return state, tuple(SendVote(voter, request) for voter in self.others)
 
-    def _elected(self, end: LogEnd, at: Moment) -> Outcome:
+    def _elected(self, end: EpochAndOffset, now: Moment) -> Outcome:
         state = replace(
             self,
-            leader=self.me,
-            role=Role.LEADER,
+            leader=self.node_id,
+            role=RaftRole.LEADER,
             votes=FrozenMap(),
-            epoch_start=end.offset,
-            positions=FrozenMap({voter: Position(UNDEFINED, at.ms, UNDEFINED) for voter in self.others}),
-            deadline_ms=at.ms + self.timing.fetch_ms // 2,
+            epoch_start_offset=end.offset,
+            progress=FrozenMap({voter: VoterProgress(UNDEFINED, now.ms, UNDEFINED) for voter in self.others}),
+            deadline_ms=now.ms + self.timing.fetch_ms // 2,
         )
-        return state, tuple(Begin(voter, self.epoch) for voter in self.others)
+        return state, tuple(SendBeginQuorumEpoch(voter, self.epoch) for voter in self.others)
 
-    def _keep_leading(self, at: Moment) -> Outcome:
+    def _check_quorum(self, now: Moment) -> Outcome:
         """Tell whoever does not fetch that there is a leader; resign when that is a majority."""
         patience_ms = self.timing.fetch_ms + self.timing.fetch_ms // 2
-        present = 1 + sum(at.ms - position.fetched_ms < patience_ms for position in self.positions.values())
-        if present < self.majority:
-            return self.resign(at)
-        silent = [
+        reachable = 1 + sum(now.ms - position.fetched_ms < patience_ms for position in self.progress.values())
+        if reachable < self.majority:
+            return self.resign(now)
+        silent_voters = [
             voter
-            for voter, position in self.positions.items()
-            if position.offset == UNDEFINED or at.ms - position.fetched_ms >= self.timing.fetch_ms
+            for voter, position in self.progress.items()
+            if position.offset == UNDEFINED or now.ms - position.fetched_ms >= self.timing.fetch_ms
         ]
-        state = replace(self, deadline_ms=at.ms + self.timing.fetch_ms // 2)
-        return state, tuple(Begin(voter, self.epoch) for voter in silent)
+        state = replace(self, deadline_ms=now.ms + self.timing.fetch_ms // 2)
+        return state, tuple(SendBeginQuorumEpoch(voter, self.epoch) for voter in silent_voters)
 
-    def _unattached(self, epoch: int, at: Moment) -> Quorum:
+    def _unattached(self, epoch: int, now: Moment) -> RaftState:
         return replace(
             self,
             epoch=epoch,
-            leader=NOBODY,
-            voted=NOBODY,
-            role=Role.UNATTACHED,
-            heard=False,
-            positions=FrozenMap(),
-            deadline_ms=at.ms + self._election_ms(at),
+            leader=NO_NODE,
+            voted_for=NO_NODE,
+            role=RaftRole.UNATTACHED,
+            leader_answered=False,
+            progress=FrozenMap(),
+            deadline_ms=now.ms + self._election_ms(now),
         )
 
-    def _follower(self, epoch: int, leader: int, at: Moment) -> Quorum:
+    def _follower(self, epoch: int, leader: int, now: Moment) -> RaftState:
         return replace(
             self,
             epoch=epoch,
             leader=leader,
-            voted=self.voted if epoch == self.epoch else NOBODY,
-            role=Role.FOLLOWER,
-            heard=False,
-            positions=FrozenMap(),
-            deadline_ms=at.ms + self.timing.fetch_ms,
+            voted_for=self.voted_for if epoch == self.epoch else NO_NODE,
+            role=RaftRole.FOLLOWER,
+            leader_answered=False,
+            progress=FrozenMap(),
+            deadline_ms=now.ms + self.timing.fetch_ms,
         )
 
-    def _committed(self, end: int) -> Quorum:
-        held = sorted([end, *(position.offset for position in self.positions.values())], reverse=True)
-        reached = held[self.majority - 1] if self.rules.metadata_needs_majority else end
-        own = reached > self.epoch_start or not self.rules.commit_only_own_epoch
-        return replace(self, high_watermark=reached) if reached > self.high_watermark and own else self
+    def _advance_high_watermark(self, end: int) -> RaftState:
+        offsets = sorted([end, *(position.offset for position in self.progress.values())], reverse=True)
+        majority_offset = offsets[self.majority - 1] if self.rules.metadata_needs_majority else end
+        own_epoch = majority_offset > self.epoch_start_offset or not self.rules.commit_only_own_epoch
+        return (
+            replace(self, high_watermark=majority_offset)
+            if majority_offset > self.high_watermark and own_epoch
+            else self
+        )

@@ -12,10 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import EpochCache, EpochEnd
 
-NOBODY = -1
+NO_NODE = -1
 
 
-class Role(StrEnum):
+class RaftRole(StrEnum):
     """What a controller is in its epoch; the module's table says more."""
 
     UNATTACHED = "unattached"
@@ -26,7 +26,7 @@ class Role(StrEnum):
     RESIGNED = "resigned"
 
 
-class Timing(NamedTuple):
+class RaftTimeouts(NamedTuple):
     """How long to wait, in milliseconds."""
 
     election_ms: int
@@ -38,10 +38,10 @@ class Moment(NamedTuple):
     """Now, and a draw from [0, 1) for whatever is to differ between controllers."""
 
     ms: int
-    draw: float
+    random: float
 
 
-class LogEnd(NamedTuple):
+class EpochAndOffset(NamedTuple):
     """How far a log goes: the greater of two is the more up to date, as Raft compares them."""
 
     epoch: int
@@ -50,12 +50,12 @@ class LogEnd(NamedTuple):
     """Log end offset."""
 
 
-class Durable(NamedTuple):
+class ElectionState(NamedTuple):
     """What must survive: the content of Kafka's `quorum-state`."""
 
     epoch: int = 0
-    leader: int = NOBODY
-    voted: int = NOBODY
+    leader: int = NO_NODE
+    voted_for: int = NO_NODE
 
 
 class SnapshotId(NamedTuple):
@@ -75,7 +75,7 @@ class LogView(NamedTuple):
     """The latest one."""
 
 
-class Position(NamedTuple):
+class VoterProgress(NamedTuple):
     """What a leader knows of another voter."""
 
     offset: int
@@ -84,16 +84,16 @@ class Position(NamedTuple):
     caught_up_ms: int
 
 
-class VoteAsked(NamedTuple):
+class VoteRequest(NamedTuple):
     """A candidate's Vote request. Of a pre-vote, `epoch` is the epoch it is in."""
 
     candidate: int
     epoch: int
-    end: LogEnd
+    end: EpochAndOffset
     pre_vote: bool
 
 
-class VoteAnswer(NamedTuple):
+class VoteResponse(NamedTuple):
     """`epoch` and `leader` are what the voter knows."""
 
     error: ErrorCode
@@ -102,7 +102,7 @@ class VoteAnswer(NamedTuple):
     granted: bool
 
 
-class Fetched(NamedTuple):
+class MetadataFetch(NamedTuple):
     """A fetch of the metadata log. `epoch` and `last_epoch` are UNDEFINED where an observer does not tell them."""
 
     replica: int
@@ -111,7 +111,7 @@ class Fetched(NamedTuple):
     last_epoch: int
 
 
-class FetchVerdict(NamedTuple):
+class FetchValidation(NamedTuple):
     """May it be served? With an error, or with `diverging` or `snapshot`, there are no records."""
 
     error: ErrorCode = ErrorCode.none
@@ -119,21 +119,21 @@ class FetchVerdict(NamedTuple):
     snapshot: SnapshotId | None = None
 
 
-class AskVote(NamedTuple):
+class SendVote(NamedTuple):
     """To send: Vote."""
 
     to: int
-    asked: VoteAsked
+    request: VoteRequest
 
 
-class Begin(NamedTuple):
+class SendBeginQuorumEpoch(NamedTuple):
     """To send: BeginQuorumEpoch, from the leader of `epoch`."""
 
     to: int
     epoch: int
 
 
-class End(NamedTuple):
+class SendEndQuorumEpoch(NamedTuple):
     """To send: EndQuorumEpoch. `preferred` are the others, the one with the longest log first."""
 
     to: int
@@ -141,4 +141,4 @@ class End(NamedTuple):
     preferred: tuple[int, ...]
 
 
-Message = AskVote | Begin | End
+OutgoingMessage = SendVote | SendBeginQuorumEpoch | SendEndQuorumEpoch

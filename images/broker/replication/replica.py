@@ -39,7 +39,7 @@ from images.broker.replication.partition import (
     TruncateFullyAndStartAt,
 )
 from images.broker.replication.replica_trace import ReplicaTrace
-from images.broker.runtime.condition import Changes, next_change
+from images.broker.runtime.condition import Condition, wait_for_any
 from images.trace import TraceEvent
 from images.wire.batch import CorruptBatch, InvalidRecord, assign, check_produced, iterate
 
@@ -106,9 +106,9 @@ class Replica:
         self._trace = ReplicaTrace(topic, index, trace)
         self._clock = clock
         self._propose = propose
-        self.changes = Changes()
+        self.changes = Condition()
         """Told of whenever anything here changed."""
-        self.offers = Changes()
+        self.offers = Condition()
         """Told of whenever there may be something for a follower's fetch that is waiting: of every change but a mere
         move of the high watermark, for which, as in Kafka, no such fetch is answered."""
         self._told: dict[int, tuple[int, int, int]] = {}
@@ -198,7 +198,7 @@ class Replica:
                 return ErrorCode.not_leader_or_follower
             if self.state.high_watermark >= appended.end:
                 return ErrorCode.none
-            if not await next_change((self.changes,), until):
+            if not await wait_for_any((self.changes,), until):
                 return ErrorCode.request_timed_out
 
     # --- being fetched from -------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Replica:
         answer = leader.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._take(answer.step)
         if self._asking or self._deleting:
-            self.changes.tell()
+            self.changes.notify_all()
         if answer.error is not ErrorCode.none:
             self._trace.fenced(self.state, "fetch", fetch.leader_epoch, answer.error, fetch.replica)
             return FetchResult(answer.error)
@@ -282,7 +282,7 @@ class Replica:
             while not leader.confirms_latest(self.state, read_index, self.limits):
                 if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
                     return ErrorCode.not_leader_or_follower, -1
-                if not await next_change((self.changes,), until):
+                if not await wait_for_any((self.changes,), until):
                     return ErrorCode.offset_not_available, -1
         finally:
             self._asking -= 1
@@ -323,7 +323,7 @@ class Replica:
                 reached = log_start.low_watermark(self.state, active(), self.limits)
                 if reached >= wanted:
                     return ErrorCode.none, reached
-                if not await next_change((self.changes,), until):
+                if not await wait_for_any((self.changes,), until):
                     return ErrorCode.request_timed_out, reached
         finally:
             self._deleting -= 1
@@ -405,12 +405,12 @@ class Replica:
             for decision in step.decisions:
                 self._carry_out(decision)
                 if not isinstance(decision, HighWatermarkMoved):
-                    self.offers.tell()
-            self.changes.tell()
+                    self.offers.notify_all()
+            self.changes.notify_all()
 
     def _tell_all(self) -> None:
-        self.changes.tell()
-        self.offers.tell()
+        self.changes.notify_all()
+        self.offers.notify_all()
 
     def _carry_out(self, decision: Decision) -> None:
         state = self.state

@@ -10,46 +10,46 @@ import asyncio
 from collections.abc import Sequence
 
 
-class Changes:
+class Condition:
     """What can be waited for: something that changes now and then."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     @property
-    def waiting(self) -> int:
+    def waiters(self) -> int:
         """How many wait for the next change."""
-        return len(self._waiting)
+        return len(self._waiters)
 
-    def tell(self) -> None:
+    def notify_all(self) -> None:
         """There has been a change: wake everybody who waits for one."""
-        if not self._waiting:
+        if not self._waiters:
             return
-        waiting, self._waiting = self._waiting, {}
-        for woken in waiting:
-            resolve(woken)
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            resolve(waiter)
 
 
-async def next_change(watched: Sequence[Changes], until: float) -> bool:
-    """Wait for the next change of any of `watched`; False at once when `until`, a time of the loop, has passed.
+async def wait_for_any(conditions: Sequence[Condition], until: float) -> bool:
+    """Wait for the next change of any of `conditions`; False at once when `until`, a time of the loop, has passed.
 
     True says that it is worth looking again, be it for the last time: the wait may also have ended at `until`.
     """
     loop = asyncio.get_running_loop()
     if loop.time() >= until:
         return False
-    woken = loop.create_future()
-    timer = loop.call_at(until, resolve, woken)
-    for changes in watched:
-        changes._waiting[woken] = None
+    waiter = loop.create_future()
+    timer = loop.call_at(until, resolve, waiter)
+    for condition in conditions:
+        condition._waiters[waiter] = None
     try:
-        await woken
+        await waiter
     finally:
         timer.cancel()
-        for changes in watched:
-            changes._waiting.pop(woken, None)
+        for condition in conditions:
+            condition._waiters.pop(waiter, None)
     return True
 
 

@@ -9,39 +9,39 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from images.broker.runtime.server import Handler, Hangup, Request
+from images.broker.runtime.server import CloseConnection, Handler, Request
 
 
-class Failure:
+class FatalError:
     """The failure of one node, while there is none and after."""
 
     def __init__(self) -> None:
-        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
-    def happened(self) -> bool:
+    def occurred(self) -> bool:
         """Whether the node has failed."""
-        return self._first.done()
+        return self._error.done()
 
-    def take(self, error: Exception) -> None:
+    def set(self, error: Exception) -> None:
         """The node fails with `error`, unless it has failed already."""
-        if not self._first.done():
-            self._first.set_exception(error)
+        if not self._error.done():
+            self._error.set_exception(error)
 
     async def wait(self) -> None:
         """Never returns: raises what made the node fail, once it has. May be waited for by one, and cancelled."""
-        await asyncio.shield(self._first)
+        await asyncio.shield(self._error)
 
-    def guarded(self, handler: Handler) -> Handler:
-        """`handler`, with whatever it raises (but `Hangup`) the failure of the node and not of one connection."""
+    def guard(self, handler: Handler) -> Handler:
+        """`handler`, whose exceptions other than `CloseConnection` are fatal for the node, not for one connection."""
 
         async def handle(request: Request) -> Any:
             try:
                 return await handler(request)
-            except Hangup:
+            except CloseConnection:
                 raise
             except Exception as error:
-                self.take(error)
+                self.set(error)
                 return await asyncio.get_running_loop().create_future()
 
         return handle

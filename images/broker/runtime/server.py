@@ -11,7 +11,7 @@ answers ApiVersions itself.
   an API or version not served. (ApiVersions in an unknown version is answered in version 0 with
   UNSUPPORTED_VERSION, 35, as KIP-511 has it.) Requests of the same connection that came before are answered first.
 - A handler that raises, or returns what cannot be encoded, costs its client the connection and the log one line; one
-  that raises `Hangup` does so on purpose.
+  that raises `CloseConnection` does so on purpose.
 
 No handler is cancelled but by `close`.
 """
@@ -43,13 +43,13 @@ from images.wire.messages import (
 from images.wire.schema import Entity
 from images.wire.versions import NoTopics, TopicNames, api_versions, from_canonical, to_canonical
 
-__all__ = ["Handler", "Hangup", "Request", "Server", "TopicNames"]
+__all__ = ["CloseConnection", "Handler", "Request", "Server", "TopicNames"]
 
-_MOST_WAITING = 64
+_QUEUED_REQUESTS_MAX = 64
 """Requests of one connection that may wait for their turn before it is read no further."""
 
 
-class Hangup(Exception):
+class CloseConnection(Exception):
     """A handler has no answer but to close its client's connection; the message says why, in one line."""
 
 
@@ -70,7 +70,7 @@ class Request(NamedTuple):
 Handler = Callable[[Request], Awaitable[Entity | None]]
 
 
-class _Served(NamedTuple):
+class _ServedApi(NamedTuple):
     """What is needed to answer requests of one API, looked up once."""
 
     api: Api
@@ -90,23 +90,23 @@ class Server:
         topic_names: TopicNames | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
-        handlers = {**handlers, Api.API_VERSIONS: self._tell_versions}
+        handlers = {**handlers, Api.API_VERSIONS: self._api_versions}
         self._served = {
-            int(api): _Served(api, handler, SUPPORTED[api], response_class(api)) for api, handler in handlers.items()
+            int(api): _ServedApi(api, handler, SUPPORTED[api], response_class(api)) for api, handler in handlers.items()
         }
         self.log = log
         self._topics: TopicNames = topic_names or NoTopics()
         self._max_frame_bytes = max_frame_bytes
         self._listener: AbstractServer | None = None
-        self._peers: dict[int, _Peer] = {}
-        self._counted = 0
+        self._client_connections: dict[int, _ClientConnection] = {}
+        self._connections_accepted = 0
         self._versions = api_versions(handlers)
         self.closed = False
 
     async def start(self, host: str, port: int) -> None:
         """Listen on an address (port 0: any free one, see `port`). Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: _Peer(self, loop), host, port)
+        self._listener = await loop.create_server(lambda: _ClientConnection(self, loop), host, port)
 
     @property
     def port(self) -> int:
@@ -117,28 +117,28 @@ class Server:
     @property
     def connections(self) -> int:
         """How many connections are open."""
-        return len(self._peers)
+        return len(self._client_connections)
 
     async def close(self) -> None:
         """Listen no more, cancel handlers at work, close every connection; returns once all have ended."""
         self.closed = True
         if self._listener is not None:
             self._listener.close()
-        working = [peer.stop() for peer in self._peers.values()]
+        working = [client_connection.stop() for client_connection in self._client_connections.values()]
         await asyncio.gather(*working, return_exceptions=True)
-        self._peers.clear()
+        self._client_connections.clear()
 
-    def join(self, peer: _Peer) -> int:
+    def add_connection(self, client_connection: _ClientConnection) -> int:
         """Count a new connection in; returns its number."""
-        self._counted += 1
-        self._peers[self._counted] = peer
-        return self._counted
+        self._connections_accepted += 1
+        self._client_connections[self._connections_accepted] = client_connection
+        return self._connections_accepted
 
-    def leave(self, number: int) -> None:
+    def remove_connection(self, number: int) -> None:
         """A connection is done with."""
-        self._peers.pop(number, None)
+        self._client_connections.pop(number, None)
 
-    async def _tell_versions(self, request: Request) -> Entity:
+    async def _api_versions(self, request: Request) -> Entity:
         return response_class(Api.API_VERSIONS)(
             error_code=ErrorCode.none, api_keys=self._versions, throttle_time=timedelta(0)
         )
@@ -163,8 +163,8 @@ class Server:
             if api is Api.API_VERSIONS:
                 return self._refuse_versions(head)
             raise Malformed(f"{api.name} v{head.version} is not supported")
-        asked = requests.decode(frame, head)
-        body, names = to_canonical(api, head.version, asked, self._topics)
+        message = requests.decode(frame, head)
+        body, names = to_canonical(api, head.version, message, self._topics)
         answer = await served.handler(Request(api, head.version, head.client_id, connection, body, host))
         if answer is None:
             return None
@@ -173,7 +173,7 @@ class Server:
         return encode_response(from_canonical(api, head.version, answer, self._topics, names), head.correlation_id)
 
 
-class _Peer(asyncio.Protocol):
+class _ClientConnection(asyncio.Protocol):
     """One accepted connection. Its task takes requests in turn; the protocol's callbacks only queue and wake it."""
 
     def __init__(self, server: Server, loop: AbstractEventLoop) -> None:
@@ -185,8 +185,8 @@ class _Peer(asyncio.Protocol):
         self._host = ""
         self._frames = Frames(server._max_frame_bytes)
         self._requests = RequestDecoder()
-        self._waiting: deque[bytes] = deque()
-        self._idle: Future[None] | None = None
+        self._queue: deque[bytes] = deque()
+        self._wakeup: Future[None] | None = None
         self._gone = False
         """The connection has ended, or is being closed: nothing more is taken and nobody reads answers."""
         self._writable = True
@@ -201,34 +201,34 @@ class _Peer(asyncio.Protocol):
     async def _serve(self) -> None:
         try:
             while True:
-                if self._waiting and (self._writable or self._gone):
-                    frame = self._waiting.popleft()
-                    if not self._reading and not self._gone and len(self._waiting) < _MOST_WAITING:
+                if self._queue and (self._writable or self._gone):
+                    frame = self._queue.popleft()
+                    if not self._reading and not self._gone and len(self._queue) < _QUEUED_REQUESTS_MAX:
                         self._reading = True
                         self._transport.resume_reading()
                     answer = await self._server.answer(frame, self._number, self._host, self._requests)
                     if answer is not None and not self._gone:
                         self._transport.write(answer)
-                elif self._waiting or not (self._gone or self._frames.broken):
-                    self._idle = self._loop.create_future()
-                    await self._idle
-                    self._idle = None
+                elif self._queue or not (self._gone or self._frames.broken):
+                    self._wakeup = self._loop.create_future()
+                    await self._wakeup
+                    self._wakeup = None
                 elif self._frames.broken:
                     raise Malformed(self._frames.broken)
                 else:
                     return
         except asyncio.CancelledError:
-            if self._idle is None and not self._server.closed:
-                self._give_up("a handler was cancelled")
+            if self._wakeup is None and not self._server.closed:
+                self._close("a handler was cancelled")
             raise
-        except (Malformed, Hangup) as error:
-            self._give_up(str(error))
+        except (Malformed, CloseConnection) as error:
+            self._close(str(error))
         except Exception as error:
-            self._give_up(f"a handler failed: {_described(error)}")
+            self._close(f"a handler failed: {_one_line(error)}")
         finally:
-            self._server.leave(self._number)
+            self._server.remove_connection(self._number)
 
-    def _give_up(self, reason: str) -> None:
+    def _close(self, reason: str) -> None:
         self._log(f"closing, {reason}")
         self._gone = True
         self._transport.close()
@@ -237,7 +237,7 @@ class _Peer(asyncio.Protocol):
         self._server.log(f"connection {self._number} from {self._host.removeprefix('/') or 'nowhere'}: {what}")
 
     def _wake(self) -> None:
-        idle = self._idle
+        idle = self._wakeup
         if idle is not None and not idle.done():
             idle.set_result(None)
 
@@ -248,17 +248,17 @@ class _Peer(asyncio.Protocol):
         if self._server.closed:
             self._transport.abort()
             return
-        peer = transport.get_extra_info("peername")
-        self._host = f"/{peer[0]}" if peer else ""
-        self._number = self._server.join(self)
+        client_connection = transport.get_extra_info("peername")
+        self._host = f"/{client_connection[0]}" if client_connection else ""
+        self._number = self._server.add_connection(self)
         self._task = self._loop.create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
-        self._waiting.extend(self._frames.feed(data))
-        if self._reading and (len(self._waiting) >= _MOST_WAITING or self._frames.broken):
+        self._queue.extend(self._frames.feed(data))
+        if self._reading and (len(self._queue) >= _QUEUED_REQUESTS_MAX or self._frames.broken):
             self._reading = False
             self._transport.pause_reading()
-        if self._waiting or self._frames.broken:
+        if self._queue or self._frames.broken:
             self._wake()
 
     def pause_writing(self) -> None:
@@ -282,7 +282,7 @@ def _not_served(api_key: int) -> str:
         return f"unknown API {api_key}"
 
 
-def _described(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """An exception in one line, with the place it came from."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -25,19 +25,19 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-def true_clock() -> Callable[[], int]:
+def boot_clock() -> Callable[[], int]:
     """A function that reads the machine's clock in nanoseconds since it was started, whatever clocks were bent."""
     number = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     try:
         read = ctypes.CDLL("libc.so.6").clock_gettime
     except (OSError, AttributeError):
         return lambda: time.clock_gettime_ns(number)
-    moment = _Timespec()
-    place = ctypes.byref(moment)
+    timespec = _Timespec()
+    pointer = ctypes.byref(timespec)
 
     def now_ns() -> int:
-        read(number, place)
-        return int(moment.seconds * 1_000_000_000 + moment.nanoseconds)
+        read(number, pointer)
+        return int(timespec.seconds * 1_000_000_000 + timespec.nanoseconds)
 
     return now_ns
 
@@ -64,7 +64,7 @@ class TraceFile:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
-        self._now_ns = true_clock()
+        self._now_ns = boot_clock()
 
     def append(self, event: TraceEvent) -> None:
         """Write one event. Raises OSError."""

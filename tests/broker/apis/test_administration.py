@@ -19,7 +19,7 @@ from kio.schema.list_partition_reassignments.v0 import request as listing
 from kio.schema.produce.v11 import request as producing
 
 from images.broker.apis.administration import Administering
-from images.broker.controller.channel import ActiveController, ControllerChannel
+from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.metadata.image import ClusterImage
 from images.broker.runtime.server import Request
 from images.wire import batch as batches
@@ -121,7 +121,7 @@ def test_a_reassignment_is_listed_as_soon_as_it_is_asked_for(tmp_path: Path) -> 
             name="t", partitions=(reassigning.ReassignablePartition(partition_index=0, replicas=(2, 1)),)
         )
         await cluster.call(reassigning.AlterPartitionReassignmentsRequest(timeout=SECOND, topics=(topic,)))
-        with closing(ControllerChannel(ActiveController(cluster.voters), "test", 5.0, 0.01)) as channel:
+        with closing(ControllerChannel(ControllerLocator(cluster.voters), "test", 5.0, 0.01)) as channel:
             behind = Administering(ClusterImage, channel)
 
             async def listed(*topics: listing.ListPartitionReassignmentsTopics) -> Any:
@@ -185,6 +185,6 @@ def test_a_broker_tells_how_far_its_logs_reach_and_in_which_epochs_it_knows_them
         assert (here.error_code, here.log_end_offset) == (ErrorCode.none, 1)
         assert here.last_written_leader_epoch == here.current_leader_epoch == 0
         assert elsewhere.error_code is ErrorCode.replica_not_available
-        assert {told.error_code for told in strangers} == {ErrorCode.unknown_topic_id}
+        assert {update.error_code for update in strangers} == {ErrorCode.unknown_topic_id}
 
     in_cluster(tmp_path, scenario)

@@ -35,7 +35,7 @@ from images.broker.replication.replica import Replica
 from images.broker.replication.replica_manager import HIGH_WATERMARKS, PARTITION_METADATA, ReplicaManager
 from images.broker.runtime.condition import resolve
 from images.broker.runtime.files import read_whole
-from images.broker.runtime.server import Hangup, Request
+from images.broker.runtime.server import CloseConnection, Request
 from images.trace import TraceEvent
 from images.wire import batch as batches
 from images.wire.messages import SUPPORTED, Api, encode_response
@@ -263,7 +263,7 @@ def test_a_producer_that_wants_no_answer_learns_of_a_refusal_by_its_connection()
         broker = Broker()
         assert await broker.produce((0, produced(b"a")), acks=0) is None
         broker.elect(2, 1, index=1, isr=(2,))
-        with pytest.raises(Hangup, match="t-1: not_leader_or_follower"):
+        with pytest.raises(CloseConnection, match="t-1: not_leader_or_follower"):
             await broker.produce((0, produced(b"b")), (1, produced(b"c")), acks=0)
         assert broker.partition().log.end == 2
 
@@ -367,7 +367,7 @@ def test_a_fetch_that_waits_while_leadership_moves_is_refused_at_once_and_told_w
         assert refused.error_code is ErrorCode.not_leader_or_follower
         assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (2, 2)
         assert fenced.error_code is ErrorCode.fenced_leader_epoch
-        assert not broker.partition().changes.waiting
+        assert not broker.partition().changes.waiters
         await follower
 
     run(scenario)
@@ -378,11 +378,11 @@ def test_a_fetch_that_is_given_up_on_leaves_nothing_behind() -> None:
         broker = Broker()
         waiting = asyncio.ensure_future(broker.fetch(part(), part(1), wait_s=MAX_INT32 / 1000))
         await settle()
-        assert broker.partition(1).changes.waiting
+        assert broker.partition(1).changes.waiters
         waiting.cancel()
         await asyncio.wait((waiting,))
-        assert not broker.partition().changes.waiting
-        assert not broker.partition(1).changes.waiting
+        assert not broker.partition().changes.waiters
+        assert not broker.partition(1).changes.waiters
         loop: Any = asyncio.get_running_loop()
         assert not [handle for handle in loop._scheduled if handle._callback is resolve]
 

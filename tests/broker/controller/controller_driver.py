@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
-from images.broker.controller.controller import Controller, Settings, Step
+from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
 from images.broker.controller.placement import NewTopic, TopicDefaults
 from images.broker.controller.requests import Heartbeat, HeartbeatAnswer, Registration, RegistrationAnswer
 from images.broker.frozen_map import FrozenMap
@@ -20,7 +20,7 @@ from images.trace import TraceEvent
 TIMEOUT_MS = 1000
 TOPIC = "orders"
 TOPIC_ID = uuid.UUID(int=70)
-SETTINGS = Settings(session_timeout_ms=TIMEOUT_MS, topics=TopicDefaults())
+SETTINGS = ControllerSettings(session_timeout_ms=TIMEOUT_MS, topics=TopicDefaults())
 
 
 class Driver:
@@ -33,7 +33,7 @@ class Driver:
         self.trace: list[TraceEvent] = []
         self.incarnations: dict[int, int] = {}
 
-    def commit(self, step: Step[Any]) -> Any:
+    def commit(self, step: ControllerResult[Any]) -> Any:
         self.log.extend(step.records)
         self.trace.extend(step.trace)
         self.controller = step.state

@@ -101,7 +101,7 @@ def test_sessions_end_one_at_a_time_the_longest_silent_first() -> None:
 def test_a_controller_that_takes_over_grants_everybody_a_full_session() -> None:
     driver = Driver()
     driver.start(1)
-    successor = Driver().controller.take_over(driver.image, now_ms=50_000)
+    successor = Driver().controller.activate(driver.image, now_ms=50_000)
     assert successor.next_expiry_ms() == 50_000 + TIMEOUT_MS
     assert successor.tick(50_000 + TIMEOUT_MS - 1).records == ()
     assert successor.tick(50_000 + TIMEOUT_MS).records != ()

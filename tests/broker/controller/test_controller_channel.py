@@ -12,10 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.config import Endpoint, Voter
 from images.broker.controller import messages
-from images.broker.controller.channel import ActiveController, ControllerChannel
+from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.controller.not_controller import not_controller
 from images.broker.controller.requests import ProducerIdsAnswer
-from images.broker.runtime.server import Hangup, Request, Server
+from images.broker.runtime.server import CloseConnection, Request, Server
 from images.wire.connection import Api, ConnectionLost
 
 REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=1)
@@ -36,20 +36,20 @@ class Controllers:
             if number != self.active:
                 return not_controller(request.api, request.body)
             if self.hang_up:
-                raise Hangup("deposed")
-            return messages.producer_ids(ProducerIdsAnswer(ErrorCode.none, 7, 1))
+                raise CloseConnection("deposed")
+            return messages.producer_ids_response(ProducerIdsAnswer(ErrorCode.none, 7, 1))
 
         return handle
 
-    async def start(self) -> ActiveController:
+    async def start(self) -> ControllerLocator:
         voters = []
         for number, server in enumerate(self.servers):
             await server.start("127.0.0.1", 0)
             voters.append(Voter(101 + number, Endpoint("127.0.0.1", server.port)))
-        return ActiveController(voters)
+        return ControllerLocator(voters)
 
 
-def played(scenario: Callable[[Controllers, ActiveController, ControllerChannel], Awaitable[None]]) -> None:
+def played(scenario: Callable[[Controllers, ControllerLocator, ControllerChannel], Awaitable[None]]) -> None:
     async def play() -> None:
         controllers = Controllers(3)
         active = await controllers.start()
@@ -65,7 +65,7 @@ def played(scenario: Callable[[Controllers, ActiveController, ControllerChannel]
 
 
 def test_one_after_the_other_is_asked_until_one_is_active() -> None:
-    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
         controllers.active = 2
         assert (await channel.forward(REQUEST)).producer_id_start == 7
         assert controllers.asked == [0, 1, 2]
@@ -76,11 +76,11 @@ def test_one_after_the_other_is_asked_until_one_is_active() -> None:
 
 
 def test_who_is_told_to_lead_is_asked_first_unless_that_is_old_news() -> None:
-    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
         controllers.active = 1
-        active.told(102, 5)
-        active.told(103, 4)
-        active.told(-1, 6)
+        active.update(102, 5)
+        active.update(103, 4)
+        active.update(-1, 6)
         await channel.forward(REQUEST)
         assert controllers.asked == [1]
 
@@ -88,7 +88,7 @@ def test_who_is_told_to_lead_is_asked_first_unless_that_is_old_news() -> None:
 
 
 def test_when_nobody_is_active_the_request_was_certainly_not_carried_out() -> None:
-    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
         hurried = ControllerChannel(active, "test", 0.1, 0.01)
         with pytest.raises(ConnectionLost) as lost:
             await hurried.forward(REQUEST)
@@ -100,7 +100,7 @@ def test_when_nobody_is_active_the_request_was_certainly_not_carried_out() -> No
 
 
 def test_a_request_that_may_have_been_carried_out_is_not_passed_on_again() -> None:
-    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
         controllers.active, controllers.hang_up = 0, True
         with pytest.raises(ConnectionLost) as lost:
             await channel.forward(REQUEST)
@@ -111,7 +111,7 @@ def test_a_request_that_may_have_been_carried_out_is_not_passed_on_again() -> No
 
 
 def test_a_controller_that_cannot_be_reached_is_left_for_the_next() -> None:
-    async def scenario(controllers: Controllers, active: ActiveController, channel: ControllerChannel) -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
         controllers.active = 1
         await controllers.servers[0].close()
         assert (await channel.forward(REQUEST)).producer_id_start == 7

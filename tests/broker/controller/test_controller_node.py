@@ -27,8 +27,8 @@ from images.broker.controller_node import ControllerNode
 from images.broker.metadata.image import ClusterImage, RegisterBroker
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.broker.ports import File, NodePorts
-from images.broker.raft.log import DIRECTORY, MetadataLog, changes
-from images.broker.raft.node import QuorumNode
+from images.broker.raft.log import DIRECTORY, MetadataLog, decode_records
+from images.broker.raft.node import RaftNode
 from images.broker.rules import Rules
 from images.broker.runtime.files import RealFiles
 from images.trace import TraceEvent
@@ -128,12 +128,12 @@ class Node:
         return epoch
 
     async def create_topic(self, name: str, *replicas: int, **config: str) -> Any:
-        placed = create.CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)
+        validate_fetch = create.CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)
         topic = create.CreatableTopic(
             name=name,
             num_partitions=-1,
             replication_factor=-1,
-            assignments=(placed,),
+            assignments=(validate_fetch,),
             configs=tuple(create.CreatableTopicConfig(name=key, value=value) for key, value in config.items()),
         )
         response = await self.call(create.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=1)))
@@ -159,7 +159,7 @@ class Node:
         image = ClusterImage()
         while records := (await self.fetch(image.offset)).records:
             for header, batch in iterate(records):
-                image = image.apply_all(changes(batch), header.base_offset)
+                image = image.apply_all(decode_records(batch), header.base_offset)
         return image
 
 
@@ -340,7 +340,7 @@ def test_a_fetch_waits_for_the_next_change_and_is_answered_as_it_commits(tmp_pat
             answer = await asyncio.wait_for(waiting, 1.0)
             assert answer.high_watermark == 2
             ((header, batch),) = iterate(answer.records)
-            assert (header.base_offset, [type(record) for record in changes(batch)]) == (1, [RegisterBroker])
+            assert (header.base_offset, [type(record) for record in decode_records(batch)]) == (1, [RegisterBroker])
             reader.close()
 
     run(scenario)
@@ -481,13 +481,13 @@ def test_a_controller_told_to_stop_closes_its_log_cleanly(tmp_path: Path) -> Non
 def test_nothing_is_decided_or_shown_while_a_change_is_being_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = QuorumNode.append
+    append = RaftNode.append
 
-    async def slow(self: QuorumNode, *given: Any) -> None:
+    async def slow(self: RaftNode, *given: Any) -> None:
         await asyncio.sleep(0.05)
         await append(self, *given)
 
-    monkeypatch.setattr(QuorumNode, "append", slow)
+    monkeypatch.setattr(RaftNode, "append", slow)
 
     async def scenario() -> None:
         async with running(tmp_path) as node:

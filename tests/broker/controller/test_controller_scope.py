@@ -18,7 +18,7 @@ from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from images.broker.controller.alter_partition import AlterPartition, IsrProposal
-from images.broker.controller.controller import Controller, Step
+from images.broker.controller.controller import Controller, ControllerResult
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import Heartbeat, Registration
 from images.broker.frozen_map import FrozenMap
@@ -56,19 +56,21 @@ def world(brokers: int, min_isr: int, rules: Rules) -> World:
 
 def quiet(controller: Controller, *expired: int) -> Controller:
     """The same controller, all sessions fresh but those `expired`: which one ends is the explorer's choice."""
-    contacts = {
+    last_contact_ms = {
         broker.id: NOW_MS - (TIMEOUT_MS if broker.id in expired else 0)
         for broker in controller.image.brokers.values()
         if not broker.fenced
     }
-    return replace(controller, contacts=FrozenMap(contacts))
+    return replace(controller, last_contact_ms=FrozenMap(last_contact_ms))
 
 
-def successors(now: World) -> Iterator[tuple[str, World, Step[Any]]]:
+def successors(now: World) -> Iterator[tuple[str, World, ControllerResult[Any]]]:
     """Each event that can happen, and the world after it."""
     known, image = now.partition, now.controller.image
 
-    def after(name: str, step: Step[Any], complete: frozenset[int] = now.complete) -> tuple[str, World, Step[Any]]:
+    def after(
+        name: str, step: ControllerResult[Any], complete: frozenset[int] = now.complete
+    ) -> tuple[str, World, ControllerResult[Any]]:
         return name, World(quiet(step.state), complete), step
 
     for broker in image.brokers.values():
@@ -85,7 +87,7 @@ def successors(now: World) -> Iterator[tuple[str, World, Step[Any]]]:
     if known.leader == NO_LEADER:
         return
     if len(known.isr) >= image.topics[TOPIC].min_isr(known):
-        yield after("a record is committed", Step(now.controller, None), now.complete & set(known.isr))
+        yield after("a record is committed", ControllerResult(now.controller, None), now.complete & set(known.isr))
     leader = image.brokers[known.leader]
     for member in known.replicas:
         if member == leader.id:
@@ -252,7 +254,7 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def the_controller_restarts(self) -> None:
         fresh = Controller(SETTINGS)
-        self.driver.controller = fresh.take_over(replayed(self.driver.log), self.driver.now_ms)
+        self.driver.controller = fresh.activate(replayed(self.driver.log), self.driver.now_ms)
 
     @rule(data=strategies.data(), epoch_back=strategies.sampled_from([0, 0, 0, 1]))
     def alter(self, data: strategies.DataObject, epoch_back: int) -> None:
@@ -297,7 +299,7 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def a_session_stands_behind_every_unfenced_broker(self) -> None:
         unfenced = {broker.id for broker in self.driver.image.brokers.values() if not broker.fenced}
-        assert unfenced <= set(self.driver.controller.contacts)
+        assert unfenced <= set(self.driver.controller.last_contact_ms)
 
     def teardown(self) -> None:
         assert replayed(self.driver.log) == self.driver.image

@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller.placement import NewTopic
-from images.broker.controller.unclean_recovery import LogEnd
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver
@@ -47,7 +47,7 @@ def steps(now: World, lost: Lost, f: int) -> Iterator[tuple[str, World, Lost]]:
     image = now.controller.image
     for recovery in now.controller.recoveries():
         told = {
-            replica: LogEnd(image.brokers[replica].epoch, recovery.leader_epoch, *((1, 1) if whole else (0, 0)))
+            replica: ReplicaLogEnd(image.brokers[replica].epoch, recovery.leader_epoch, *((1, 1) if whole else (0, 0)))
             for replica in recovery.replicas
             if image.is_active(replica)
             for whole in [replica in now.complete]

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller.placement import NewTopic
-from images.broker.controller.unclean_recovery import LogEnd
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver, state
@@ -43,12 +43,12 @@ class Ruin:
         assert state(self.driver.partition) == (NO_LEADER, (), ())
         assert self.driver.partition.last_known_elr == (1, 2)
 
-    def log(self, broker: int, log: tuple[int, int], *, broker_epoch: int = 0, leader_epoch: int = 0) -> LogEnd:
+    def log(self, broker: int, log: tuple[int, int], *, broker_epoch: int = 0, leader_epoch: int = 0) -> ReplicaLogEnd:
         """What `broker` tells now; an epoch given is added to the true one."""
         true = self.driver.partition.leader_epoch
-        return LogEnd(self.driver.epoch(broker) + broker_epoch, true + leader_epoch, *log)
+        return ReplicaLogEnd(self.driver.epoch(broker) + broker_epoch, true + leader_epoch, *log)
 
-    def recover(self, told: dict[int, LogEnd], *, overdue: bool = False) -> int:
+    def recover(self, told: dict[int, ReplicaLogEnd], *, overdue: bool = False) -> int:
         self.driver.commit(self.driver.controller.recover(TOPIC, 0, told, overdue=overdue))
         return self.driver.partition.leader
 

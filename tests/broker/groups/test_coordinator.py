@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from images.broker.groups.group import Caller, Group, GroupLimits, GroupState, Join, JoinAnswer
+from images.broker.groups.group import Caller, Group, GroupLimits, GroupState, JoinAnswer, JoinRequest
 from images.broker.groups.rebalance import join, sync
-from images.broker.groups.records import Offset
+from images.broker.groups.records import OffsetAndMetadata
 from images.broker.groups.shard import Shard, TopicPartition
 from images.broker.rules import Rules
-from images.broker.runtime.condition import Changes
+from images.broker.runtime.condition import Condition
 from tests.broker.replication.test_replica import LIMITS, Node, catch_up, fetch
 from tests.workloads.virtual_time import run
 
@@ -47,7 +47,7 @@ class Coordinators:
             0.2,
             asyncio.get_running_loop().time,
             self.spawn,
-            Changes(),
+            Condition(),
             lambda line: None,
         )
         self.spawn(shard.load())
@@ -79,7 +79,7 @@ def coordinators(*rules_off: str) -> Coordinators:
     return Coordinators(Rules().without(rules_off))
 
 
-async def told(cluster: Coordinators, leader: int, shard: Shard) -> dict[TopicPartition, Offset]:
+async def told(cluster: Coordinators, leader: int, shard: Shard) -> dict[TopicPartition, OffsetAndMetadata]:
     """What the shard tells of group g, while its follower keeps fetching."""
     fetching = asyncio.ensure_future(cluster.keep_replicating(leader))
     error, found = await shard.committed_offsets("g", asyncio.get_running_loop().time() + 5)
@@ -95,13 +95,13 @@ async def test_a_commit_is_answered_only_when_its_record_is_below_the_high_water
     cluster.replicate(1)
     await turns()
     assert shard.loaded
-    committing = asyncio.ensure_future(shard.commit("g", [(P0, Offset(7, 3))]))
+    committing = asyncio.ensure_future(shard.commit("g", [(P0, OffsetAndMetadata(7, 3))]))
     await turns()
     assert not committing.done()
     assert cluster.nodes[1].replica.log.end == 1
     cluster.replicate(1)
     assert await committing is ErrorCode.none
-    assert await told(cluster, 1, shard) == {P0: Offset(7, 3)}
+    assert await told(cluster, 1, shard) == {P0: OffsetAndMetadata(7, 3)}
 
 
 @in_virtual_time
@@ -110,7 +110,7 @@ async def test_without_the_rule_a_commit_is_answered_that_nobody_else_has() -> N
     shard = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    assert await shard.commit("g", [(P0, Offset(7))]) is ErrorCode.none
+    assert await shard.commit("g", [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
     assert cluster.nodes[2].replica.log.end == 0
 
 
@@ -120,8 +120,8 @@ async def test_a_commit_whose_wait_ended_counts_from_when_it_is_committed_after_
     shard = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    assert await shard.commit("g", [(P0, Offset(7))]) is ErrorCode.coordinator_not_available
-    assert await told(cluster, 1, shard) == {P0: Offset(7)}
+    assert await shard.commit("g", [(P0, OffsetAndMetadata(7))]) is ErrorCode.coordinator_not_available
+    assert await told(cluster, 1, shard) == {P0: OffsetAndMetadata(7)}
 
 
 @in_virtual_time
@@ -130,11 +130,11 @@ async def test_a_new_coordinator_finds_every_acknowledged_offset_and_the_newest_
     shard = cluster.lead(1, 1)
     fetching = asyncio.ensure_future(cluster.keep_replicating(1))
     await turns()
-    ask = Join("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
+    ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
     await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
     step = sync(shard.groups["g"], Caller("m1", 1), (None, None), {"m1": b"mine"}, shard.now_ms())
     assert (await shard.sync_answer("g", step)).assignment == b"mine"
-    assert await shard.commit("g", [(P0, Offset(7, 3, "note"))]) is ErrorCode.none
+    assert await shard.commit("g", [(P0, OffsetAndMetadata(7, 3, "note"))]) is ErrorCode.none
     fetching.cancel()
     shard.close()
 
@@ -155,7 +155,7 @@ async def test_a_new_coordinator_serves_once_all_it_read_is_committed(rule_on: b
     first = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    committing = asyncio.ensure_future(first.commit("g", [(P0, Offset(7))]))
+    committing = asyncio.ensure_future(first.commit("g", [(P0, OffsetAndMetadata(7))]))
     await turns()
     fetch(
         cluster.nodes[1].replica, cluster.nodes[2].replica
@@ -178,7 +178,7 @@ async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on:
     first = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    committing = asyncio.ensure_future(first.commit("g", [(P0, Offset(7))]))
+    committing = asyncio.ensure_future(first.commit("g", [(P0, OffsetAndMetadata(7))]))
     await turns()
     cluster.replicate(1)
     assert await committing is ErrorCode.none
@@ -187,7 +187,7 @@ async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on:
     if rule_on:
         assert (error, found) == (ErrorCode.coordinator_load_in_progress, {})
     else:
-        assert (error, found) == (ErrorCode.none, {P0: Offset(7)})
+        assert (error, found) == (ErrorCode.none, {P0: OffsetAndMetadata(7)})
 
 
 @in_virtual_time
@@ -196,7 +196,7 @@ async def test_a_group_that_nobody_could_join_does_not_come_to_be() -> None:
     shard = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    ask = Join("", "m1", "consumer", (("range", b"s"),), 1, 1)
+    ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 1, 1)
     answer = await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
     assert answer.error is ErrorCode.invalid_session_timeout
     assert shard.groups == {}
@@ -209,7 +209,7 @@ async def test_whoever_waits_for_a_rebalance_is_sent_to_the_new_coordinator() ->
     cluster.replicate(1)
     await turns()
     limits = replace(GROUPS, initial_rebalance_delay_ms=10_000)
-    ask = Join("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
+    ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
     step = join(Group("g"), ask, shard.now_ms(), limits)
     joining = asyncio.ensure_future(shard.join_answer("g", step))
     await turns()
@@ -224,8 +224,8 @@ async def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it()
     fetching = asyncio.ensure_future(cluster.keep_replicating(1))
     await turns()
     assert await shard.delete("g") is ErrorCode.group_id_not_found
-    assert await shard.commit("g", [(P0, Offset(7))]) is ErrorCode.none
-    ask = Join("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
+    assert await shard.commit("g", [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
+    ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
     await shard.join_answer("g", join(shard.groups["g"], ask, shard.now_ms(), GROUPS))
     assert await shard.delete("g") is ErrorCode.non_empty_group
     shard.groups["g"] = Group("g")

@@ -13,19 +13,19 @@ from images.broker.groups.group import (
     Caller,
     Group,
     GroupLimits,
+    GroupMember,
     GroupState,
-    Join,
+    GroupStep,
     JoinAnswer,
-    Member,
-    Step,
-    Store,
+    JoinRequest,
+    StoreGroup,
     SyncAnswer,
 )
-from images.broker.groups.membership import check_commit, heartbeat, leave, next_ms, on_time
+from images.broker.groups.membership import check_commit, heartbeat, leave, next_deadline_ms, on_tick
 from images.broker.groups.rebalance import join, stored, sync
 from images.broker.groups.records import (
     GroupRecord,
-    Offset,
+    OffsetAndMetadata,
     OffsetRecord,
     UnreadableRecord,
     decode,
@@ -40,8 +40,8 @@ LIMITS = GroupLimits(1_000, 60_000, 0, Rules())
 RANGE = (("range", b"topics"),)
 
 
-def ask(member: str = "", new: str = "m1", **changes: object) -> Join:
-    return Join(member, new, "consumer", RANGE, 10_000, 20_000)._replace(**changes)  # type: ignore[arg-type]
+def ask(member: str = "", new: str = "m1", **changes: object) -> JoinRequest:
+    return JoinRequest(member, new, "consumer", RANGE, 10_000, 20_000)._replace(**changes)  # type: ignore[arg-type]
 
 
 def joined(*members: str) -> Group:
@@ -50,7 +50,7 @@ def joined(*members: str) -> Group:
     for number, member in enumerate(members):
         limits = replace(LIMITS, initial_rebalance_delay_ms=1_000)
         group = join(group, ask(new=member), number, limits).group
-    return on_time(group, 5_000).group
+    return on_tick(group, 5_000).group
 
 
 def stable(*members: str) -> Group:
@@ -61,8 +61,8 @@ def stable(*members: str) -> Group:
     return stored(group, 1, ErrorCode.none, 5_000).group
 
 
-def answers(step: Step) -> dict[str, ErrorCode]:
-    return {item.member_id: item.error for item in step.decisions if not isinstance(item, Store)}
+def answers(step: GroupStep) -> dict[str, ErrorCode]:
+    return {item.member_id: item.error for item in step.decisions if not isinstance(item, StoreGroup)}
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
@@ -80,11 +80,11 @@ def test_an_empty_group_waits_for_more_members_before_its_first_generation() -> 
     limits = replace(LIMITS, initial_rebalance_delay_ms=1_000)
     first = join(Group("g"), ask(new="m1"), 0, limits)
     assert first.decisions == ()
-    assert next_ms(first.group) == 1_000
+    assert next_deadline_ms(first.group) == 1_000
     second = join(first.group, ask(new="m2"), 600, limits)
     assert second.decisions == ()
-    assert next_ms(second.group) == 1_600
-    assert answers(on_time(second.group, 1_600)) == {"m1": ErrorCode.none, "m2": ErrorCode.none}
+    assert next_deadline_ms(second.group) == 1_600
+    assert answers(on_tick(second.group, 1_600)) == {"m1": ErrorCode.none, "m2": ErrorCode.none}
 
 
 def test_a_client_that_can_is_given_an_id_and_joins_with_it() -> None:
@@ -99,7 +99,7 @@ def test_a_client_that_never_comes_back_with_its_id_holds_nobody_up_for_long() -
     group = join(Group("g"), ask(new="m1", id_required=True), 0, LIMITS).group
     step = join(group, ask(new="m2"), 0, LIMITS)
     assert step.decisions == ()
-    assert answers(on_time(step.group, 10_000)) == {"m2": ErrorCode.none}
+    assert answers(on_tick(step.group, 10_000)) == {"m2": ErrorCode.none}
 
 
 def test_a_member_nobody_knows_is_told_so() -> None:
@@ -122,7 +122,7 @@ def test_the_protocol_most_members_like_best_is_chosen_among_those_all_know() ->
     group = join(Group("g"), ask(new="m1", protocols=both), 0, replace(LIMITS, initial_rebalance_delay_ms=9)).group
     group = join(group, ask(new="m2", protocols=(*reversed(both), ("cooperative", b""))), 0, LIMITS).group
     group = join(group, ask(new="m3", protocols=(("cooperative", b""), *reversed(both))), 0, LIMITS).group
-    assert on_time(group, 9).group.protocol == "range"
+    assert on_tick(group, 9).group.protocol == "range"
 
 
 def test_a_newcomer_makes_everybody_join_anew() -> None:
@@ -138,7 +138,7 @@ def test_a_newcomer_makes_everybody_join_anew() -> None:
 def test_a_member_that_does_not_join_in_time_is_left_behind() -> None:
     group = join(stable("m1", "m2"), ask(new="m3"), 6_000, LIMITS).group
     group = join(group, ask("m2"), 6_100, LIMITS).group
-    step = on_time(group._replace(members=tuple(m._replace(session_timeout_ms=50_000) for m in group.members)), 26_000)
+    step = on_tick(group._replace(members=tuple(m._replace(session_timeout_ms=50_000) for m in group.members)), 26_000)
     assert [member.id for member in step.group.members] == ["m2", "m3"]
     assert step.group.generation == 2
     assert step.group.leader == "m2"
@@ -159,7 +159,7 @@ def test_nobody_is_told_an_assignment_before_it_is_in_the_log() -> None:
     follower = sync(group, Caller("m2", 1), (None, None), {}, 5_000)
     assert (follower.answer, follower.decisions) == (None, ())
     leader = sync(follower.group, Caller("m1", 1), (None, None), {"m1": b"a", "m2": b"b"}, 5_000)
-    assert (leader.answer, leader.decisions) == (None, (Store(1),))
+    assert (leader.answer, leader.decisions) == (None, (StoreGroup(1),))
     told = stored(leader.group, 1, ErrorCode.none, 5_000).decisions
     assert {item.member_id: item.assignment for item in told if isinstance(item, SyncAnswer)} == {
         "m1": b"a",
@@ -201,7 +201,7 @@ def test_a_member_that_never_syncs_is_removed() -> None:
     assert stored(group, 1, ErrorCode.none, 5_000).group.state is GroupState.STABLE
     waiting = joined("m1", "m2")
     waiting = sync(waiting, Caller("m2", 1), (None, None), {}, 5_000).group
-    step = on_time(heartbeat(waiting, Caller("m1", 1), 24_000)[0], 25_000)
+    step = on_tick(heartbeat(waiting, Caller("m1", 1), 24_000)[0], 25_000)
     assert [member.id for member in step.group.members] == ["m2"]
     assert answers(step) == {"m2": ErrorCode.rebalance_in_progress}
 
@@ -211,8 +211,8 @@ def test_a_member_that_never_syncs_is_removed() -> None:
 
 def test_a_silent_member_is_removed_when_its_session_is_over() -> None:
     group = heartbeat(stable("m1", "m2"), Caller("m1", 1), 10_000)[0]
-    assert next_ms(group) == 15_000
-    step = on_time(group, 15_000)
+    assert next_deadline_ms(group) == 15_000
+    step = on_tick(group, 15_000)
     assert [member.id for member in step.group.members] == ["m1"]
     assert step.group.state is GroupState.PREPARING
 
@@ -220,7 +220,7 @@ def test_a_silent_member_is_removed_when_its_session_is_over() -> None:
 def test_the_last_member_leaves_an_empty_group_of_a_new_generation_behind() -> None:
     step, error = leave(stable("m1"), "m1", None, 6_000)
     assert error is ErrorCode.none
-    assert (step.group.state, step.group.generation, step.decisions) == (GroupState.EMPTY, 2, (Store(2),))
+    assert (step.group.state, step.group.generation, step.decisions) == (GroupState.EMPTY, 2, (StoreGroup(2),))
 
 
 def test_a_member_that_leaves_while_it_waits_is_told_that_it_is_none() -> None:
@@ -298,7 +298,7 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
     group, now_ms = Group("g"), 0
     waiting: dict[tuple[type, str], None] = {}
     for kind, value in events:
-        before, step = group, Step(group)
+        before, step = group, GroupStep(group)
         name = str(value)
         if kind == "join" and group.member(name) is None:
             step = join(group, ask(new=name), now_ms, LIMITS)
@@ -314,13 +314,13 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
         elif kind == "time":
             assert isinstance(value, int)
             now_ms += value
-            step = on_time(group, now_ms)
-            assert next_ms(step.group) > now_ms
+            step = on_tick(group, now_ms)
+            assert next_deadline_ms(step.group) > now_ms
         group = step.group
-        if step.waiting:
-            waiting[JoinAnswer if "join" in kind else SyncAnswer, step.waiting] = None
+        if step.waiting_member_id:
+            waiting[JoinAnswer if "join" in kind else SyncAnswer, step.waiting_member_id] = None
         for answer in step.decisions:
-            if not isinstance(answer, Store):
+            if not isinstance(answer, StoreGroup):
                 waiting.pop((type(answer), answer.member_id), None)
         assert group.generation >= before.generation
         expected = {(JoinAnswer, member.id) for member in group.members if member.joining}
@@ -329,8 +329,8 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
         if group.state is GroupState.STABLE:
             assert not waiting
     for _ in range(100):
-        now_ms = max(now_ms, min(next_ms(group), now_ms + 30_000))
-        group = stored(on_time(group, now_ms).group, group.generation, ErrorCode.none, now_ms).group
+        now_ms = max(now_ms, min(next_deadline_ms(group), now_ms + 30_000))
+        group = stored(on_tick(group, now_ms).group, group.generation, ErrorCode.none, now_ms).group
     assert group.state is GroupState.EMPTY, "a group whose members all fell silent is empty in the end"
 
 
@@ -338,11 +338,11 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
 
 
 def test_an_offset_is_written_as_kafka_writes_it() -> None:
-    key, value = encode_offset("g", "t", 3, Offset(7, 2, "me", 1))
+    key, value = encode_offset("g", "t", 3, OffsetAndMetadata(7, 2, "me", 1))
     assert key.hex() == "0001" + "000167" + "000174" + "00000003"
     assert value is not None
     assert value.hex() == "0003" + f"{7:016x}" + f"{2:08x}" + "00026d65" + f"{1:016x}"
-    assert decode(key, value) == OffsetRecord("g", "t", 3, Offset(7, 2, "me", 1))
+    assert decode(key, value) == OffsetRecord("g", "t", 3, OffsetAndMetadata(7, 2, "me", 1))
 
 
 def test_a_group_comes_back_from_its_record_as_far_as_a_new_coordinator_needs_it() -> None:
@@ -351,7 +351,7 @@ def test_a_group_comes_back_from_its_record_as_far_as_a_new_coordinator_needs_it
     assert isinstance(found, GroupRecord)
     assert found.value is not None
     again = found.value.loaded(5_000)
-    assert again == group._replace(deadline_ms=again.deadline_ms, grows_until_ms=0)
+    assert again == group._replace(deadline_ms=again.deadline_ms, initial_delay_until_ms=0)
 
 
 def test_a_record_without_value_takes_back() -> None:
@@ -373,6 +373,6 @@ def test_a_group_falls_to_the_partition_javas_hash_says() -> None:
 
 
 def test_a_member_keeps_nothing_but_its_chosen_protocol() -> None:
-    member = Member("m", protocols=(("range", b"r"), ("sticky", b"s")))
+    member = GroupMember("m", protocols=(("range", b"r"), ("sticky", b"s")))
     assert member.metadata_for("sticky") == b"s"
     assert member.metadata_for(None) == b""

@@ -20,8 +20,8 @@ from images.broker.metadata.image import (
 )
 from images.broker.ports import NodePorts
 from images.broker.raft.log import DIRECTORY, MetadataLog
-from images.broker.raft.snapshots import packed, unpacked
-from images.broker.raft.values import LogEnd, SnapshotId
+from images.broker.raft.snapshots import decode_snapshot, encode_snapshot
+from images.broker.raft.values import EpochAndOffset, SnapshotId
 from images.broker.rules import Rules
 from images.broker.runtime.files import RealFiles, write_durably
 from images.wire.batch import check, iterate
@@ -50,7 +50,7 @@ def opened(directory: Path, between: int = BYTES) -> MetadataLog:
 
 def written(log: MetadataLog, epoch: int = 3) -> ClusterImage:
     for records in CHANGES:
-        log.append(log.change(records, epoch, 0))
+        log.append(log.encode_batch(records, epoch, 0))
     return log.image(log.end)
 
 
@@ -60,13 +60,13 @@ def snapshots(directory: Path) -> list[str]:
 
 def test_a_snapshot_makes_the_same_image_broker_epochs_and_all(tmp_path: Path) -> None:
     image = written(opened(tmp_path))
-    data = packed(image, 3)
-    assert unpacked(data, SnapshotId(image.offset, 3)) == image
+    data = encode_snapshot(image, 3)
+    assert decode_snapshot(data, SnapshotId(image.offset, 3)) == image
     assert [check(batch).leader_epoch for _, batch in iterate(data)] == [3]
 
 
 def test_an_empty_image_has_a_snapshot_too() -> None:
-    assert unpacked(packed(ClusterImage(), 1), SnapshotId(1, 1)) == ClusterImage(offset=1)
+    assert decode_snapshot(encode_snapshot(ClusterImage(), 1), SnapshotId(1, 1)) == ClusterImage(offset=1)
 
 
 def test_a_log_that_has_grown_enough_is_trimmed_and_says_the_same(tmp_path: Path) -> None:
@@ -74,52 +74,56 @@ def test_a_log_that_has_grown_enough_is_trimmed_and_says_the_same(tmp_path: Path
     image = written(log)
     committed = log.end - 3
     before = opened(tmp_path / "other")
-    assert not before.trim(before.end), "nothing has grown"
-    assert log.trim(log.end)
-    assert not log.trim(log.end), "nothing has grown since"
-    assert (log.start, log.log_end, log.snapshot) == (image.offset, LogEnd(3, image.offset), (image.offset, 3))
+    assert not before.snapshot_and_trim(before.end), "nothing has grown"
+    assert log.snapshot_and_trim(log.end)
+    assert not log.snapshot_and_trim(log.end), "nothing has grown since"
+    assert (log.start, log.last_entry, log.snapshot) == (
+        image.offset,
+        EpochAndOffset(3, image.offset),
+        (image.offset, 3),
+    )
     assert committed < log.start
-    log.append(log.change([ProducerIdsBlock(4000)], 4, 0))
+    log.append(log.encode_batch([ProducerIdsBlock(4000)], 4, 0))
     image = log.image(log.end)
     log.close()
     again = opened(tmp_path)
     assert again.image(again.end) == image
-    assert (again.start, again.log_end) == (log.start, LogEnd(4, log.start + 1))
+    assert (again.start, again.last_entry) == (log.start, EpochAndOffset(4, log.start + 1))
 
 
 def test_only_what_is_committed_goes_into_a_snapshot(tmp_path: Path) -> None:
     log = opened(tmp_path)
     written(log)
     committed = log.end - 3
-    assert log.trim(committed)
+    assert log.snapshot_and_trim(committed)
     assert log.snapshot == SnapshotId(committed, 3)
     assert log.end == committed + 3
     log.truncate(committed)
-    assert log.log_end == LogEnd(3, committed)
+    assert log.last_entry == EpochAndOffset(3, committed)
 
 
 def test_the_snapshots_before_the_latest_are_gone(tmp_path: Path) -> None:
     log = opened(tmp_path, 1)
     for records in CHANGES:
-        log.append(log.change(records, 3, 0))
-        assert log.trim(log.end)
+        log.append(log.encode_batch(records, 3, 0))
+        assert log.snapshot_and_trim(log.end)
     assert snapshots(tmp_path) == [f"{log.end:020d}-{3:010d}.checkpoint"]
 
 
 def test_a_snapshot_of_the_leader_takes_the_place_of_the_whole_log(tmp_path: Path) -> None:
     leader = opened(tmp_path / "leader")
     image = written(leader)
-    leader.trim(leader.end)
+    leader.snapshot_and_trim(leader.end)
     snapshot = leader.snapshot
     assert snapshot is not None
-    data = leader.snapshot_content(snapshot)
+    data = leader.read_snapshot(snapshot)
     assert data is not None
     follower = opened(tmp_path / "follower")
-    follower.append(follower.change([ProducerIdsBlock(9)], 1, 0))
-    follower.restore(snapshot, data)
+    follower.append(follower.encode_batch([ProducerIdsBlock(9)], 1, 0))
+    follower.install_snapshot(snapshot, data)
     for log in (follower, opened(tmp_path / "follower")):
         assert log.image(log.end) == image
-        assert (log.start, log.log_end) == (snapshot.end, LogEnd(3, snapshot.end))
+        assert (log.start, log.last_entry) == (snapshot.end, EpochAndOffset(3, snapshot.end))
         assert log.view.epochs.latest == 3
 
 
@@ -127,13 +131,13 @@ def test_a_snapshot_that_was_written_and_not_yet_begun_with_is_begun_with_at_the
     """A crash between the two: the log is behind the snapshot, or goes on from something else."""
     leader = opened(tmp_path / "leader")
     image = written(leader)
-    data = packed(image, 3)
+    data = encode_snapshot(image, 3)
     name = f"{DIRECTORY}/{image.offset:020d}-{3:010d}.checkpoint"
     for records, epoch in ((CHANGES[:1], 3), ([*CHANGES, [ProducerIdsBlock(9)]], 2)):
         place = tmp_path / f"epoch-{epoch}"
         log = opened(place)
         for change in records:
-            log.append(log.change(change, epoch, 0))
+            log.append(log.encode_batch(change, epoch, 0))
         log.close()
         write_durably(RealFiles(place), name, data)
         again = opened(place)

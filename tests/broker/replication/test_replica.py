@@ -174,11 +174,11 @@ def test_nobody_waits_for_a_replica_any_more_once_all_were_answered_or_gave_up()
         patient = asyncio.ensure_future(first.replica.committed(appended, await soon()))
         asking = asyncio.ensure_future(first.replica.latest(await soon()))
         await soon()
-        assert first.replica.changes.waiting
+        assert first.replica.changes.waiters
         patient.cancel()
         asking.cancel()
         await asyncio.wait((patient, asking))
-        assert not first.replica.changes.waiting
+        assert not first.replica.changes.waiters
         loop: Any = asyncio.get_running_loop()
         assert not [handle for handle in loop._scheduled if handle._callback is resolve]
 

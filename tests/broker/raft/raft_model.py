@@ -13,11 +13,22 @@ from typing import Any
 
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.raft.divergence import cut
-from images.broker.raft.state import Quorum
-from images.broker.raft.values import AskVote, Begin, Durable, Fetched, LogEnd, LogView, Message, Moment, Role, Timing
+from images.broker.raft.state import RaftState
+from images.broker.raft.values import (
+    ElectionState,
+    EpochAndOffset,
+    LogView,
+    MetadataFetch,
+    Moment,
+    OutgoingMessage,
+    RaftRole,
+    RaftTimeouts,
+    SendBeginQuorumEpoch,
+    SendVote,
+)
 from images.broker.rules import Rules
 
-TIMING = Timing(election_ms=500, fetch_ms=1000, backoff_ms=300)
+TIMING = RaftTimeouts(election_ms=500, fetch_ms=1000, backoff_ms=300)
 
 Entry = tuple[int, int]
 """A record: the epoch it was written in, and a number no other record has."""
@@ -31,10 +42,10 @@ class Broken(AssertionError):
 class Replica:
     """A controller and its disk."""
 
-    quorum: Quorum
+    state: RaftState
     log: list[Entry] = field(default_factory=list)
     synced: int = 0
-    vote_on_disk: Durable = field(default_factory=Durable)
+    vote_on_disk: ElectionState = field(default_factory=ElectionState)
     up: bool = True
 
     def view(self) -> LogView:
@@ -44,8 +55,8 @@ class Replica:
         return LogView(0, len(self.log), epochs)
 
     @property
-    def end(self) -> LogEnd:
-        return LogEnd(self.log[-1][0] if self.log else 0, len(self.log))
+    def end(self) -> EpochAndOffset:
+        return EpochAndOffset(self.log[-1][0] if self.log else 0, len(self.log))
 
 
 class World:
@@ -56,7 +67,7 @@ class World:
         self.rules = rules or Rules()
         voters = tuple(range(101, 101 + controllers))
         self.replicas = {
-            voter: Replica(Quorum(voter, voters, TIMING, self.rules).started(Durable(), 0, Moment(0, 0.5)))
+            voter: Replica(RaftState(voter, voters, TIMING, self.rules).restarted(ElectionState(), 0, Moment(0, 0.5)))
             for voter in voters
         }
         self.now_ms = 0
@@ -97,10 +108,10 @@ class World:
     def tick(self) -> None:
         replica = self.any(lambda it: it.up)
         if replica is not None:
-            self.settle(replica, *replica.quorum.tick(replica.end, self.moment()))
+            self.settle(replica, *replica.state.tick(replica.end, self.moment()))
 
     def write(self) -> None:
-        replica = self.any(lambda it: it.up and it.quorum.role is Role.LEADER)
+        replica = self.any(lambda it: it.up and it.state.role is RaftRole.LEADER)
         if replica is not None:
             self.append(replica)
 
@@ -111,54 +122,56 @@ class World:
             if self.lossy:
                 del replica.log[replica.synced :]
             else:
-                replica.vote_on_disk = replica.quorum.durable
+                replica.vote_on_disk = replica.state.election_state
 
     def start(self) -> None:
         replica = self.any(lambda it: not it.up)
         if replica is not None:
             replica.up = True
-            fresh = Quorum(replica.quorum.me, replica.quorum.voters, TIMING, self.rules)
-            replica.quorum = fresh.started(replica.vote_on_disk, 0, self.moment())
+            fresh = RaftState(replica.state.node_id, replica.state.voters, TIMING, self.rules)
+            replica.state = fresh.restarted(replica.vote_on_disk, 0, self.moment())
             replica.synced = len(replica.log)
 
     def resign(self) -> None:
-        replica = self.any(lambda it: it.up and it.quorum.role is Role.LEADER)
+        replica = self.any(lambda it: it.up and it.state.role is RaftRole.LEADER)
         if replica is not None:
-            self.settle(replica, *replica.quorum.resign(self.moment()))
+            self.settle(replica, *replica.state.resign(self.moment()))
 
     def fetch(self) -> None:
         """A follower asks its leader; question and answer travel like any message."""
-        follower = self.any(lambda it: it.up and it.quorum.role is Role.FOLLOWER)
+        follower = self.any(lambda it: it.up and it.state.role is RaftRole.FOLLOWER)
         if follower is None:
             return
-        state, end = follower.quorum, follower.end
-        asked = Fetched(state.me, state.epoch, end.offset, end.epoch or UNDEFINED)
+        state, end = follower.state, follower.end
+        asked = MetadataFetch(state.node_id, state.epoch, end.offset, end.epoch or UNDEFINED)
         leader = self.replicas[state.leader]
 
         def arrive() -> None:
             if not leader.up:
                 return
-            after, verdict = leader.quorum.fetched_by(asked, leader.view(), self.moment())
+            after, validation = leader.state.on_fetch(asked, leader.view(), self.moment())
             self.settle(leader, after, ())
-            records, known = leader.log[asked.offset : asked.offset + 4], leader.quorum.high_watermark
-            self.pool.append(lambda: self.answered(follower, asked, verdict, records, known))
+            records, known = leader.log[asked.offset : asked.offset + 4], leader.state.high_watermark
+            self.pool.append(lambda: self.answered(follower, asked, validation, records, known))
 
         self.pool.append(arrive)
 
-    def answered(self, follower: Replica, asked: Fetched, verdict: Any, records: list[Entry], known: int) -> None:
-        state = follower.quorum
-        still = follower.up and state.role is Role.FOLLOWER and state.epoch == asked.epoch
-        there = LogEnd(max(0, asked.last_epoch), asked.offset)
-        if not still or follower.end != there or verdict.error.value:
+    def answered(
+        self, follower: Replica, asked: MetadataFetch, validation: Any, records: list[Entry], known: int
+    ) -> None:
+        state = follower.state
+        still = follower.up and state.role is RaftRole.FOLLOWER and state.epoch == asked.epoch
+        there = EpochAndOffset(max(0, asked.last_epoch), asked.offset)
+        if not still or follower.end != there or validation.error.value:
             return
-        if verdict.diverging is not None:
-            del follower.log[cut(follower.view(), verdict.diverging) :]
+        if validation.diverging is not None:
+            del follower.log[cut(follower.view(), validation.diverging) :]
             follower.synced = min(follower.synced, len(follower.log))
-            follower.quorum = state.answered(self.moment())
+            follower.state = state.on_leader_contact(self.moment())
         else:
             follower.log += records
             self.sync(follower)
-            follower.quorum = state.fetched(known, len(follower.log), self.moment())
+            follower.state = state.on_fetch_response(known, len(follower.log), self.moment())
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -175,46 +188,46 @@ class World:
 
     def append(self, replica: Replica) -> None:
         self.written += 1
-        replica.log.append((replica.quorum.epoch, self.written))
+        replica.log.append((replica.state.epoch, self.written))
         self.sync(replica)
-        replica.quorum = replica.quorum.appended(len(replica.log))
+        replica.state = replica.state.on_append(len(replica.log))
 
-    def settle(self, replica: Replica, after: Quorum, messages: tuple[Message, ...]) -> None:
-        before, replica.quorum = replica.quorum, after
+    def settle(self, replica: Replica, after: RaftState, messages: tuple[OutgoingMessage, ...]) -> None:
+        before, replica.state = replica.state, after
         if self.rules.vote_is_synced:
-            replica.vote_on_disk = after.durable
-        elected = after.role is Role.LEADER and before.role is not Role.LEADER
+            replica.vote_on_disk = after.election_state
+        elected = after.role is RaftRole.LEADER and before.role is not RaftRole.LEADER
         if elected:
-            holder = self.leaders.setdefault(after.epoch, after.me)
-            if holder != after.me:
-                raise Broken(f"{holder} and {after.me} lead epoch {after.epoch}")
+            holder = self.leaders.setdefault(after.epoch, after.node_id)
+            if holder != after.node_id:
+                raise Broken(f"{holder} and {after.node_id} lead epoch {after.epoch}")
             self.append(replica)
         for message in messages:
             self.send(replica, message)
 
-    def send(self, sender: Replica, message: Message) -> None:
+    def send(self, sender: Replica, message: OutgoingMessage) -> None:
         receiver = self.replicas[message.to]
 
         def arrive() -> None:
             if not receiver.up:
                 return
-            state, at = receiver.quorum, self.moment()
-            if isinstance(message, AskVote):
-                after, answer = state.asked_for_vote(message.asked, receiver.end, at)
+            state, at = receiver.state, self.moment()
+            if isinstance(message, SendVote):
+                after, answer = state.on_vote_request(message.request, receiver.end, at)
                 self.settle(receiver, after, ())
 
                 def return_home() -> None:
                     if sender.up:
-                        outcome = sender.quorum.vote_answered(
-                            message.to, message.asked, answer, sender.end, self.moment()
+                        outcome = sender.state.on_vote_response(
+                            message.to, message.request, answer, sender.end, self.moment()
                         )
                         self.settle(sender, *outcome)
 
                 self.pool.append(return_home)
-            elif isinstance(message, Begin):
-                self.settle(receiver, state.begun(message.epoch, sender.quorum.me, at)[0], ())
+            elif isinstance(message, SendBeginQuorumEpoch):
+                self.settle(receiver, state.on_begin_quorum_epoch(message.epoch, sender.state.node_id, at)[0], ())
             else:
-                ended = state.ended(message.epoch, sender.quorum.me, message.preferred, at)
+                ended = state.on_end_quorum_epoch(message.epoch, sender.state.node_id, message.preferred, at)
                 self.settle(receiver, ended[0], ())
 
         self.pool.append(arrive)
@@ -222,17 +235,17 @@ class World:
     def check(self) -> None:
         """What is committed stays so, everywhere the same; and logs match (equal at one place, equal below it)."""
         for replica in self.replicas.values():
-            known = replica.log[: replica.quorum.high_watermark]
-            if replica.up and len(known) < replica.quorum.high_watermark:
-                raise Broken(f"{replica.quorum.me} lacks what it knows to be committed")
+            known = replica.log[: replica.state.high_watermark]
+            if replica.up and len(known) < replica.state.high_watermark:
+                raise Broken(f"{replica.state.node_id} lacks what it knows to be committed")
             if known[: len(self.committed)] != self.committed[: len(known)]:
-                raise Broken(f"{replica.quorum.me} committed something else")
+                raise Broken(f"{replica.state.node_id} committed something else")
             if replica.up:
                 self.committed += known[len(self.committed) :]
-        leaders = [it for it in self.replicas.values() if it.up and it.quorum.role is Role.LEADER]
+        leaders = [it for it in self.replicas.values() if it.up and it.state.role is RaftRole.LEADER]
         for leader in leaders:
-            if leader.quorum.epoch == max(self.leaders) and leader.log[: len(self.committed)] != self.committed:
-                raise Broken(f"{leader.quorum.me} leads without everything committed")
+            if leader.state.epoch == max(self.leaders) and leader.log[: len(self.committed)] != self.committed:
+                raise Broken(f"{leader.state.node_id} leads without everything committed")
         held = [replica.log for replica in self.replicas.values()]
         for position, one in enumerate(held):
             for other in held[position + 1 :]:
