@@ -11,17 +11,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.simulation.event_loop.clock import NodeClock
+from harness.simulation.clock import NodeClock
+from harness.simulation.crash_points import Fuse
 from harness.simulation.event_loop.loop import NodeLoop, describe_error
-from harness.simulation.storage.crash_points import Fuse
+from harness.simulation.network.network import Network
 from harness.simulation.storage.disk import PowerLossReport, SimDisk
 from harness.simulation.storage.files import SimFiles
+from harness.simulation.views import WorldView
 from nemesis.ports import KeepUnsynced
-
-if TYPE_CHECKING:
-    from harness.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,9 @@ class Exit:
 class SimNode:
     """A machine and its process."""
 
-    def __init__(self, world: World, name: str, index: int) -> None:
+    def __init__(self, world: WorldView, network: Network, name: str, index: int) -> None:
         self.world = world
+        self.network = network
         self.name = name
         self.index = index
         self.clock = NodeClock(lambda: world.now_ns)
@@ -86,11 +86,11 @@ class SimNode:
             raise RuntimeError(f"{self.name} is running")
         if not self.powered:
             self.powered = True
-            self.world.network.machine_came_up(self)
+            self.network.machine_came_up(self)
         self.incarnation += 1
         self._fuse = Fuse()
         self._files = SimFiles(self.disk, self._fuse)
-        self._loop = NodeLoop(self.world, self, self.incarnation, self._fuse)
+        self._loop = NodeLoop(self.world, self.network, self, self.incarnation, self._fuse)
         return self._loop
 
     def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -104,7 +104,7 @@ class SimNode:
         loop = self._end()
         if loop is None:
             return False
-        self.world.network.process_died(loop)
+        self.network.process_died(loop)
         return True
 
     def power_off(self, keep: KeepUnsynced, random: Random) -> PowerLossReport:
@@ -112,7 +112,7 @@ class SimNode:
         self._end()
         if self.powered:
             self.powered = False
-            self.world.network.machine_went_off(self)
+            self.network.machine_went_off(self)
         return self.disk.lose_power(keep, random)
 
     def pause(self) -> None:

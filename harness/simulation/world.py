@@ -41,6 +41,7 @@ from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.guard import Guard
 from harness.simulation.network.network import Latency, Network
 from harness.simulation.node import SimNode
+from harness.simulation.views import NodeView
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class World:
         self._event_serial = 0
         self._step_cost_ns = step_cost_ns
         self._schedule = self.stream("world/schedule")
-        self._running: SimNode | None = None
+        self._running: NodeView | None = None
         self._finished = False
         self._failure: BaseException | None = None
         self._limit_ns = _NEVER
@@ -108,7 +109,7 @@ class World:
             raise ValueError(f"there is a node {name!r} already")
         if len(self.nodes) == NODES_MAX:
             raise ValueError(f"a world has at most {NODES_MAX} nodes")
-        node = SimNode(self, name, len(self.nodes))
+        node = SimNode(self, self.network, name, len(self.nodes))
         self.nodes[name] = node
         return node
 
@@ -132,7 +133,7 @@ class World:
         """Everything that happened so far in one hash."""
         return self.digest.hexdigest()
 
-    def record_real_call(self, node: SimNode | None, call: str) -> None:
+    def record_real_call(self, node: NodeView | None, call: str) -> None:
         """Note that a node reached for something real."""
         self.real_calls.append(RealCall(node.name if node else HARNESS, self.now_ns, call))
 

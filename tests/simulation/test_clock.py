@@ -8,7 +8,7 @@ from collections.abc import Callable
 import hypothesis.strategies as st
 from hypothesis import given
 
-from harness.simulation.event_loop.clock import NodeClock
+from harness.simulation.clock import NodeClock
 from harness.simulation.node import SimNode
 from harness.simulation.world import World
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from harness.simulation.event_loop.loop import NodeLoop
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -37,6 +34,12 @@ class Ready(asyncio.Handle):
         return f"<Ready {getattr(self._callback, '__qualname__', self._callback)}>"
 
 
+class CountsTimers(Protocol):
+    """The loop of a timer, which counts the cancelled ones among those that wait."""
+
+    cancelled_timers: int
+
+
 class Timer(asyncio.TimerHandle):
     """A callback waiting for its time, in node time."""
 
@@ -48,7 +51,7 @@ class Timer(asyncio.TimerHandle):
         callback: Callable[..., object],
         args: tuple[Any, ...],
         context: Context | None,
-        loop: NodeLoop,
+        loop: CountsTimers,
     ) -> None:
         self._when = when
         self._callback = callback
@@ -90,10 +93,16 @@ class SimTask(asyncio.Task[T]):
     __slots__ = ("serial",)
 
     def __init__(
-        self, coro: Coroutine[Any, Any, T], *, loop: NodeLoop, serial: int, name: str | None, context: Context | None
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        serial: int,
+        name: str,
+        context: Context | None,
     ) -> None:
         self.serial = serial
-        super().__init__(coro, loop=loop, name=name or f"{loop.node.name}-task-{serial}", context=context)
+        super().__init__(coro, loop=loop, name=name, context=context)
 
     def __hash__(self) -> int:
         return self.serial

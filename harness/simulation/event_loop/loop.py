@@ -24,16 +24,13 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
+from harness.simulation.crash_points import Fuse
 from harness.simulation.errors import RealWorldError
 from harness.simulation.event_loop.handles import Ready, SimFuture, SimTask, Timer
 from harness.simulation.event_loop.refusals import RefusingLoop
-from harness.simulation.storage.crash_points import Fuse
-
-if TYPE_CHECKING:
-    from harness.simulation.node import SimNode
-    from harness.simulation.world import World
+from harness.simulation.views import NodeView, WorldView
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -43,11 +40,29 @@ _SWEEP_TASKS_AT = 256
 _SWEEP_TIMERS_AT = 128
 
 
+class SocketLayer(Protocol):
+    """The network as an event loop uses it."""
+
+    async def connect(
+        self, loop: NodeLoop, factory: Callable[[], _Protocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, _Protocol]:
+        """Open a connection from the process on `loop`. Raises OSError as the kernel would."""
+
+    def listen(
+        self, loop: NodeLoop, factory: Callable[[], asyncio.BaseProtocol], host: object, port: int, serve: bool
+    ) -> asyncio.AbstractServer:
+        """Open a listening port. Raises OSError as the kernel would."""
+
+    def resolve(self, node: NodeView, host: str) -> NodeView:
+        """The node that `host` names, seen from `node`. Raises socket.gaierror when there is none."""
+
+
 class NodeLoop(RefusingLoop):
     """The loop of one process (one incarnation of a node)."""
 
-    def __init__(self, world: World, node: SimNode, incarnation: int, fuse: Fuse) -> None:
+    def __init__(self, world: WorldView, network: SocketLayer, node: NodeView, incarnation: int, fuse: Fuse) -> None:
         self.world = world
+        self.network = network
         self.node = node
         self.incarnation = incarnation
         self.fuse = fuse
@@ -202,7 +217,7 @@ class NodeLoop(RefusingLoop):
             coro,  # type: ignore[arg-type]  # generators are what typeshed allows, not what asyncio accepts
             loop=self,
             serial=self._serial,
-            name=name,
+            name=name or f"{self.node.name}-task-{self._serial}",
             context=context,
         )
         self._tasks[task] = None
@@ -241,7 +256,7 @@ class NodeLoop(RefusingLoop):
             raise self.refuse("create_connection with ssl or sock", "host and port")
         if host is None or port is None:
             raise ValueError("host and port was not specified and no sock specified")
-        return await self.world.network.connect(self, protocol_factory, host, int(port))
+        return await self.network.connect(self, protocol_factory, host, int(port))
 
     async def create_server(  # type: ignore[override]
         self,
@@ -257,13 +272,13 @@ class NodeLoop(RefusingLoop):
         """Listen on a port of this node; 0 or None takes a free one. Raises OSError as the kernel would."""
         if ssl is not None or sock is not None:
             raise self.refuse("create_server with ssl or sock", "host and port")
-        return self.world.network.listen(self, protocol_factory, host, port or 0, start_serving)
+        return self.network.listen(self, protocol_factory, host, port or 0, start_serving)
 
     async def getaddrinfo(  # type: ignore[override]
         self, host: str, port: int, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
         """A node's name is its address. Raises socket.gaierror for any other."""
-        return [(2, 1, 6, "", (self.world.network.resolve(self.node, host).name, int(port or 0)))]
+        return [(2, 1, 6, "", (self.network.resolve(self.node, host).name, int(port or 0)))]
 
     # Errors
 

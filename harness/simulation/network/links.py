@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from harness.simulation.digest import SENT
-from harness.simulation.network.transport import RST, SimTransport
+from harness.simulation.network.packets import RST
+from harness.simulation.views import NodeView, WorldView
 from nemesis.ports import LinkQuality
-
-if TYPE_CHECKING:
-    from harness.simulation.network.network import Network
-    from harness.simulation.node import SimNode
 
 SPLIT_EVERY = 16
 """One write in this many arrives in two pieces, as any write may on a stream."""
@@ -36,8 +34,8 @@ class LinkCounters:
 class LinkState:
     """One direction between two nodes."""
 
-    source: SimNode
-    target: SimNode
+    source: NodeView
+    target: NodeView
     low_ns: int
     span_ns: int
     cut: bool = False
@@ -45,6 +43,43 @@ class LinkState:
     counters: LinkCounters = field(default_factory=LinkCounters)
     holding: dict[Channel, None] = field(default_factory=dict)
     """Channels with packets that were stopped here, in the order they were first stopped."""
+
+
+class Receiver(Protocol):
+    """The end of a connection that a channel leads to."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the kernel has let go of this end."""
+
+    def arrive(self, kind: int, data: bytes) -> None:
+        """Take one packet."""
+
+
+class Medium(Protocol):
+    """The network as a channel uses it."""
+
+    writes: int
+    """Writes so far, of all connections."""
+
+    @property
+    def world(self) -> WorldView:
+        """Time and the schedule."""
+
+    @property
+    def digest_buffer(self) -> bytearray:
+        """Takes the bytes that are sent."""
+
+    @property
+    def random(self) -> Callable[[], float]:
+        """Draws from 0 to 1."""
+
+    @property
+    def connections(self) -> dict[Any, None]:
+        """Every end of a connection that some kernel still knows."""
+
+    def extra_ns(self, link: LinkState) -> int:
+        """What a degraded link adds to the latency of one packet."""
 
 
 class Channel:
@@ -62,12 +97,12 @@ class Channel:
         "unread_bytes",
     )
 
-    def __init__(self, network: Network, link: LinkState, channel_id: int) -> None:
+    def __init__(self, network: Medium, link: LinkState, channel_id: int) -> None:
         self._network = network
         self._world = network.world
         self.link = link
         self.channel_id = channel_id
-        self.receiver: SimTransport
+        self.receiver: Receiver
         self.unread_bytes = 0
         """Data taken by the sender's kernel that the receiving process has not read."""
         self.stranded = False
@@ -141,7 +176,7 @@ class Channel:
         """Tell the receiver that the connection is gone."""
         self._post(RST, b"")
 
-    def ended(self, sender: SimTransport) -> None:
+    def ended(self, sender: Receiver) -> None:
         """The sending end is gone."""
         if self.receiver.gone:
             self._network.connections.pop(sender, None)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.network.transport import SimTransport
-
-if TYPE_CHECKING:
-    from harness.simulation.event_loop.loop import NodeLoop
-    from harness.simulation.network.network import Network
 
 
 class _ListeningSocket:
@@ -30,9 +26,13 @@ class SimServer(asyncio.AbstractServer):
     """A listening port."""
 
     def __init__(
-        self, network: Network, loop: NodeLoop, factory: Callable[[], asyncio.BaseProtocol], port: int
+        self,
+        listeners: dict[tuple[str, int], SimServer],
+        loop: NodeLoop,
+        factory: Callable[[], asyncio.BaseProtocol],
+        port: int,
     ) -> None:
-        self._network = network
+        self._listeners = listeners
         self._loop = loop
         self._factory = factory
         self._closed = loop.create_future()
@@ -68,7 +68,7 @@ class SimServer(asyncio.AbstractServer):
         """Free the port; connections nobody accepted are reset."""
         if self.listening:
             self.listening = False
-            self._network.listeners.pop((self._loop.node.name, self.port), None)
+            self._listeners.pop((self._loop.node.name, self.port), None)
             while self._unaccepted:
                 transport = self._unaccepted.popleft()
                 transport.vanish()

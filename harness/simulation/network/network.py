@@ -26,17 +26,15 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.network.links import Channel, LinkCounters, LinkState
 from harness.simulation.network.listening import SimServer
-from harness.simulation.network.transport import ACCEPT, SimTransport
+from harness.simulation.network.packets import ACCEPT
+from harness.simulation.network.transport import SimTransport
+from harness.simulation.views import NodeView, WorldView
 from nemesis.ports import LinkQuality
-
-if TYPE_CHECKING:
-    from harness.simulation.event_loop.loop import NodeLoop
-    from harness.simulation.node import SimNode
-    from harness.simulation.world import World
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
@@ -62,7 +60,7 @@ class _Attempt:
 
     __slots__ = ("established", "loop", "outcome", "port", "source_port", "target", "tries")
 
-    def __init__(self, loop: NodeLoop, target: SimNode, port: int, source_port: int) -> None:
+    def __init__(self, loop: NodeLoop, target: NodeView, port: int, source_port: int) -> None:
         self.loop = loop
         self.target = target
         self.port = port
@@ -75,7 +73,7 @@ class _Attempt:
 class Network:
     """All links, listeners and connections of a world."""
 
-    def __init__(self, world: World, latency: Latency) -> None:
+    def __init__(self, world: WorldView, latency: Latency) -> None:
         self.world = world
         self.digest_buffer = world.digest.buffer
         self.random = world.stream("world/network").random
@@ -182,7 +180,7 @@ class Network:
         for transport in [transport for transport in self.connections if transport.loop is loop]:
             transport.process_died()
 
-    def machine_went_off(self, node: SimNode) -> None:
+    def machine_went_off(self, node: NodeView) -> None:
         """Everything a machine had open is gone, and nobody is told."""
         for server in [server for server in self.listeners.values() if server.loop.node is node]:
             server.listening = False
@@ -194,7 +192,7 @@ class Network:
                 for channel in list(link.holding):
                     channel.forget()
 
-    def machine_came_up(self, node: SimNode) -> None:
+    def machine_came_up(self, node: NodeView) -> None:
         """Peers that sent data while the machine was off are told now, when they send it again."""
         for transport in list(self.connections):
             channel = transport.outgoing
@@ -205,7 +203,7 @@ class Network:
 
     # Names and ports
 
-    def resolve(self, node: SimNode, host: str) -> SimNode:
+    def resolve(self, node: NodeView, host: str) -> NodeView:
         """The node that `host` names, seen from `node`. Raises socket.gaierror when there is none."""
         if host in ("localhost", "127.0.0.1", "::1"):
             return node
@@ -226,7 +224,7 @@ class Network:
             port = self._free_port(name)
         if (name, port) in self.listeners:
             raise OSError(98, f"error while attempting to bind on address ({name!r}, {port}): address already in use")
-        server = SimServer(self, loop, factory, port)
+        server = SimServer(self.listeners, loop, factory, port)
         if loop.alive:
             self.listeners[name, port] = server
         if serve:
@@ -317,7 +315,7 @@ class Network:
         attempt.established = client
         attempt.outcome.set_result(client)
 
-    def _channel(self, source: SimNode, target: SimNode) -> Channel:
+    def _channel(self, source: NodeView, target: NodeView) -> Channel:
         self._channels += 1
         return Channel(self, self.link(source.name, target.name), self._channels)
 

@@ -19,19 +19,22 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from harness.simulation.event_loop.loop import NodeLoop
-    from harness.simulation.network.links import Channel, LinkState
-    from harness.simulation.network.listening import SimServer
+from harness.simulation.event_loop.loop import NodeLoop
+from harness.simulation.network.links import Channel, LinkState
+from harness.simulation.network.packets import DATA, FIN, RST
 
 KERNEL_BYTES_MAX = 512 * 1024
 READ_BYTES_MAX = 256 * 1024
 HIGH_WATER_BYTES = 64 * 1024
 
-DATA, FIN, RST, ACCEPT = range(4)
-"""Kinds of packets."""
+
+class AcceptQueue(Protocol):
+    """A listening port, to which an established connection is offered."""
+
+    def offer(self, transport: SimTransport) -> bool:
+        """Queue the connection; False when no process will accept it."""
 
 
 class SimTransport(asyncio.Transport):
@@ -76,7 +79,7 @@ class SimTransport(asyncio.Transport):
         self.peer: SimTransport = self
         self._context = copy_context()
         self._protocol: asyncio.Protocol | None = None
-        self._server: SimServer | None = None
+        self._server: AcceptQueue | None = None
         self._inbox: list[bytes] = []
         self._inbox_bytes = 0
         self._eof_arrived = False
@@ -121,7 +124,7 @@ class SimTransport(asyncio.Transport):
         """Whether packets of this connection use `link`, in either direction."""
         return self._out.link is link or self.peer._out.link is link
 
-    def expect_accept_by(self, server: SimServer) -> None:
+    def expect_accept_by(self, server: AcceptQueue) -> None:
         """This is the end of a server that has not accepted the connection yet."""
         self._server = server
 

@@ -1,14 +1,14 @@
 """What one process sees of its machine's disk: the door `Files` of the broker, over `harness.simulation.storage.disk`.
 
 Each process has a view of its own, which has no more effects once the process is dead. Every change first asks the
-fuse (`harness.simulation.storage.crash_points`), which may end the process instead.
+fuse (`harness.simulation.crash_points`), which may end the process instead.
 """
 
 from __future__ import annotations
 
 import errno
 
-from harness.simulation.storage.crash_points import Fuse
+from harness.simulation.crash_points import Fuse
 from harness.simulation.storage.disk import SimDisk
 from harness.simulation.storage.inodes import Directory, Inode, lies_below, names_of
 
