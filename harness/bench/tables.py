@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from harness.cli.usage import NOT_CARRIED_OUT, VALID
+from harness.exit_codes import NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.usage import NOT_CARRIED_OUT, VALID, Commands, Usage, add_store, terminal
+from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.exit_codes import NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from harness.spec import Spec

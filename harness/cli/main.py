@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from harness.cli import machine, measuring, runs, store, suites
-from harness.cli.usage import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT, Usage
+from harness.cli.usage import Usage
+from harness.exit_codes import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT
 from results.version import version
 
 

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from harness.bench.tables import PARTS
-from harness.cli.usage import VALID, Commands, Usage, terminal
+from harness.cli.usage import Commands, Usage, terminal
+from harness.exit_codes import VALID
 
 
 def add(commands: Commands) -> None:

@@ -10,17 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.usage import (
-    EXIT_CODES,
-    INTERRUPTED,
-    INVALID,
-    NOT_CARRIED_OUT,
-    VALID,
-    Commands,
-    Usage,
-    add_store,
-    terminal,
-)
+from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.exit_codes import EXIT_CODES, INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from harness.spec import Spec

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness.cli.usage import COMPARISONS, NOT_CARRIED_OUT, Commands, Usage, add_store, terminal
+from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, terminal
+from harness.exit_codes import NOT_CARRIED_OUT
 
 
 def add(commands: Commands) -> None:

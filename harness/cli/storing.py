@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from checkers.verdict import Validity
-from harness.cli.usage import NOT_CARRIED_OUT, VALID
+from harness.exit_codes import NOT_CARRIED_OUT, VALID
 from results.errors import StoreError
 from results.run.directory import RunDirectory
 from results.store import stored, tables

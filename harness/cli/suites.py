@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.usage import COMPARISONS, INTERRUPTED, NOT_CARRIED_OUT, VALID, Commands, Usage, add_store, terminal
+from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, terminal
+from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from harness.suites.job import RunResult

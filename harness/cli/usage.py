@@ -1,26 +1,14 @@
-"""What every command shares: exit codes, the complaint about wrong usage, where it prints, which store it means.
-
-Exit codes: 0 valid · 1 invalid · 2 unknown · 3 not carried out · 64 bad usage · 130 interrupted.
-"""
+"""What every command shares: the complaint about wrong usage, where it prints, which store it means."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-VALID, INVALID, UNKNOWN, NOT_CARRIED_OUT, BAD_USAGE, INTERRUPTED = 0, 1, 2, 3, 64, 130
-EXIT_CODES: Final[Mapping[str, int]] = {
-    "invalid": INVALID,
-    "failed": NOT_CARRIED_OUT,
-    "unknown": UNKNOWN,
-    "valid": VALID,
-}
-"""Of what a run came to, a validity or `failed` when it could not be carried out; the worst first."""
 COMPARISONS: Final = Path("results/comparisons")
 """Where comparisons go."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from checkers.verdict import Validity, Verdict, worst
-from harness.cli.usage import EXIT_CODES, NOT_CARRIED_OUT
+from harness.exit_codes import EXIT_CODES, NOT_CARRIED_OUT
 from harness.spec import Spec
 from nemesis.nemesis import Injection
 

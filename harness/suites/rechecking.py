@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkers.verdict import Validity, worst
-from harness.cli.usage import EXIT_CODES, NOT_CARRIED_OUT
+from harness.exit_codes import EXIT_CODES, NOT_CARRIED_OUT
 from harness.suites import report
 from results.atomic_files import put
 from results.store import pipeline, tables

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.usage import EXIT_CODES, UNKNOWN
+from harness.exit_codes import EXIT_CODES, UNKNOWN
 from harness.suites.job import RunResult
 from harness.suites.record import SuiteRecord
 from nemesis.schedule import FAIR_FAMILIES

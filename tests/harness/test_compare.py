@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import main
-from harness.cli.usage import BAD_USAGE, VALID
+from harness.exit_codes import BAD_USAGE, VALID
 from harness.spec import SpecError
 from harness.suites.comparison import SHIPPED, load
 

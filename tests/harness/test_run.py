@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
-from harness.cli.usage import INTERRUPTED
+from harness.exit_codes import INTERRUPTED
 from harness.runner.outcome import Outcome, Progress
 from harness.runner.replay import compare, replay
 from harness.runner.run import run, run_in_simulation

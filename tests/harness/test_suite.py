@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.cli.main import main
-from harness.cli.usage import BAD_USAGE, INTERRUPTED, INVALID, VALID
+from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from harness.spec import SpecError
 from harness.suites.job import RunResult
 from harness.suites.plan import SHIPPED, Suite, load

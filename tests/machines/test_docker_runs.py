@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.cli.usage import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
 from harness.environments.docker.engine import RUN_LABEL, connect
+from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
 from harness.node_images.building import build
 from tests.machines.between import between
 

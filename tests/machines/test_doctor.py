@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from harness.cli.main import main
-from harness.cli.usage import BAD_USAGE, NOT_CARRIED_OUT, VALID
 from harness.doctor.diagnosis import GIB, Diagnosis, Prerequisite, Purpose, all_met, diagnose, show
 from harness.doctor.probes import Engine, Kernel, ThisMachine, parse_options
 from harness.environments.docker.engine import EngineUnreachable
 from harness.errors import EnvironmentUnavailable
+from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT, VALID
 from harness.spec import Spec, loads
 
 FULL = dict.fromkeys(("NF_TABLES", "NF_TABLES_INET", "NFT_NUMGEN", "NET_SCH_NETEM", "FUSE_FS"), "y")

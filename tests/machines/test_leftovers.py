@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from harness.cli.main import main
-from harness.cli.usage import NOT_CARRIED_OUT, VALID
 from harness.environments.cleanup import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
 from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
 from harness.environments.process_identity import still_runs, this_process
+from harness.exit_codes import NOT_CARRIED_OUT, VALID
 from harness.node_images.building import build
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
-from harness.cli.usage import INVALID, VALID
 from harness.environments.docker.engine import connect
+from harness.exit_codes import INVALID, VALID
 from harness.node_images.building import build
 
 pytestmark = pytest.mark.docker

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.usage import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT, VALID
+from harness.exit_codes import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT, VALID
 from tests.machines.sshd import Lab, lab
 
 pytestmark = pytest.mark.docker
