@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
-from checkers.judging import undecided
 from checkers.verdict import Validity, Verdict
+from checkers.violations import unknown_verdict
 from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Int64, numbers
 
 NAME = "availability"
@@ -32,9 +32,9 @@ _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 def check(evidence: RunEvidence) -> Verdict:
     """The whole run. Of the history it looks at kind, phase, outcome, the times, topic and partition."""
-    main = _Main(evidence.history)
+    main = _MainPhase(evidence.history)
     if not len(main.kind):
-        return undecided(NAME, "no operation was recorded")
+        return unknown_verdict(NAME, "no operation was recorded")
     figures: dict[str, float] = {}
     appends = main.kind == APPEND
     figures["appends"] = float(appends.sum())
@@ -56,7 +56,7 @@ def check(evidence: RunEvidence) -> Verdict:
     return Verdict(NAME, Validity.VALID, figures=figures)
 
 
-class _Main:
+class _MainPhase:
     """The operations on records in the main phase, one entry each in every array."""
 
     def __init__(self, history: pa.Table) -> None:
@@ -73,7 +73,7 @@ class _Main:
         """A number for each partition of each topic."""
 
 
-def _longest(main: _Main, appends: Int64) -> float:
+def _longest(main: _MainPhase, appends: Int64) -> float:
     """Seconds; see the module's docstring."""
     if not len(appends):
         return 0.0

@@ -27,7 +27,7 @@ OWN_DECISIONS = frozenset({"delete_records", "retention_ms", "retention_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DeletionRequest:
     """What was asked of one partition number; the runner has one topic of its own."""
 
     below: int = 0
@@ -41,23 +41,23 @@ class Asked:
         return NEVER if self.to_high_watermark else self.below
 
 
-def asked(evidence: RunEvidence) -> dict[int, Asked]:
+def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
     """By partition number, what administrators asked to have deleted."""
-    found: dict[int, Asked] = {}
+    found: dict[int, DeletionRequest] = {}
     for row in evidence.faults.filter(pc.field("fault") == DELETE_RECORDS).to_pylist():
         partition = int(json.loads(row["detail"] or "{}").get("partition", 0))
         numbers = json.loads(row["evidence"] or "{}")
-        before = found.get(partition, Asked())
-        found[partition] = Asked(
+        before = found.get(partition, DeletionRequest())
+        found[partition] = DeletionRequest(
             max(before.below, int(numbers.get("asked_below", 0))),
             before.to_high_watermark or bool(numbers.get("to_high_watermark")),
         )
     return found
 
 
-def permitted(evidence: RunEvidence) -> Mapping[tuple[str, int], int]:
+def deletable_below(evidence: RunEvidence) -> Mapping[tuple[str, int], int]:
     """For each partition of the history below which offset records may be gone; absent where none may."""
-    wanted = asked(evidence)
+    wanted = deletion_requests(evidence)
     names = evidence.history.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
     told: Mapping[tuple[str, int], int] = {}
     if evidence.settings.retains_less or any(each.to_high_watermark for each in wanted.values()):
@@ -65,7 +65,7 @@ def permitted(evidence: RunEvidence) -> Mapping[tuple[str, int], int]:
     starts = {}
     for name in names:
         key = (name["topic"], name["partition"])
-        of_partition = wanted.get(key[1], Asked())
+        of_partition = wanted.get(key[1], DeletionRequest())
         start = of_partition.below
         if evidence.settings.retains_less or of_partition.to_high_watermark:
             start = max(start, told.get(key, 0))

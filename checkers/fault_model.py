@@ -32,9 +32,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import permitted
+from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
-from checkers.judging import Allowance, Excess
+from checkers.violations import FaultModelExceeded, Tolerance
 from workloads.columns import NEVER
 
 Partition = tuple[str, int]
@@ -43,7 +43,7 @@ _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class NodeFailure:
     """One node hit by one fault, as far as the evidence goes."""
 
     node: str
@@ -55,7 +55,7 @@ class Blow:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ReplicaLoss:
     """Offsets that one replica was without for a while."""
 
     node: str
@@ -77,18 +77,18 @@ class Loss:
         return least if least < self.end else None
 
 
-def blows(faults: pa.Table) -> list[Blow]:
+def node_failures(faults: pa.Table) -> list[NodeFailure]:
     """Every (fault, node) with what the evidence says of that node. Numbers that a fault gives only as a sum over
     several nodes are held against each of them."""
-    hits = []
+    failures = []
     for row in faults.to_pylist():
         evidence = json.loads(row["evidence"] or "{}")
         by_node = evidence.get("nodes") or {}
         ended_ns = row["ended_ns"] if row["ended_ns"] is not None else NEVER
         for node in row["nodes"]:
             numbers = by_node.get(node, {}) if by_node else evidence
-            hits.append(
-                Blow(
+            failures.append(
+                NodeFailure(
                     node=node,
                     fault=row["fault"],
                     started_ns=row["started_ns"],
@@ -97,30 +97,32 @@ def blows(faults: pa.Table) -> list[Blow]:
                     lost_bytes=float(numbers.get("lost_bytes", 0)),
                 )
             )
-    return hits
+    return failures
 
 
-def losses(evidence: RunEvidence) -> dict[Partition, list[Loss]]:
+def replica_losses(evidence: RunEvidence) -> dict[Partition, list[ReplicaLoss]]:
     """What every replica lost, for each partition named in the history or the trace."""
     # Controllers hold no replica of a partition.
-    lossy = [blow for blow in blows(evidence.faults) if blow.lost_bytes > 0 and blow.node.startswith("b")]
+    lossy = [
+        failure for failure in node_failures(evidence.faults) if failure.lost_bytes > 0 and failure.node.startswith("b")
+    ]
     if not lossy:
         return {}
     names = {(topic, number) for topic, number in _named(evidence.history) | _named(evidence.trace) if topic}
-    lost: dict[Partition, list[Loss]] = {name: [] for name in sorted(names)}
+    lost: dict[Partition, list[ReplicaLoss]] = {name: [] for name in sorted(names)}
     recovered = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "log_recovered"))
     last_recovery_ns: dict[str, int] = {}
     for node, time_ns in zip(
         recovered.column("node").to_pylist(), recovered.column("time_ns").to_pylist(), strict=True
     ):
         last_recovery_ns[node] = max(time_ns, last_recovery_ns.get(node, -1))
-    for name, events in _log_events(evidence.trace, {blow.node for blow in lossy}).items():
+    for name, events in _log_events(evidence.trace, {failure.node for failure in lossy}).items():
         for node, rows in events.items():
             lost.setdefault(name, []).extend(_lost_by(node, rows, [b for b in lossy if b.node == node]))
-    for blow in lossy:
-        if last_recovery_ns.get(blow.node, -1) < blow.started_ns:
+    for failure in lossy:
+        if last_recovery_ns.get(failure.node, -1) < failure.started_ns:
             for name in lost:
-                lost[name].append(Loss(blow.node, 0, NEVER, blow.started_ns))
+                lost[name].append(ReplicaLoss(failure.node, 0, NEVER, failure.started_ns))
     return lost
 
 
@@ -149,11 +151,15 @@ def _log_events(trace: pa.Table, nodes: Iterable[str]) -> dict[Partition, dict[s
     return by_partition
 
 
-def _lost_by(node: str, events: list[_Event], hits: list[Blow]) -> list[Loss]:
+def _lost_by(node: str, events: list[_Event], failures: list[NodeFailure]) -> list[ReplicaLoss]:
     found, end, previous_ns = [], 0, -1
     for number, (time_ns, kind, offset, log_end) in enumerate(events):
         if kind == "log_recovered":
-            causes = [hit.started_ns for hit in hits if previous_ns < hit.started_ns <= time_ns or _spans(hit, time_ns)]
+            causes = [
+                failure.started_ns
+                for failure in failures
+                if previous_ns < failure.started_ns <= time_ns or _spans(failure, time_ns)
+            ]
             if causes and 0 <= log_end < end:
                 found.append(_loss(node, log_end, end, max(min(causes), previous_ns), events[number + 1 :]))
             previous_ns = time_ns
@@ -161,12 +167,12 @@ def _lost_by(node: str, events: list[_Event], hits: list[Blow]) -> list[Loss]:
     return found
 
 
-def _spans(hit: Blow, time_ns: int) -> bool:
+def _spans(failure: NodeFailure, time_ns: int) -> bool:
     """A fault that is a sequence of steps may take power away more than once."""
-    return hit.started_ns <= time_ns <= hit.ended_ns
+    return failure.started_ns <= time_ns <= failure.ended_ns
 
 
-def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -> Loss:
+def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -> ReplicaLoss:
     regained, reached = [], first
     for time_ns, kind, offset, log_end in later:
         before = reached
@@ -181,23 +187,23 @@ def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -
             regained.append((time_ns, reached))
         if reached >= end:
             break
-    return Loss(node, first, end, since_ns, tuple(regained))
+    return ReplicaLoss(node, first, end, since_ns, tuple(regained))
 
 
-def excesses(lost: list[Loss], replicas_allowed: int) -> tuple[Excess, ...]:
+def fault_model_excesses(lost: list[ReplicaLoss], replicas_allowed: int) -> tuple[FaultModelExceeded, ...]:
     """Each time at which more than `replicas_allowed` replicas were first without one offset, with the least such."""
-    found: list[Excess] = []
+    found: list[FaultModelExceeded] = []
     for time_ns in sorted({loss.since_ns for loss in lost}):
         lacking = [(loss, least) for loss in lost if (least := loss.lacked_from(time_ns)) is not None]
         for offset in sorted({least for _, least in lacking}):
             without = {loss.node: loss for loss, least in lacking if least <= offset < loss.end}
             if len(without) > replicas_allowed:
-                found.append(Excess(offset, time_ns, _words(offset, time_ns, without, replicas_allowed)))
+                found.append(FaultModelExceeded(offset, time_ns, _words(offset, time_ns, without, replicas_allowed)))
                 break
     return tuple(found)
 
 
-def _words(offset: int, time_ns: int, without: Mapping[str, Loss], replicas_allowed: int) -> tuple[str, ...]:
+def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replicas_allowed: int) -> tuple[str, ...]:
     nodes = ", ".join(
         f"{node} from {loss.first} on at {loss.since_ns / 1e9:.3f} s" for node, loss in sorted(without.items())
     )
@@ -208,19 +214,19 @@ def _words(offset: int, time_ns: int, without: Mapping[str, Loss], replicas_allo
     )
 
 
-def allowances(evidence: RunEvidence) -> Mapping[Partition, Allowance]:
-    """The allowance of every partition that has a special one; all others have `usual(evidence)`."""
+def tolerances(evidence: RunEvidence) -> Mapping[Partition, Tolerance]:
+    """The tolerance of every partition that has a special one; all others have `usual(evidence)`."""
     unclean = evidence.settings.unclean_election
     special = {}
-    for name, lost in losses(evidence).items():
-        too_much = excesses(lost, evidence.settings.losses_tolerated)
+    for name, lost in replica_losses(evidence).items():
+        too_much = fault_model_excesses(lost, evidence.settings.losses_tolerated)
         if too_much:
-            special[name] = Allowance(unclean, too_much)
-    for name, start in permitted(evidence).items():
-        special[name] = replace(special.get(name, Allowance(unclean)), deleted_below=start)
+            special[name] = Tolerance(unclean, too_much)
+    for name, start in deletable_below(evidence).items():
+        special[name] = replace(special.get(name, Tolerance(unclean)), deleted_below=start)
     return special
 
 
-def usual(evidence: RunEvidence) -> Allowance:
-    """The allowance of a partition that lost no more than it may."""
-    return Allowance(evidence.settings.unclean_election)
+def default_tolerance(evidence: RunEvidence) -> Tolerance:
+    """The tolerance of a partition that lost no more than it may."""
+    return Tolerance(evidence.settings.unclean_election)

@@ -44,9 +44,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
-from checkers.fault_model import allowances, usual
-from checkers.judging import Allowance, Violations, judge, together, undecided
+from checkers.fault_model import default_tolerance, tolerances
 from checkers.verdict import Finding, Verdict
+from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
 from workloads.columns import NEVER
 
 NAME = "groups"
@@ -54,7 +54,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GroupOperation:
     """One operation of the history, as far as groups go."""
 
     index: int
@@ -81,7 +81,7 @@ class Row:
         )
 
 
-Found = tuple[str, int, int, tuple[Row, ...], str]
+GroupViolation = tuple[str, int, int, tuple[GroupOperation, ...], str]
 """Kind, offset, when it was seen, the operations involved, the reason."""
 
 
@@ -90,8 +90,8 @@ def check(evidence: RunEvidence) -> Verdict:
     history = evidence.history
     owned = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
     if not owned.num_rows:
-        return undecided(NAME, "no member was ever assigned a partition")
-    special, rule = allowances(evidence), usual(evidence)
+        return unknown_verdict(NAME, "no member was ever assigned a partition")
+    special, rule = tolerances(evidence), default_tolerance(evidence)
     of_offsets = _of_offsets_topic([special[key] for key in sorted(special) if key[0] == OFFSETS_TOPIC], rule)
     begun = _generations_begun(owned)
     names = owned.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
@@ -101,7 +101,7 @@ def check(evidence: RunEvidence) -> Verdict:
         rows = history.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))
         of_records = special.get((topic, partition), rule)
         verdicts += _check_partition(evidence, rows, topic, partition, begun, of_records, of_offsets)
-    return together(NAME, verdicts, "no member was ever assigned a partition")
+    return merge_verdicts(NAME, verdicts, "no member was ever assigned a partition")
 
 
 def _check_partition(
@@ -110,8 +110,8 @@ def _check_partition(
     topic: str,
     partition: int,
     begun: Sequence[tuple[int, int]],
-    of_records: Allowance,
-    of_offsets: Allowance,
+    of_records: Tolerance,
+    of_offsets: Tolerance,
 ) -> list[Verdict]:
     operations = _rows(rows)
     starts = [row for row in operations if row.kind == "assign" and row.ok]
@@ -130,22 +130,22 @@ def _check_partition(
         *_went_back(commits),
         *_register(starts, commits),
     ]
-    verdicts = [judge(NAME, _violations(group, topic, partition), of_offsets, figures)]
+    verdicts = [verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures)]
     if evidence.settings.acks == -1:
         missing, undelivered = _undelivered(rows, members)
         if missing and not evidence.recovery.get("final_reads"):
-            verdicts.append(undecided(NAME, f"{topic}-{partition}: the group was not drained to the end"))
+            verdicts.append(unknown_verdict(NAME, f"{topic}-{partition}: the group was not drained to the end"))
         else:
             found = _violations(undelivered, topic, partition)
-            verdicts.append(judge(NAME, found, of_records, {"undelivered": float(missing)}))
+            verdicts.append(verdict_of(NAME, found, of_records, {"undelivered": float(missing)}))
     return verdicts
 
 
-def _of_offsets_topic(special: Sequence[Allowance], rule: Allowance) -> Allowance:
+def _of_offsets_topic(special: Sequence[Tolerance], rule: Tolerance) -> Tolerance:
     """What may happen to committed offsets. The offsets judged are those of the records, not of the log that keeps the
     commits, so that an excess there excuses any of them."""
-    excesses = [replace(excess, offset=0) for allowance in special for excess in allowance.excesses]
-    return Allowance(rule.unclean, tuple(excesses))
+    excesses = [replace(excess, offset=0) for tolerance in special for excess in tolerance.exceeded]
+    return Tolerance(rule.unclean, tuple(excesses))
 
 
 def _generations_begun(owned: pa.Table) -> list[tuple[int, int]]:
@@ -157,14 +157,14 @@ def _generations_begun(owned: pa.Table) -> list[tuple[int, int]]:
     return sorted(first.items())
 
 
-def _rows(table: pa.Table) -> list[Row]:
-    def row(values: dict[str, Any]) -> Row:
+def _rows(table: pa.Table) -> list[GroupOperation]:
+    def row(values: dict[str, Any]) -> GroupOperation:
         def number(name: str, missing: int) -> int:
             value = values[name]
             return missing if value is None else int(value)
 
         offsets = values["offsets"]
-        return Row(
+        return GroupOperation(
             index=values["index"],
             process=values["process"],
             kind=values["kind"],
@@ -179,8 +179,8 @@ def _rows(table: pa.Table) -> list[Row]:
     return [row(values) for values in table.to_pylist()]
 
 
-def _owned_twice(starts: Sequence[Row]) -> Iterable[Found]:
-    owners: dict[int, Row] = {}
+def _owned_twice(starts: Sequence[GroupOperation]) -> Iterable[GroupViolation]:
+    owners: dict[int, GroupOperation] = {}
     for start in starts:
         other = owners.setdefault(start.generation, start)
         if other.process != start.process:
@@ -188,8 +188,11 @@ def _owned_twice(starts: Sequence[Row]) -> Iterable[Found]:
 
 
 def _reading(
-    starts: Sequence[Row], polls: Sequence[Row], commits: Sequence[Row], deleted_below: int
-) -> Iterable[Found]:
+    starts: Sequence[GroupOperation],
+    polls: Sequence[GroupOperation],
+    commits: Sequence[GroupOperation],
+    deleted_below: int,
+) -> Iterable[GroupViolation]:
     """Each member's reading, from its start on: without gaps, and ahead of its commits. What was deleted may be passed
     over."""
     for start in starts:
@@ -213,7 +216,7 @@ def _reading(
                     yield "commit-beyond-read", most, commit.invoked_ns, (start, commit), reason
 
 
-def _stale(commits: Sequence[Row], begun: Sequence[tuple[int, int]]) -> Iterable[Found]:
+def _stale(commits: Sequence[GroupOperation], begun: Sequence[tuple[int, int]]) -> Iterable[GroupViolation]:
     for commit in commits:
         later = [item for item in begun if item[0] > commit.generation and item[1] < commit.invoked_ns]
         if commit.ok and later:
@@ -221,8 +224,8 @@ def _stale(commits: Sequence[Row], begun: Sequence[tuple[int, int]]) -> Iterable
             yield "stale-commit", commit.offset, commit.completed_ns, (commit,), reason
 
 
-def _went_back(commits: Sequence[Row]) -> Iterable[Found]:
-    last: dict[tuple[int, int], Row] = {}
+def _went_back(commits: Sequence[GroupOperation]) -> Iterable[GroupViolation]:
+    last: dict[tuple[int, int], GroupOperation] = {}
     for commit in sorted((row for row in commits if row.ok), key=lambda row: row.index):
         key = (commit.process, commit.generation)
         before = last.get(key)
@@ -231,7 +234,7 @@ def _went_back(commits: Sequence[Row]) -> Iterable[Found]:
         last[key] = commit
 
 
-def _register(starts: Sequence[Row], commits: Sequence[Row]) -> Iterable[Found]:
+def _register(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterable[GroupViolation]:
     """Starts read what commits wrote; see the module's docstring."""
     possible = [commit for commit in commits if commit.outcome != "fail"]
     for start in starts:
@@ -250,7 +253,7 @@ def _register(starts: Sequence[Row], commits: Sequence[Row]) -> Iterable[Found]:
             yield "committed-offset-lost", start.offset, start.completed_ns, (last, start), reason
 
 
-def _may_stand(commit: Row, before: Sequence[Row]) -> bool:
+def _may_stand(commit: GroupOperation, before: Sequence[GroupOperation]) -> bool:
     """Whether `commit` may be the last one written, given those that were acknowledged before."""
     return not any(
         other.generation > commit.generation or (commit.ok and other.invoked_ns > commit.completed_ns)
@@ -259,23 +262,23 @@ def _may_stand(commit: Row, before: Sequence[Row]) -> bool:
     )
 
 
-def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[Found]]:
+def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[GroupViolation]]:
     """How many acknowledged records no member was given, and each of them."""
     appends = rows.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
     polls = rows.filter(pc.is_in(rows.column("process"), value_set=pa.array(sorted(members), pa.int32())))
     given = set(pc.list_flatten(polls.filter(pc.field("kind") == "poll").column("offsets")).to_pylist())
     missing = [row for row in _rows(appends) if row.offset not in given]
     reason = "no member of the group was ever given it"
-    found: list[Found] = [("not-delivered", row.offset, NEVER, (row,), reason) for row in missing]
+    found: list[GroupViolation] = [("not-delivered", row.offset, NEVER, (row,), reason) for row in missing]
     return len(missing), found
 
 
-def _violations(found: Sequence[Found], topic: str, partition: int) -> list[Violations]:
-    kinds: dict[str, list[Found]] = {}
+def _violations(found: Sequence[GroupViolation], topic: str, partition: int) -> list[Violations]:
+    kinds: dict[str, list[GroupViolation]] = {}
     for item in found:
         kinds.setdefault(item[0], []).append(item)
 
-    def worded(items: list[Found]) -> Violations:
+    def worded(items: list[GroupViolation]) -> Violations:
         def explain(number: int) -> Finding:
             kind, offset, time_ns, rows, reason = items[number]
             return Finding(

@@ -32,9 +32,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
-from checkers.fault_model import blows
-from checkers.judging import undecided
+from checkers.fault_model import node_failures
 from checkers.verdict import Finding, Validity, Verdict
+from checkers.violations import unknown_verdict
 
 NAME = "liveness"
 
@@ -48,7 +48,7 @@ def check(evidence: RunEvidence) -> Verdict:
     """The whole run."""
     recovery = evidence.recovery
     if "recovered" not in recovery:
-        return undecided(NAME, "the run ended before it came to recovery", kind="unfinished")
+        return unknown_verdict(NAME, "the run ended before it came to recovery", kind="unfinished")
     limit_seconds, seconds = recovery.get("limit_seconds", 0), recovery.get("seconds", 0)
     figures = {"recovery_seconds": float(seconds), "limit_seconds": float(limit_seconds)}
     waiting = [str(line) for line in recovery.get("waiting_for") or ()]
@@ -113,7 +113,9 @@ def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
     settings = evidence.settings
     if settings.unclean_election or settings.unclean_recovery != "manual":
         return ()
-    stopped = sorted({blow.node for blow in blows(evidence.faults) if blow.killed > 0 or blow.lost_bytes > 0})
+    stopped = sorted(
+        {failure.node for failure in node_failures(evidence.faults) if failure.killed > 0 or failure.lost_bytes > 0}
+    )
     brokers = [node for node in stopped if node.startswith("b")]
     if len(brokers) <= settings.losses_tolerated:
         return ()

@@ -30,10 +30,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
-from checkers.fault_model import allowances, usual
-from checkers.judging import Allowance, Violations, judge, together
+from checkers.fault_model import default_tolerance, tolerances
 from checkers.loss import of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import FOREIGN, NEVER, Int64, numbers
 
 NAME = "logs"
@@ -43,7 +43,7 @@ _OFFSET, _EPOCH, _VALUE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Log:
+class ReplicaLog:
     """One replica's log."""
 
     node: str
@@ -62,7 +62,7 @@ class Log:
 def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
     """Every partition of which a replica was found. The logs were collected at `collected_ns`, else when the last
     operation completed."""
-    special, rule = allowances(evidence), usual(evidence)
+    special, rule = tolerances(evidence), default_tolerance(evidence)
     ends = evidence.replica_ends
     keys = ends.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
     if collected_ns is None:
@@ -74,11 +74,11 @@ def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
             replicas_expected=evidence.settings.replication_factor,
             recovered=bool(evidence.recovery.get("recovered")),
             collected_ns=collected_ns,
-            allowance=special.get((key["topic"], key["partition"]), rule),
+            tolerance=special.get((key["topic"], key["partition"]), rule),
         )
         for key in keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist()
     ]
-    return together(NAME, verdicts, "no replica's log was collected")
+    return merge_verdicts(NAME, verdicts, "no replica's log was collected")
 
 
 def check_partition(
@@ -88,7 +88,7 @@ def check_partition(
     replicas_expected: int,
     recovered: bool,
     collected_ns: int = 0,
-    allowance: Allowance | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Verdict:
     """The logs of one partition, collected at `collected_ns`."""
     ends = replica_ends.sort_by("node").to_pylist()
@@ -109,7 +109,7 @@ def check_partition(
         for kind, entries in found.items()
     ]
     figures = {"logs": float(len(logs)), "records": float(replicas.num_rows)}
-    verdict = judge(NAME, violations, allowance or Allowance(), figures)
+    verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
     if len(logs) >= replicas_expected:
         return verdict
     missing = Finding(
@@ -121,11 +121,11 @@ def check_partition(
     return Verdict(NAME, worst([verdict.validity, Validity.UNKNOWN]), (*verdict.findings, missing), verdict.figures)
 
 
-def _log(replicas: pa.Table, ends: dict[str, object]) -> Log:
+def _log(replicas: pa.Table, ends: dict[str, object]) -> ReplicaLog:
     rows = replicas.filter(pc.field("node") == ends["node"])
     filled = [numbers(rows.column(name), FOREIGN) for name in _COMPARED]
     records = np.stack(filled, axis=1) if rows.num_rows else np.empty((0, len(_COMPARED)), dtype=np.int64)
-    return Log(
+    return ReplicaLog(
         node=str(ends["node"]),
         start=int(str(ends["log_start"])),
         end=int(str(ends["log_end"])),
@@ -137,7 +137,7 @@ def _log(replicas: pa.Table, ends: dict[str, object]) -> Log:
 _Difference = tuple[str, int, tuple[str, ...]]
 
 
-def _compare(one: Log, other: Log, recovered: bool) -> list[_Difference]:
+def _compare(one: ReplicaLog, other: ReplicaLog, recovered: bool) -> list[_Difference]:
     """(kind, offset, lines) of the first difference of each kind between two logs."""
     first, last = max(one.start, other.start), min(one.end, other.end)
     ours, theirs = one.between(first, last), other.between(first, last)
@@ -184,8 +184,8 @@ def _spread(records: Int64, offsets: Int64) -> npt.NDArray[np.int64]:
     return spread
 
 
-def _both(one: Log, other: Log, ours: Int64, theirs: Int64, at: int) -> tuple[str, ...]:
-    def words(log: Log, record: Int64) -> str:
+def _both(one: ReplicaLog, other: ReplicaLog, ours: Int64, theirs: Int64, at: int) -> tuple[str, ...]:
+    def words(log: ReplicaLog, record: Int64) -> str:
         if record[_EPOCH] == FOREIGN:
             return f"{log.node} has no record at offset {record[_OFFSET]}, though its log ends at {log.end}"
         value = "no client's value" if record[_VALUE] == FOREIGN else f"value {record[_VALUE]}"

@@ -34,12 +34,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import permitted
+from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
-from checkers.fault_model import allowances, usual
-from checkers.judging import Allowance, Violations, judge, together
+from checkers.fault_model import default_tolerance, tolerances
 from checkers.tables import LOST
 from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
 
 NAME = "loss"
@@ -47,7 +47,7 @@ NAME = "loss"
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = allowances(evidence), usual(evidence)
+    special, rule = tolerances(evidence), default_tolerance(evidence)
     verdicts = [
         check_partition(
             rows,
@@ -57,17 +57,17 @@ def check(evidence: RunEvidence) -> Verdict:
             acks=evidence.settings.acks,
             finally_read=_finally_read(evidence),
             every_log=_every_log(evidence, topic, number),
-            allowance=special.get((topic, number), rule),
+            tolerance=special.get((topic, number), rule),
         )
         for topic, number, rows in partitions(evidence.history)
     ]
-    return together(NAME, verdicts, "no operation was recorded")
+    return merge_verdicts(NAME, verdicts, "no operation was recorded")
 
 
 def lost_records(evidence: RunEvidence) -> pa.Table:
     """Every promised record that is lost, in the order of offsets, by the schema `checkers.tables.LOST`."""
     found = []
-    deleted = permitted(evidence)
+    deleted = deletable_below(evidence)
     for topic, number, history in partitions(evidence.history):
         replicas = of_partition(evidence.replicas, topic, number)
         promises = _promises(
@@ -124,10 +124,10 @@ def check_partition(
     acks: int = -1,
     finally_read: bool,
     every_log: bool,
-    allowance: Allowance | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition. `finally_read`: its final reads were completed; `every_log`: `replicas` holds all its replicas."""
-    deleted_below = 0 if allowance is None else allowance.deleted_below
+    deleted_below = 0 if tolerance is None else tolerance.deleted_below
     promises = _promises(
         history, replicas, acks, finally_read=finally_read, every_log=every_log, deleted_below=deleted_below
     )
@@ -166,7 +166,7 @@ def check_partition(
         "deleted": float((offsets < deleted_below).sum()),
         "acknowledged_lost_allowed": float(_unpromised_lost(promises, acks, finally_read)),
     }
-    verdict = judge(NAME, found, allowance or Allowance(), figures)
+    verdict = verdict_of(NAME, found, tolerance or Tolerance(), figures)
     kept = np.flatnonzero(offsets >= deleted_below)
     undecided = np.setdiff1d(kept, lost) if not finally_read else np.empty(0, dtype=np.int64)
     if not len(undecided):

@@ -34,8 +34,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
-from checkers.judging import undecided
 from checkers.verdict import Finding, Validity, Verdict
+from checkers.violations import unknown_verdict
 
 NAME = "quorum"
 _SHOWN_OF_A_KIND = 3
@@ -43,7 +43,7 @@ _COLUMNS = ("time_ns", "node", "kind", "leader_epoch", "broker", "broker_epoch",
 _UNKNOWN = -1
 
 
-class _Event(NamedTuple):
+class _ControllerEvent(NamedTuple):
     time_ns: int
     node: str
     kind: str
@@ -59,7 +59,7 @@ class _Event(NamedTuple):
         return json.loads(self.detail or "{}").get(name)
 
 
-class _Log:
+class _MetadataLog:
     """One controller's metadata log: the epoch of each record, from `start` on."""
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class _Log:
             self.put(max(first, start), max(last, start), epoch)
 
 
-class _Quorum:
+class _RaftState:
     """What the trace has told so far, and what was wrong with it."""
 
     def __init__(self) -> None:
-        self.logs: dict[str, _Log] = {}
+        self.logs: dict[str, _MetadataLog] = {}
         self.votes: dict[str, tuple[int, int]] = {}
         """Controller → the latest epoch it voted in, and whom for."""
         self.leaders: dict[int, str] = {}
@@ -102,22 +102,22 @@ class _Quorum:
         self.commits = self.cut = self.snapshots = 0
         self.findings: list[Finding] = []
 
-    def take(self, event: _Event) -> None:
+    def apply(self, event: _ControllerEvent) -> None:
         handler = _HANDLERS.get(event.kind)
         if handler is not None:
             handler(self, event)
 
-    def wrong(self, event: _Event, kind: str, *lines: str) -> None:
+    def report(self, event: _ControllerEvent, kind: str, *lines: str) -> None:
         self.findings.append(Finding(kind, lines, time_ns=event.time_ns))
 
     # ---- elections ---------------------------------------------------------------------------------------------------
 
-    def recovered(self, event: _Event) -> None:
-        log = self.logs.setdefault(event.node, _Log())
+    def recovered(self, event: _ControllerEvent) -> None:
+        log = self.logs.setdefault(event.node, _MetadataLog())
         voted_in, voted_for = self.votes.get(event.node, (0, _UNKNOWN))
         forgot = event.leader_epoch == voted_in and voted_for not in (_UNKNOWN, event.fact("voted"))
         if event.leader_epoch < voted_in or forgot:
-            self.wrong(
+            self.report(
                 event,
                 "vote-forgotten",
                 f"{event.node} started {_at(event)} in controller epoch {event.leader_epoch}, with a vote for "
@@ -125,7 +125,7 @@ class _Quorum:
                 f"it had voted for {voted_for} in controller epoch {voted_in}",
             )
         if event.log_end < log.end:
-            self.wrong(
+            self.report(
                 event,
                 "metadata-lost",
                 f"{event.node} started {_at(event)} with a metadata log that ends at {event.log_end}",
@@ -133,10 +133,10 @@ class _Quorum:
             )
         log.restart(event.offset, event.log_end, event.fact("epochs") or [])
 
-    def voted(self, event: _Event) -> None:
+    def voted(self, event: _ControllerEvent) -> None:
         epoch, candidate = self.votes.get(event.node, (0, _UNKNOWN))
         if epoch == event.leader_epoch and candidate not in (_UNKNOWN, event.broker):
-            self.wrong(
+            self.report(
                 event,
                 "voted-twice",
                 f"{event.node} voted for {event.broker} in controller epoch {epoch} {_at(event)}",
@@ -145,19 +145,19 @@ class _Quorum:
         if event.leader_epoch >= epoch:
             self.votes[event.node] = (event.leader_epoch, event.broker)
 
-    def leads(self, event: _Event) -> None:
+    def leads(self, event: _ControllerEvent) -> None:
         other = self.leaders.setdefault(event.leader_epoch, event.node)
         if other != event.node:
-            self.wrong(
+            self.report(
                 event,
                 "two-controllers-one-epoch",
                 f"{event.node} was elected in controller epoch {event.leader_epoch} {_at(event)}",
                 f"{other} had been elected in the same epoch",
             )
-        log = self.logs.setdefault(event.node, _Log())
+        log = self.logs.setdefault(event.node, _MetadataLog())
         lacking = self.first_missing(log)
         if lacking is not None:
-            self.wrong(
+            self.report(
                 event,
                 "controller-incomplete",
                 f"{event.node} was elected in controller epoch {event.leader_epoch} {_at(event)} with a metadata log "
@@ -165,7 +165,7 @@ class _Quorum:
                 f"it lacks the record at offset {lacking}, committed in controller epoch {self.committed[lacking]}",
             )
 
-    def first_missing(self, log: _Log) -> int | None:
+    def first_missing(self, log: _MetadataLog) -> int | None:
         """The least committed offset at which `log` holds something else, or nothing."""
         for offset in range(log.start, len(self.committed)):
             if offset >= log.end or _differ(log.at(offset), self.committed[offset]):
@@ -174,12 +174,12 @@ class _Quorum:
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    def appended(self, event: _Event) -> None:
-        log = self.logs.setdefault(event.node, _Log())
+    def appended(self, event: _ControllerEvent) -> None:
+        log = self.logs.setdefault(event.node, _MetadataLog())
         told = (event.log_end, int(event.fact("crc") or 0), log.at(event.offset - 1), event.node)
         first = self.batches.setdefault((event.offset, event.leader_epoch), told)
         if first[:2] != told[:2] or _differ(first[2], told[2]):
-            self.wrong(
+            self.report(
                 event,
                 "metadata-logs-differ",
                 f"{event.node} holds a batch of controller epoch {event.leader_epoch} at offset {event.offset}: up to "
@@ -188,12 +188,12 @@ class _Quorum:
             )
         log.put(event.offset, event.log_end, event.leader_epoch)
 
-    def truncated(self, event: _Event) -> None:
+    def truncated(self, event: _ControllerEvent) -> None:
         self.cut += 1
-        log = self.logs.setdefault(event.node, _Log())
+        log = self.logs.setdefault(event.node, _MetadataLog())
         known = max(event.high_watermark, self.known.get(event.node, 0))
         if event.offset < known:
-            self.wrong(
+            self.report(
                 event,
                 "committed-metadata-cut",
                 f"{event.node} cut its metadata log to {event.offset} {_at(event)}",
@@ -201,20 +201,20 @@ class _Quorum:
             )
         del log.epochs[max(0, event.offset - log.start) :]
 
-    def restored(self, event: _Event) -> None:
+    def restored(self, event: _ControllerEvent) -> None:
         self.snapshots += 1
-        self.logs.setdefault(event.node, _Log()).restart(event.offset, event.offset, [])
+        self.logs.setdefault(event.node, _MetadataLog()).restart(event.offset, event.offset, [])
 
-    def trimmed(self, event: _Event) -> None:
+    def trimmed(self, event: _ControllerEvent) -> None:
         self.snapshots += 1
-        log = self.logs.setdefault(event.node, _Log())
+        log = self.logs.setdefault(event.node, _MetadataLog())
         if log.start < event.offset <= log.end:
             del log.epochs[: event.offset - log.start]
             log.start = event.offset
 
-    def commits_up_to(self, event: _Event) -> None:
+    def commits_up_to(self, event: _ControllerEvent) -> None:
         self.commits += 1
-        log, end = self.logs.setdefault(event.node, _Log()), event.high_watermark
+        log, end = self.logs.setdefault(event.node, _MetadataLog()), event.high_watermark
         self.known[event.node] = end
         holders = sorted(
             node
@@ -223,7 +223,7 @@ class _Quorum:
         )
         needed = len(self.logs) // 2 + 1
         if len(holders) < needed or log.at(end - 1) != event.leader_epoch:
-            self.wrong(
+            self.report(
                 event,
                 "commit-without-majority",
                 f"{event.node}, in controller epoch {event.leader_epoch}, called everything below {end} committed "
@@ -237,7 +237,7 @@ class _Quorum:
             if offset >= len(self.committed):
                 self.committed.append(held)
             elif _differ(held, self.committed[offset]):
-                self.wrong(
+                self.report(
                     event,
                     "committed-metadata-differs",
                     f"{event.node} committed a record of controller epoch {held} at offset {offset} {_at(event)}",
@@ -245,9 +245,9 @@ class _Quorum:
                 )
                 self.committed[offset] = held
 
-    def registered(self, event: _Event) -> None:
+    def registered(self, event: _ControllerEvent) -> None:
         if event.broker_epoch <= self.broker_epoch:
-            self.wrong(
+            self.report(
                 event,
                 "broker-epoch-fell",
                 f"{event.node} gave broker {event.broker} the broker epoch {event.broker_epoch} {_at(event)}",
@@ -257,58 +257,58 @@ class _Quorum:
 
 
 _HANDLERS = {
-    "quorum_recovered": _Quorum.recovered,
-    "quorum_voted": _Quorum.voted,
-    "quorum_leader": _Quorum.leads,
-    "metadata_appended": _Quorum.appended,
-    "metadata_truncated": _Quorum.truncated,
-    "metadata_committed": _Quorum.commits_up_to,
-    "metadata_restored": _Quorum.restored,
-    "metadata_trimmed": _Quorum.trimmed,
-    "broker_registered": _Quorum.registered,
+    "quorum_recovered": _RaftState.recovered,
+    "quorum_voted": _RaftState.voted,
+    "quorum_leader": _RaftState.leads,
+    "metadata_appended": _RaftState.appended,
+    "metadata_truncated": _RaftState.truncated,
+    "metadata_committed": _RaftState.commits_up_to,
+    "metadata_restored": _RaftState.restored,
+    "metadata_trimmed": _RaftState.trimmed,
+    "broker_registered": _RaftState.registered,
 }
 
 
 def check(evidence: RunEvidence) -> Verdict:
     """All controllers of the run."""
     if not evidence.settings.trace_has_one_clock:
-        return undecided(NAME, "the trace's nodes have clocks of their own, so their events have no order")
-    quorum = _Quorum()
+        return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
+    raft = _RaftState()
     for event in _events(evidence.trace):
-        quorum.take(event)
-    if not quorum.logs:
-        return undecided(NAME, "the trace tells of no controller")
+        raft.apply(event)
+    if not raft.logs:
+        return unknown_verdict(NAME, "the trace tells of no controller")
     counts: dict[str, int] = {}
     shown = []
-    for finding in quorum.findings:
+    for finding in raft.findings:
         counts[finding.kind] = counts.get(finding.kind, 0) + 1
         if counts[finding.kind] <= _SHOWN_OF_A_KIND:
             shown.append(finding)
     figures = {
-        "controllers": float(len(quorum.logs)),
-        "elections": float(len(quorum.leaders)),
-        "commits": float(quorum.commits),
-        "committed": float(len(quorum.committed)),
-        "cuts": float(quorum.cut),
-        "snapshots": float(quorum.snapshots),
-        "invalid": float(len(quorum.findings)),
+        "controllers": float(len(raft.logs)),
+        "elections": float(len(raft.leaders)),
+        "commits": float(raft.commits),
+        "committed": float(len(raft.committed)),
+        "cuts": float(raft.cut),
+        "snapshots": float(raft.snapshots),
+        "invalid": float(len(raft.findings)),
     }
-    if not quorum.findings:
+    if not raft.findings:
         return Verdict(NAME, Validity.VALID, (), figures)
-    liars = _lied_to(evidence.faults, quorum.logs)
+    liars = _lied_to(evidence.faults, raft.logs)
     if liars:
         shown.append(Finding("fsync-lies", (f"the disk of {liars[0]} lied about fsync: nothing is promised then",)))
     return Verdict(NAME, Validity.UNKNOWN if liars else Validity.INVALID, tuple(shown), figures)
 
 
-def _events(trace: pa.Table) -> Iterator[_Event]:
+def _events(trace: pa.Table) -> Iterator[_ControllerEvent]:
     wanted = trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(list(_HANDLERS)))).sort_by("seq")
     columns = [wanted.column(name).to_pylist() for name in (*_COLUMNS, "detail")]
     for row in zip(*columns, strict=True):
-        yield _Event(*row)
+        yield _ControllerEvent(*row)
 
 
-def _lied_to(faults: pa.Table, controllers: dict[str, _Log]) -> list[str]:
+def _lied_to(faults: pa.Table, controllers: dict[str, _MetadataLog]) -> list[str]:
     lies = [row["nodes"] for row in faults.to_pylist() if row["family"] == "fsync-lies"]
     return sorted({node for nodes in lies for node in nodes if node in controllers})
 
@@ -318,5 +318,5 @@ def _differ(one: int, other: int) -> bool:
     return one != other and _UNKNOWN not in (one, other)
 
 
-def _at(event: _Event) -> str:
+def _at(event: _ControllerEvent) -> str:
     return f"at {event.time_ns / 1e9:.6f} s"

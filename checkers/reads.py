@@ -30,10 +30,10 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.evidence import RunEvidence
-from checkers.fault_model import allowances, usual
-from checkers.judging import Allowance, Violations, judge, together
+from checkers.fault_model import default_tolerance, tolerances
 from checkers.loss import of_partition
 from checkers.verdict import Finding, Verdict
+from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
 
 NAME = "reads"
@@ -41,7 +41,7 @@ NAME = "reads"
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = allowances(evidence), usual(evidence)
+    special, rule = tolerances(evidence), default_tolerance(evidence)
     verdicts = [
         check_partition(
             rows,
@@ -51,11 +51,11 @@ def check(evidence: RunEvidence) -> Verdict:
             partition=number,
             acks=evidence.settings.acks,
             recovered=bool(evidence.recovery.get("recovered")),
-            allowance=special.get((topic, number), rule),
+            tolerance=special.get((topic, number), rule),
         )
         for topic, number, rows in partitions(evidence.history)
     ]
-    return together(NAME, verdicts, "no operation was recorded")
+    return merge_verdicts(NAME, verdicts, "no operation was recorded")
 
 
 def check_partition(
@@ -67,12 +67,12 @@ def check_partition(
     partition: int = -1,
     acks: int = -1,
     recovered: bool = False,
-    allowance: Allowance | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition of one run."""
     claims = _Claims(Columns.from_table(history), replicas, replica_ends, acks, recovered, topic, partition)
     figures = {"claims": float(len(claims.offset)), "claims_on_disk": float(claims.on_disk)}
-    return judge(NAME, claims.violations(), allowance or Allowance(), figures)
+    return verdict_of(NAME, claims.violations(), tolerance or Tolerance(), figures)
 
 
 class _Claims:

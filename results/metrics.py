@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import permitted
+from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
 from checkers.loss import of_partition
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
@@ -35,7 +35,7 @@ STRETCH_NS = 100_000_000
 
 def measure(evidence: RunEvidence) -> dict[str, float]:
     """The numbers of one run."""
-    deleted = permitted(evidence)
+    deleted = deletable_below(evidence)
     parts = [
         measure_partition(
             history,

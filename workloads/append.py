@@ -28,18 +28,18 @@ from random import Random
 from typing import TypeVar
 
 from workloads.clients.native import (
-    Admin,
+    AdminClient,
     AdminError,
     Backoff,
     Client,
+    ClientTimeouts,
+    CompletedFetch,
     Consumer,
-    Fetched,
-    Patience,
+    ConsumerRecord,
     Producer,
-    Record,
 )
 from workloads.history import Phase, Recorder
-from workloads.workload import Settings, SetUpError
+from workloads.workload import SetUpError, WorkloadSettings
 
 T = TypeVar("T", Producer, Consumer)
 
@@ -47,10 +47,10 @@ _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _POLL_TIMEOUT_S = 5.0
 
 
-class Append:
+class AppendWorkload:
     """See the module's docstring; the calls are those of `Workload`."""
 
-    def __init__(self, settings: Settings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
+    def __init__(self, settings: WorkloadSettings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
         self._settings = settings
         self._recorder = recorder
         self._stream = stream
@@ -62,7 +62,7 @@ class Append:
 
     async def set_up(self) -> None:
         settings = self._settings
-        admin = Admin(self._client("admin"))
+        admin = AdminClient(self._client("admin"))
         timeout_s = settings.set_up_timeout_ms / 1000
         try:
             await admin.create_topic(
@@ -99,7 +99,7 @@ class Append:
         process = settings.producers + settings.consumers + settings.end_offset_readers
         consumer = self._consumer(process, "final", "final")
         try:
-            async with asyncio.timeout_at(until_s) as patience:
+            async with asyncio.timeout_at(until_s) as timeout:
                 ends = [await self._end(consumer, process, "final", partition) for partition in self._partitions]
                 unread = [partition for partition in self._partitions if ends[partition] > 0]
                 while unread:
@@ -107,7 +107,7 @@ class Append:
                         await self._polled(consumer, fetched)
                     unread = [p for p in unread if consumer.position(settings.topic, p) < ends[p]]
         except TimeoutError:
-            if not patience.expired():
+            if not timeout.expired():
                 raise
             return False
         return True
@@ -192,7 +192,7 @@ class Append:
         consumer.assign([(settings.topic, partition) for partition in self._partitions])
         return consumer
 
-    async def _polled(self, consumer: Consumer, fetched: Fetched) -> None:
+    async def _polled(self, consumer: Consumer, fetched: CompletedFetch) -> None:
         """Record one answer, and go on from there."""
         if fetched.error is not None:
             self._recorder.complete(fetched.token, "fail", error=fetched.error)
@@ -222,7 +222,7 @@ class Append:
     async def _end(self, consumer: Consumer, process: int, phase: Phase, partition: int) -> int:
         """Ask for the end of a partition until it is told, each question an operation."""
         topic = self._settings.topic
-        backoff = Backoff(consumer.client.patience, consumer.client.random)
+        backoff = Backoff(consumer.client.timeouts, consumer.client.random)
         while True:
             index = self._recorder.invoke(process, "end_offset", topic, partition, phase=phase)
             try:
@@ -242,14 +242,14 @@ class Append:
 
     def _client(self, name: str) -> Client:
         settings = self._settings
-        patience = Patience(
+        timeouts = ClientTimeouts(
             request_timeout_s=settings.request_timeout_ms / 1000,
             connect_timeout_s=settings.connect_timeout_ms / 1000,
             backoff_s=settings.retry_backoff_ms / 1000,
             backoff_s_max=settings.retry_backoff_ms_max / 1000,
             metadata_age_s_max=settings.metadata_max_age_ms / 1000,
         )
-        client = Client(settings.bootstrap, name, self._stream(f"append/client/{name}"), patience)
+        client = Client(settings.bootstrap, name, self._stream(f"append/client/{name}"), timeouts)
         self._clients.append(client)
         return client
 
@@ -258,6 +258,6 @@ async def _sleep_until(when_s: float) -> None:
     await asyncio.sleep(max(0.0, when_s - asyncio.get_running_loop().time()))
 
 
-def _values(records: Sequence[Record]) -> list[int | None]:
+def _values(records: Sequence[ConsumerRecord]) -> list[int | None]:
     """The numbers that records hold; None for a record that was not written here."""
     return [int(record.value) if record.value and record.value.isdigit() else None for record in records]

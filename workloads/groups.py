@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from workloads.append import Append
-from workloads.clients.fetched import TopicPartition
-from workloads.clients.membership import Assignment, GroupSettings, Member
+from workloads.append import AppendWorkload
+from workloads.clients.completed_fetch import TopicPartition
+from workloads.clients.membership import Assignment, GroupMember, GroupSettings
 from workloads.clients.native import Client, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder
-from workloads.workload import Settings
+from workloads.workload import WorkloadSettings
 
 GROUP: Final = "faultline"
 SESSION: Final = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
@@ -44,12 +44,12 @@ _ENDS: Final = ("leave", "die", "stall")
 
 
 @dataclass(slots=True)
-class _Life:
+class _MemberLifetime:
     """One member from its first join to its end."""
 
     process: int
     phase: Phase
-    member: Member
+    member: GroupMember
     client: Client
     random: Random
     until_s: float
@@ -68,10 +68,10 @@ class _Life:
         return asyncio.get_running_loop().time() >= self.until_s
 
 
-class Groups(Append):
+class GroupsWorkload(AppendWorkload):
     """See the module's docstring; the calls are those of `Workload`."""
 
-    def __init__(self, settings: Settings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
+    def __init__(self, settings: WorkloadSettings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
         super().__init__(settings, recorder, stream)
         self._lives = 0
 
@@ -80,7 +80,7 @@ class Groups(Append):
         process = settings.producers + settings.consumers + settings.end_offset_readers
         asking = self._closed_later(Consumer(self._client("ends")))
         try:
-            async with asyncio.timeout_at(until_s) as patience:
+            async with asyncio.timeout_at(until_s) as timeout:
                 wanted = {
                     (settings.topic, partition): await self._end(asking, process, "final", partition)
                     for partition in self._partitions
@@ -91,7 +91,7 @@ class Groups(Append):
                 await self._live(life)
                 await life.member.leave()
         except TimeoutError:
-            if not patience.expired():
+            if not timeout.expired():
                 raise
             return False
         return await super().final_reads(until_s)
@@ -113,16 +113,16 @@ class Groups(Append):
                 await life.client.close()
             await asyncio.sleep(random.uniform(*_DOWN_S))
 
-    def _begin(self, name: str, phase: Phase, until_s: float) -> _Life:
+    def _begin(self, name: str, phase: Phase, until_s: float) -> _MemberLifetime:
         settings = self._settings
         self._lives += 1
         first = settings.producers + settings.consumers + settings.end_offset_readers + 1
         client = self._client(f"{name}/{self._lives}")
-        member = Member(client, GROUP, (settings.topic,), SESSION)
+        member = GroupMember(client, GROUP, (settings.topic,), SESSION)
         random = self._stream(f"groups/life-{self._lives}")
-        return _Life(first + self._lives, phase, member, client, random, until_s, random.choice(_ENDS))
+        return _MemberLifetime(first + self._lives, phase, member, client, random, until_s, random.choice(_ENDS))
 
-    async def _live(self, life: _Life) -> None:
+    async def _live(self, life: _MemberLifetime) -> None:
         """Join and read, generation after generation, until the life is over."""
         try:
             while not life.over:
@@ -141,7 +141,9 @@ class Groups(Append):
         finally:
             await life.member.close()
 
-    async def _start(self, life: _Life, assignment: Assignment) -> dict[TopicPartition, OffsetAndEpoch] | None:
+    async def _start(
+        self, life: _MemberLifetime, assignment: Assignment
+    ) -> dict[TopicPartition, OffsetAndEpoch] | None:
         """Where to start in each partition; None when the next rebalance came before it was told."""
         recorder = self._recorder
         open_operations = {
@@ -168,7 +170,7 @@ class Groups(Append):
             started[key] = position
         return started
 
-    async def _read(self, life: _Life, assignment: Assignment, consumer: Consumer) -> None:
+    async def _read(self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer) -> None:
         """Poll and commit until the group rebalances or the life is over."""
         while not (life.member.rebalancing.is_set() or life.over):
             fetched = await consumer.poll(_POLL_S) if assignment.partitions else []
@@ -188,7 +190,9 @@ class Groups(Append):
         elif life.random.random() < _LAST_WORD_SHARE:
             await self._commit(life, assignment, consumer)
 
-    async def _commit(self, life: _Life, assignment: Assignment, consumer: Consumer, *, again: bool = False) -> None:
+    async def _commit(
+        self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer, *, again: bool = False
+    ) -> None:
         """Commit what has moved since it was last known to be committed; all there is, when asked to commit again."""
         offsets = {
             key: position
@@ -210,7 +214,7 @@ class Groups(Append):
             if made.outcome == "ok":
                 life.committed[key] = offsets[key].offset
 
-    def _reader(self, life: _Life) -> Consumer:
+    def _reader(self, life: _MemberLifetime) -> Consumer:
         settings = self._settings
 
         def invoke(topic: str, partition: int, position: int) -> int:

@@ -42,11 +42,11 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from workloads.compact import compact
+from workloads.compact_json import compact
 
-Kind = Literal["append", "poll", "end_offset", "assign", "commit"]
+OperationKind = Literal["append", "poll", "end_offset", "assign", "commit"]
 Phase = Literal["main", "final"]
-Outcome = Literal["ok", "fail", "info"]
+OperationOutcome = Literal["ok", "fail", "info"]
 
 CHANGES: Final = ("append", "commit")
 """The kinds of operations that change something, and so are never forgotten."""
@@ -89,12 +89,12 @@ class Recorder:
         self._now_ns = now_ns
         self._next_index = 0
         self._open: dict[int, dict[str, Any]] = {}
-        self._counts: dict[tuple[Kind, Outcome], int] = {}
+        self._counts: dict[tuple[OperationKind, OperationOutcome], int] = {}
 
     def invoke(
         self,
         process: int,
-        kind: Kind,
+        kind: OperationKind,
         topic: str,
         partition: int,
         *,
@@ -126,7 +126,7 @@ class Recorder:
     def complete(
         self,
         index: int,
-        outcome: Outcome,
+        outcome: OperationOutcome,
         *,
         offset: int | None = None,
         leader_epoch: int | None = None,
@@ -136,7 +136,7 @@ class Recorder:
     ) -> None:
         """The operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""
         invocation = self._open.pop(index)
-        kind: Kind = invocation["kind"]
+        kind: OperationKind = invocation["kind"]
         row: dict[str, Any] = {"index": index} if kind in CHANGES else invocation
         row["completed_ns"] = self._now_ns()
         row["outcome"] = outcome
@@ -160,7 +160,7 @@ class Recorder:
             raise ValueError(f"operation {index} is of kind {kind}; it can only be completed")
         del self._open[index]
 
-    def count(self, kind: Kind, outcome: Outcome) -> int:
+    def count(self, kind: OperationKind, outcome: OperationOutcome) -> int:
         """How many operations of `kind` ended in `outcome` so far."""
         return self._counts.get((kind, outcome), 0)
 

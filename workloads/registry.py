@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from workloads.append import Append
-from workloads.groups import Groups
-from workloads.workload import Factory
+from workloads.append import AppendWorkload
+from workloads.groups import GroupsWorkload
+from workloads.workload import WorkloadFactory
 
-WORKLOADS: Final[Mapping[str, Factory]] = {"append": Append, "groups": Groups}
+WORKLOADS: Final[Mapping[str, WorkloadFactory]] = {"append": AppendWorkload, "groups": GroupsWorkload}
 """Every workload by the name a spec gives it."""

@@ -30,7 +30,7 @@ class SetUpError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class WorkloadSettings:
     """What the clients of one run do, and how patient they are. Raises ValueError naming a field that is wrong."""
 
     bootstrap: tuple[tuple[str, int], ...]
@@ -109,5 +109,5 @@ class Workload(Protocol):
         """End every task and connection. May be called twice."""
 
 
-Factory = Callable[[Settings, Recorder, Callable[[str], Random]], Workload]
+WorkloadFactory = Callable[[WorkloadSettings, Recorder, Callable[[str], Random]], Workload]
 """Makes a workload from its settings, where its history goes, and the seeded stream of randomness of each purpose."""

@@ -61,7 +61,7 @@ Only with `recency: strict` does an empty poll at p assert that the end was p, e
 Acknowledgements that bind nothing: with acks=1 or 0 an acknowledged append may be lost and its offset given to another.
 It then counts as one of unknown outcome; polls and end offsets are still judged, because consumers read below the high
 watermark whatever the producer asked for. What topics with unclean elections and losses beyond the fault model excuse
-is in `checkers.judging` and `checkers.fault_model`.
+is in `checkers.violations` and `checkers.fault_model`.
 
 What it cannot see: a stale empty poll (by default); order between operations whose clocks were not one clock; a record
 of unknown outcome that disappears before anybody sees it; anything in the records but their value; loss of the end of
@@ -78,23 +78,23 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.evidence import RunEvidence
-from checkers.fault_model import allowances, usual
-from checkers.judging import Allowance, Violations, judge, together, undecided
-from checkers.linearizability.placement import CONFLICT, FAILED, PHANTOM, TWICE, Placement, place
+from checkers.fault_model import default_tolerance, tolerances
+from checkers.linearizability.placement import CONFLICT, DUPLICATE, FAILED, PHANTOM, Placement, place
 from checkers.verdict import Finding, Verdict
+from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, partitions
 
 NAME = "linearizability"
 
-_UNREAD_KINDS = {
+_MISPLACED_KINDS = {
     CONFLICT: "conflicting-offset",
-    TWICE: "duplicate",
+    DUPLICATE: "duplicate",
     FAILED: "failed-append-seen",
     PHANTOM: "phantom-value",
 }
-_UNREAD_REASONS = {
+_MISPLACED_REASONS = {
     CONFLICT: "offset {offset} holds value {stands} elsewhere, and value {value} here",
-    TWICE: "value {value} stands at another offset than {offset}, where this poll returned it",
+    DUPLICATE: "value {value} stands at another offset than {offset}, where this poll returned it",
     FAILED: "value {value}, returned at offset {offset}, is of an append that had failed",
     PHANTOM: "nobody appended value {value}, returned at offset {offset}",
 }
@@ -102,7 +102,7 @@ _UNREAD_REASONS = {
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = allowances(evidence), usual(evidence)
+    special, rule = tolerances(evidence), default_tolerance(evidence)
     verdicts = [
         check_partition(
             rows,
@@ -110,11 +110,11 @@ def check(evidence: RunEvidence) -> Verdict:
             partition=number,
             recency=evidence.settings.recency,
             offsets_binding=evidence.settings.acks == -1,
-            allowance=special.get((topic, number), rule),
+            tolerance=special.get((topic, number), rule),
         )
         for topic, number, rows in partitions(evidence.history)
     ]
-    return together(NAME, verdicts, "no operation was recorded")
+    return merge_verdicts(NAME, verdicts, "no operation was recorded")
 
 
 def check_partition(
@@ -124,14 +124,16 @@ def check_partition(
     partition: int = -1,
     recency: str = "default",
     offsets_binding: bool = True,
-    allowance: Allowance | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition of one run, as `Columns` or as a table with the history's schema, in any order of rows."""
     if not isinstance(columns, Columns):
         columns = Columns.from_table(columns)
     placement = place(columns, recency=recency, offsets_binding=offsets_binding)
     if placement.reused_values:
-        return undecided(NAME, "two appends wrote the same value, so a value does not tell which of them was seen")
+        return unknown_verdict(
+            NAME, "two appends wrote the same value, so a value does not tell which of them was seen"
+        )
     figures = {
         "operations": float(len(columns)),
         "records_returned": float(len(columns.poll_offset)),
@@ -140,11 +142,11 @@ def check_partition(
         "appends_unknown_seen": float(placement.unknown_seen),
         "appends_failed": float(placement.failed),
     }
-    found = _Wording(columns, placement, topic, partition).violations()
-    return judge(NAME, found, allowance or Allowance(), figures)
+    found = _Explainer(columns, placement, topic, partition).violations()
+    return verdict_of(NAME, found, tolerance or Tolerance(), figures)
 
 
-class _Wording:
+class _Explainer:
     """Names the operations behind every kind of violation. Looks rows up by scanning: only the few shown pay."""
 
     def __init__(self, columns: Columns, placement: Placement, topic: str, partition: int) -> None:
@@ -155,19 +157,19 @@ class _Wording:
 
     def violations(self) -> list[Violations]:
         """All of them, the most telling kind first."""
-        columns, placement, unread = self.columns, self.placement, self.placement.unread
+        columns, placement, misplaced = self.columns, self.placement, self.placement.misplaced
         found = []
-        for code in (FAILED, PHANTOM, TWICE, CONFLICT):
-            chosen = np.flatnonzero(unread.kind == code)
-            offsets = columns.poll_offset[unread.record[chosen]]
-            times = columns.completed_ns[unread.row[chosen]]
+        for code in (FAILED, PHANTOM, DUPLICATE, CONFLICT):
+            chosen = np.flatnonzero(misplaced.kind == code)
+            offsets = columns.poll_offset[misplaced.record[chosen]]
+            times = columns.completed_ns[misplaced.row[chosen]]
             if code == CONFLICT:
                 times = np.maximum(times, self._appended_ns(placement.value_at[offsets]))
-            elif code == TWICE:
+            elif code == DUPLICATE:
                 # The pair concerns the lower of its two offsets.
-                offsets = np.minimum(offsets, self._stands_at(columns.poll_value[unread.record[chosen]], offsets))
-                times = np.maximum(times, self._appended_ns(columns.poll_value[unread.record[chosen]]))
-            found.append(Violations(_UNREAD_KINDS[code], offsets, times, partial(self._unread, chosen, code)))
+                offsets = np.minimum(offsets, self._stands_at(columns.poll_value[misplaced.record[chosen]], offsets))
+                times = np.maximum(times, self._appended_ns(columns.poll_value[misplaced.record[chosen]]))
+            found.append(Violations(_MISPLACED_KINDS[code], offsets, times, partial(self._misplaced, chosen, code)))
         offsets = columns.offset[placement.conflicting]
         times = np.maximum(columns.completed_ns[placement.conflicting], self._appended_ns(placement.value_at[offsets]))
         found.append(Violations("conflicting-offset", offsets, times, self._conflict))
@@ -242,12 +244,12 @@ class _Wording:
         rows = np.flatnonzero((self.columns.value == value) & (self.columns.kind == APPEND))
         return int(rows[0]) if len(rows) else None
 
-    def _unread(self, chosen: Int64, code: int, number: int) -> Finding:
-        columns, unread = self.columns, self.placement.unread
-        row, record = int(unread.row[chosen[number]]), int(unread.record[chosen[number]])
+    def _misplaced(self, chosen: Int64, code: int, number: int) -> Finding:
+        columns, misplaced = self.columns, self.placement.misplaced
+        row, record = int(misplaced.row[chosen[number]]), int(misplaced.record[chosen[number]])
         offset, value = int(columns.poll_offset[record]), int(columns.poll_value[record])
         stands = int(self.placement.value_at[offset]) if 0 <= offset < len(self.placement.value_at) else None
-        reason = _UNREAD_REASONS[code].format(offset=offset, value=value, stands=stands)
+        reason = _MISPLACED_REASONS[code].format(offset=offset, value=value, stands=stands)
         if value == FOREIGN:
             reason = f"the record at offset {offset} is none that a client of this run wrote"
         lines = [columns.describe(row)]
@@ -255,7 +257,7 @@ class _Wording:
         if other is not None:
             lines.append(columns.describe(other))
         rows = (row,) if other is None else (row, other)
-        return self._finding(_UNREAD_KINDS[code], rows, (offset,), *lines, reason)
+        return self._finding(_MISPLACED_KINDS[code], rows, (offset,), *lines, reason)
 
     def _conflict(self, number: int) -> Finding:
         columns = self.columns

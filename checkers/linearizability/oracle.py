@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from workloads.columns import APPEND, END_OFFSET, FAIL, NEVER, NOTHING, OK, POLL, Columns
 
-Log = tuple[int, ...]
+LogValues = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def operations(columns: Columns) -> list[Operation]:
     return placed
 
 
-def step(log: Log, operation: Operation, recency: str) -> Log | None:
+def step(log: LogValues, operation: Operation, recency: str) -> LogValues | None:
     """The log after `operation`, or None when it could not have been answered so."""
     if operation.kind == APPEND:
         return (*log, operation.value) if operation.offset in (NOTHING, len(log)) else None
@@ -89,8 +89,8 @@ def step(log: Log, operation: Operation, recency: str) -> Log | None:
 def linearizable(placed: Sequence[Operation], recency: str = "default") -> bool:
     """Whether one order of `placed` obeys real time and the log."""
     required = sum(1 << number for number, operation in enumerate(placed) if not operation.optional)
-    tried: set[tuple[int, Log]] = set()
-    stack: list[tuple[int, Log]] = [(0, ())]
+    tried: set[tuple[int, LogValues]] = set()
+    stack: list[tuple[int, LogValues]] = [(0, ())]
     while stack:
         done, log = stack.pop()
         if done & required == required:

@@ -23,7 +23,7 @@ _SPARE_SLOTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unread:
+class MisplacedRecords:
     """Records that polls returned and that do not stand where the poll says; one entry a record."""
 
     record: Int64
@@ -31,10 +31,10 @@ class Unread:
     row: Int64
     """The poll."""
     kind: Int64
-    """One of CONFLICT, TWICE, FAILED, PHANTOM."""
+    """One of CONFLICT, DUPLICATE, FAILED, PHANTOM."""
 
 
-CONFLICT, TWICE, FAILED, PHANTOM = 0, 1, 2, 3
+CONFLICT, DUPLICATE, FAILED, PHANTOM = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class Placement:
     """Acknowledged appends whose offset another append was acknowledged with."""
     gaps: Int64
     """Polls that did not return one record an offset from the position asked on."""
-    unread: Unread
+    misplaced: MisplacedRecords
     unexplained: Int64
     """Offsets below the end that none of the appends can have taken."""
     late: Int64
@@ -154,7 +154,10 @@ def place(columns: Columns, *, recency: str = "default", offsets_binding: bool =
     value_at = np.full(slots, NOTHING, dtype=np.int64)
     latest = np.full(slots + 1, NOTHING, dtype=np.int64)
     conflicting, gaps, late = _none(), _none(), _none()
-    unread, unexplained = Unread(_none(), _none(), _none()), np.arange(end - 1, end) if too_sparse else _none()
+    misplaced, unexplained = (
+        MisplacedRecords(_none(), _none(), _none()),
+        np.arange(end - 1, end) if too_sparse else _none(),
+    )
     filled, filled_by, seen = _none(), _none(), 0
     if not too_sparse:
         for chunk in rows.chunks():
@@ -162,7 +165,7 @@ def place(columns: Columns, *, recency: str = "default", offsets_binding: bool =
             value_at[columns.offset[told]] = columns.value[told]
             latest[columns.offset[told]] = columns.invoked_ns[told]
         conflicting, gaps, odd = _compare(rows, value_at)
-        filled, filled_by, unread = _place_seen(columns, value_at, unknown, failed, odd)
+        filled, filled_by, misplaced = _place_seen(columns, value_at, unknown, failed, odd)
         seen = len(filled)
         latest[filled] = columns.invoked_ns[filled_by]
         holes = np.flatnonzero(value_at == NOTHING)
@@ -191,7 +194,7 @@ def place(columns: Columns, *, recency: str = "default", offsets_binding: bool =
         impossible=_joined(impossible),
         conflicting=conflicting,
         gaps=gaps,
-        unread=unread,
+        misplaced=misplaced,
         unexplained=unexplained,
         late=late,
         acknowledged=acknowledged,
@@ -234,11 +237,11 @@ def _compare(rows: _Rows, value_at: Int64) -> tuple[Int64, Int64, Int64]:
 
 def _place_seen(
     columns: Columns, value_at: Int64, unknown: Int64, failed: Int64, odd: Int64
-) -> tuple[Int64, Int64, Unread]:
+) -> tuple[Int64, Int64, MisplacedRecords]:
     """Give appends of unknown outcome the offset a poll saw them at. Returns those offsets, the appends' rows, and the
     records that stand nowhere. Writes `value_at`."""
     if len(odd) == 0:
-        return _none(), _none(), Unread(_none(), _none(), _none())
+        return _none(), _none(), MisplacedRecords(_none(), _none(), _none())
     order = np.argsort(columns.value[unknown], kind="stable")
     known_values = columns.value[unknown][order]
     offsets, values = columns.poll_offset[odd], columns.poll_value[odd]
@@ -253,20 +256,20 @@ def _place_seen(
     rest = np.flatnonzero(value_at[offsets] != values)
     stands = first_seen[value_at[seen_at[first_seen]] == known_values[first_seen]]
     if len(rest) == 0:
-        return seen_at[stands], unknown[order][stands], Unread(_none(), _none(), _none())
+        return seen_at[stands], unknown[order][stands], MisplacedRecords(_none(), _none(), _none())
     kind = np.full(len(rest), PHANTOM, dtype=np.int64)
-    ours, told = _told_offsets(columns, values[rest])
+    ours, told = _acknowledged_offsets(columns, values[rest])
     # What was read where its append was told it stands has been displaced there, and stands nowhere else.
-    kind[ours] = np.where(told[ours] == offsets[rest][ours], CONFLICT, TWICE)
+    kind[ours] = np.where(told[ours] == offsets[rest][ours], CONFLICT, DUPLICATE)
     elsewhere = free & match
     elsewhere[elsewhere] = seen_at[where[elsewhere]] != offsets[elsewhere]
-    kind[match[rest]] = np.where(elsewhere[rest][match[rest]], TWICE, CONFLICT)
+    kind[match[rest]] = np.where(elsewhere[rest][match[rest]], DUPLICATE, CONFLICT)
     kind[np.isin(values[rest], columns.value[failed])] = FAILED
     polls = np.searchsorted(columns.starts, odd[rest], side="right") - 1
-    return seen_at[stands], unknown[order][stands], Unread(odd[rest], polls, kind)
+    return seen_at[stands], unknown[order][stands], MisplacedRecords(odd[rest], polls, kind)
 
 
-def _told_offsets(columns: Columns, values: Int64) -> tuple[npt.NDArray[np.bool_], Int64]:
+def _acknowledged_offsets(columns: Columns, values: Int64) -> tuple[npt.NDArray[np.bool_], Int64]:
     """For each of `values`, whether its append was acknowledged, and the offset it was told."""
     acknowledged = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK))
     if not len(acknowledged):

@@ -1,6 +1,6 @@
 """The protocol's own promises, read off the trace (white box): where a run was lucky, this still sees the mistake.
 
-The trace is followed event by event (`checkers.protocol.following`), which gives at each moment the log of every
+The trace is cluster event by event (`checkers.protocol.trace_replay`), which gives at each moment the log of every
 replica as leader epochs by offset, what is *committed* (all that was ever below a leader's high watermark), what the
 controller last decided, and who restarted since it last registered. A record is known by its offset and leader epoch,
 which Log Matching (`checkers.logs`) entitles to. Then, for every partition:
@@ -51,7 +51,7 @@ something else there: its leader, which has deleted the records, can no longer t
 *The superset is asked of the leader in office only.* One that was deposed and does not know it yet commits with its own
 old quorum, which holds whoever was elected; the controller's ISR has moved on without it.
 
-Topics with unclean elections, and losses beyond the fault model, are `checkers.judging`'s: they can excuse the four
+Topics with unclean elections, and losses beyond the fault model, are `checkers.violations`'s: they can excuse the four
 promises about who holds what is committed. The others are about what nodes decide, and nothing excuses them.
 
 What it cannot see: a trace that leaves things out (an offset that does not follow makes that part of a log unknown, and
@@ -67,13 +67,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import asked
+from checkers.deletions import deletion_requests
 from checkers.evidence import RunEvidence
-from checkers.fault_model import allowances, usual
-from checkers.judging import Violations, judge, together, undecided
-from checkers.protocol.following import follow
-from checkers.protocol.state import Breach
+from checkers.fault_model import default_tolerance, tolerances
+from checkers.protocol.state import ProtocolViolation
+from checkers.protocol.trace_replay import replay_trace
 from checkers.verdict import Finding, Verdict
+from checkers.violations import Violations, merge_verdicts, unknown_verdict, verdict_of
 
 NAME = "protocol"
 
@@ -81,29 +81,29 @@ NAME = "protocol"
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition that the trace tells of."""
     if not evidence.settings.trace_has_one_clock:
-        return undecided(NAME, "the trace's nodes have clocks of their own, so their events have no order")
+        return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     if not evidence.trace.num_rows:
-        return undecided(NAME, "no protocol trace was recorded")
-    special, rule = allowances(evidence), usual(evidence)
-    followed = follow(evidence.trace, evidence.settings, asked(evidence))
+        return unknown_verdict(NAME, "no protocol trace was recorded")
+    special, rule = tolerances(evidence), default_tolerance(evidence)
+    cluster = replay_trace(evidence.trace, evidence.settings, deletion_requests(evidence))
     verdicts, converged = [], _convergences(evidence.trace)
-    for name, partition in sorted(followed.partitions.items()):
-        kinds: dict[str, list[Breach]] = {}
-        for breach in partition.breaches:
-            kinds.setdefault(breach.kind, []).append(breach)
-        found = [_violations(name, breaches) for breaches in kinds.values()]
+    for name, partition in sorted(cluster.partitions.items()):
+        kinds: dict[str, list[ProtocolViolation]] = {}
+        for violation in partition.violations:
+            kinds.setdefault(violation.kind, []).append(violation)
+        found = [_violations(name, violations) for violations in kinds.values()]
         figures = {
             "events": float(partition.events),
             "committed": float(len(partition.committed)),
             "elections": float(partition.elections),
-            "log_start": float(partition.moved_start),
-            "high_watermark_moves": float(partition.moves),
-            "trace_gaps": float(partition.gaps),
+            "log_start": float(partition.decided_log_start),
+            "high_watermark_moves": float(partition.watermark_moves),
+            "trace_gaps": float(partition.trace_gaps),
             "convergences": float(len(converged.get(name, ()))),
             "exchanges": float(sum(converged.get(name, ()))),
         }
-        verdicts.append(judge(NAME, found, special.get(name, rule), figures))
-    return together(NAME, verdicts, "the trace tells of no partition")
+        verdicts.append(verdict_of(NAME, found, special.get(name, rule), figures))
+    return merge_verdicts(NAME, verdicts, "the trace tells of no partition")
 
 
 def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:
@@ -115,15 +115,15 @@ def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:
     return found
 
 
-def _violations(name: tuple[str, int], breaches: list[Breach]) -> Violations:
+def _violations(name: tuple[str, int], violations: list[ProtocolViolation]) -> Violations:
     def explain(number: int) -> Finding:
-        breach = breaches[number]
-        return Finding(breach.kind, breach.lines, *name, offsets=(breach.offset,), time_ns=breach.time_ns)
+        violation = violations[number]
+        return Finding(violation.kind, violation.lines, *name, offsets=(violation.offset,), time_ns=violation.time_ns)
 
     return Violations(
-        breaches[0].kind,
-        np.array([breach.offset for breach in breaches], dtype=np.int64),
-        np.array([breach.time_ns for breach in breaches], dtype=np.int64),
+        violations[0].kind,
+        np.array([violation.offset for violation in violations], dtype=np.int64),
+        np.array([violation.time_ns for violation in violations], dtype=np.int64),
         explain,
-        np.array([breach.since_ns for breach in breaches], dtype=np.int64),
+        np.array([violation.since_ns for violation in violations], dtype=np.int64),
     )

@@ -1,6 +1,6 @@
 """The state of every partition as a protocol trace tells it, and how a broken promise is noted.
 
-The values that `checkers.protocol.following` moves on from event to event; what the promises are is in
+The values that `checkers.protocol.trace_replay` moves on from event to event; what the promises are is in
 `checkers.protocol`.
 """
 
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from checkers.deletions import Asked
+from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
 
 UNKNOWN = -1
@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceRow:
     """One row of the trace."""
 
     time_ns: int
@@ -48,7 +48,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class ProtocolViolation:
     """One promise broken."""
 
     kind: str
@@ -60,7 +60,7 @@ class Breach:
 
 
 @dataclass(slots=True)
-class Followed:
+class PartitionState:
     """One partition, as far as the trace has been followed."""
 
     logs: dict[str, list[int]] = field(default_factory=dict)
@@ -82,27 +82,27 @@ class Followed:
     """As the controller last decided; a leader goes by what held at the partition epoch that it knows."""
     min_isr_at: dict[int, int] = field(default_factory=dict)
     """From which partition epoch on which minimum held, in the order of the epochs."""
-    starts: dict[str, int] = field(default_factory=dict)
+    epoch_starts: dict[str, int] = field(default_factory=dict)
     """Leader epoch start offset of each node's latest leadership."""
     high_watermarks: dict[str, int] = field(default_factory=dict)
     """Of each node, in its latest leadership."""
     log_starts: dict[str, int] = field(default_factory=dict)
     """Where each node's log starts; at 0 unless it is in here."""
-    moved_start: int = 0
+    decided_log_start: int = 0
     """The greatest log start that any node has decided on by itself, not after its leader."""
-    asked: Asked | None = None
+    deletion_request: DeletionRequest | None = None
     """What administrators asked to have deleted; None where nobody may ask."""
     excluded: set[int] = field(default_factory=set)
     """Registered after an unclean shutdown, and in no ISR since."""
     shrunk: set[str] = field(default_factory=set)
     """Nodes whose log came back shorter than it was, and that have joined no ISR since."""
-    unsettled: bool = False
+    candidates_to_check: bool = False
     """Something happened in this instant that candidates are judged after."""
-    breaches: list[Breach] = field(default_factory=list)
+    violations: list[ProtocolViolation] = field(default_factory=list)
     events: int = 0
     elections: int = 0
-    moves: int = 0
-    gaps: int = 0
+    watermark_moves: int = 0
+    trace_gaps: int = 0
 
     def log(self, node: str) -> list[int]:
         """The log of `node`."""
@@ -117,18 +117,18 @@ class Followed:
         missing = differs(log[start:count], committed)
         return None if missing is None else start + missing
 
-    def lacks(self, offset: int) -> str:
+    def describe_missing(self, offset: int) -> str:
         """In words, that somebody lacks what was committed at `offset`."""
         return (
             f"it lacks offset {offset} of leader epoch {self.committed[offset]}, "
             f"committed at {self.committed_ns[offset] / 1e9:.6f} s"
         )
 
-    def leads(self, event: Event, node: str) -> None:
+    def record_leader(self, event: TraceRow, node: str) -> None:
         """Whether by its own word or the controller's, `node` leads in the event's leader epoch."""
         before = self.leaders.setdefault(event.leader_epoch, node)
         if before != node:
-            self.breach(
+            self.report(
                 event,
                 "two-leaders-one-epoch",
                 UNKNOWN,
@@ -136,18 +136,18 @@ class Followed:
                 f"{before} led in the same leader epoch before",
             )
 
-    def breach(self, event: Event, kind: str, offset: int, *lines: str) -> None:
+    def report(self, event: TraceRow, kind: str, offset: int, *lines: str) -> None:
         """Note that the event broke a promise, about the record at `offset` if that is one that was committed."""
         since_ns = self.committed_ns[offset] if 0 <= offset < len(self.committed_ns) else UNKNOWN
-        self.breaches.append(Breach(kind, offset, event.time_ns, since_ns, lines))
+        self.violations.append(ProtocolViolation(kind, offset, event.time_ns, since_ns, lines))
 
 
 @dataclass(slots=True)
-class Cluster:
+class ClusterState:
     """Every partition, and what concerns all of them."""
 
-    partitions: dict[tuple[str, int], Followed] = field(default_factory=dict)
-    between_lives: set[str] = field(default_factory=set)
+    partitions: dict[tuple[str, int], PartitionState] = field(default_factory=dict)
+    awaiting_registration: set[str] = field(default_factory=set)
     """Nodes that started and have not registered since."""
 
 
@@ -164,5 +164,5 @@ def names(members: frozenset[int]) -> str:
     return "{" + ", ".join(f"b{member}" for member in sorted(members)) + "}"
 
 
-Handler = Callable[[Followed, Event, CheckSettings], None]
+TraceRowHandler = Callable[[PartitionState, TraceRow, CheckSettings], None]
 """What moves the state of a partition on by an event of one kind."""

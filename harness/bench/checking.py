@@ -1,6 +1,6 @@
 """How fast a history is judged, and in how much memory.
 
-For each size `measure` makes one history of one partition with the seeded generator (`workloads.generate`),
+For each size `measure` makes one history of one partition with the seeded generator (`workloads.synthetic_history`),
 untimed, and judges it as a run's is: polls, end offsets, unknown outcomes and all. What is counted is operations, not
 the records that polls returned. One core, one thread.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from checkers.linearizability.checker import check_partition
 from checkers.verdict import Validity
-from workloads.generate import history
+from workloads.synthetic_history import history
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 

@@ -1,7 +1,8 @@
 """How fast stored runs are judged and summed up on Spark, and in how much memory.
 
-The runs come from the seeded generator (`workloads.generate`), in Spark tasks and untimed: each has one partition with
-half a million operations, appends, polls and end offsets, unknown outcomes and all, then final reads of the whole log.
+The runs come from the seeded generator (`workloads.synthetic_history`), in Spark tasks and untimed: each has one
+partition with half a million operations, appends, polls and end offsets, unknown outcomes and all, then final reads of
+the whole log.
 They are stored as any run is. One of them has two offsets exchanged, which the pipeline must find, and nothing else.
 
 What is timed is all of `faultline store check`: index, every checker on every partition and run, metrics, the summary
@@ -118,7 +119,7 @@ def _maker(store: Path, suite: str) -> object:
 
 def generated(number: int, operations: int = OF_A_RUN) -> dict[str, pa.Table]:
     """The rows of one run in every table of the store; run 0 has a violation."""
-    from workloads.generate import history_and_log, with_violation
+    from workloads.synthetic_history import history_and_log, with_violation
 
     columns, log = history_and_log(operations, seed=number)
     if number == 0:

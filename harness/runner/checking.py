@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from checkers.evidence import RunEvidence
 from checkers.loss import NAME, lost_records
-from checkers.suite import check
+from checkers.registry import check
 from checkers.tables import LOST
 from checkers.verdict import Verdict
 from results.run.directory import RunDirectory

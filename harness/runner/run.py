@@ -38,7 +38,7 @@ from results.errors import StoreError
 from results.run.directory import RunDirectory
 from workloads.history import Recorder
 from workloads.registry import WORKLOADS
-from workloads.workload import Settings, SetUpError
+from workloads.workload import SetUpError, WorkloadSettings
 
 TOPIC = "faultline"
 READY_LIMIT_S = 60.0
@@ -293,8 +293,8 @@ def _none_missing(missing: Sequence[str], deployment: Deployment) -> None:
         raise NotCarriedOut(f"the cluster is not ready after {READY_LIMIT_S:g} s: {'; '.join(missing)}")
 
 
-def _workload_settings(spec: Spec, deployment: Deployment) -> Settings:
-    return Settings(
+def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
+    return WorkloadSettings(
         bootstrap=tuple(deployment.bootstrap()),
         topic=TOPIC,
         partitions=spec.partitions,

@@ -52,7 +52,7 @@ from results.run.encoding import trace_line, verdicts_from_json, verdicts_to_jso
 from results.run.lines import LineWriter
 from results.run.location import new_run
 from results.version import version
-from workloads.compact import compact
+from workloads.compact_json import compact
 
 FORMAT = 1
 _TRACE_FLUSH_NS = 1_000_000_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from checkers.verdict import Finding, Validity, Verdict, worst
 from images.trace import TraceEvent
-from workloads.compact import compact, quoted
+from workloads.compact_json import compact, quoted
 
 
 def trace_line(time_ns: int, node: str, seq: int, event: TraceEvent) -> str:

@@ -1,8 +1,8 @@
 """Stored runs judged by Spark: each (run, topic, partition) by itself, by the very checkers of a single run.
 
     runs with evidence → index: (run, topic, partition) …, in tasks           results.store.evidence_files.units
-                       → each judged and measured, applyInArrow by key        checkers.suite.check_partition
-                       → one verdict a checker and run, applyInArrow by run   checkers.suite.whole
+                       → each judged and measured, applyInArrow by key        checkers.registry.check_partition
+                       → one verdict a checker and run, applyInArrow by run   checkers.registry.whole
                        → tables `verdicts` and `metrics`
 
 What is exchanged between tasks are names and verdicts, never histories: the task that judges a partition reads that
@@ -23,9 +23,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import permitted
+from checkers.deletions import deletable_below
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.suite import PARTITIONED, check_partition, guarded, needs_trace, offered, whole
+from checkers.registry import (
+    PARTITIONED,
+    applicable_checkers,
+    check_partition,
+    merge_partition_verdicts,
+    needs_trace,
+    run_checker,
+)
 from checkers.tables import TRACE
 from checkers.verdict import Validity, Verdict
 from results.errors import StoreError
@@ -168,7 +175,7 @@ def _together(group: pa.Table) -> pa.Table:
     figures = together([part for part in measured if "appends" in part])
     for part in measured:
         figures |= part if "main_s" in part else {}
-    verdicts = [*whole(settings, told), Verdict(MEASURED, Validity.VALID, figures=figures)]
+    verdicts = [*merge_partition_verdicts(settings, told), Verdict(MEASURED, Validity.VALID, figures=figures)]
     return _rows(_WHOLE, [(suite, run, json.dumps(verdict_to_json(verdict))) for verdict in verdicts])
 
 
@@ -191,8 +198,8 @@ def _of_unit(shelf: _Shelf, unit: Unit, promised: str, ended: str) -> list[Verdi
     if unit.partition == WHOLE_RUN:
         history = shelf.rows("history", run, None if settings.groups else LIGHT)
         evidence = RunEvidence(history=filled(history), trace=shelf.rows("trace", run), **known)
-        checkers = {name: checker for name, checker in offered(settings).items() if name not in PARTITIONED}
-        verdicts = [guarded(name, checker, evidence) for name, checker in checkers.items()]
+        checkers = {name: checker for name, checker in applicable_checkers(settings).items() if name not in PARTITIONED}
+        verdicts = [run_checker(name, checker, evidence) for name, checker in checkers.items()]
         return [*verdicts, Verdict(MEASURED, Validity.VALID, figures=measure_whole(evidence))]
     trace = TRACE.empty_table()
     if needs_trace(settings, known["faults"]):
@@ -203,7 +210,7 @@ def _of_unit(shelf: _Shelf, unit: Unit, promised: str, ended: str) -> list[Verdi
         **{name: shelf.rows(name, unit) for name in ("history", "replicas", "replica_ends")}, trace=trace, **known
     )
     verdicts = check_partition(evidence, unit.collected_ns)
-    deleted = permitted(evidence)
+    deleted = deletable_below(evidence)
     for topic, number, history in partitions(evidence.history):
         below = deleted.get((topic, number), 0)
         figures = measure_partition(history, evidence.replicas, recovery, below, settings.time_limit_ns)

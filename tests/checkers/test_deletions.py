@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from checkers import groups, logs, loss, reads
-from checkers.deletions import Asked, asked, permitted
+from checkers.deletions import DeletionRequest, deletable_below, deletion_requests
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import allowances
+from checkers.fault_model import tolerances
 from checkers.linearizability import checker as linearizability
 from checkers.protocol import checker as protocol
 from checkers.verdict import Validity, Verdict
-from tests.checkers import runs
-from tests.checkers.histories import append, end_offset, poll
+from tests.checkers import small_evidence
+from tests.checkers.small_histories import append, end_offset, poll
 from tests.checkers.test_groups import Story
 from tests.checkers.test_protocol import COMMITTED, Event, appended, changed, leads, moved
 from workloads.columns import INFO
@@ -27,12 +27,12 @@ READ = {"recovered": True, "final_reads": True}
 def deletion(below: int | None, *, partition: int = 0, at_s: float = 3.0) -> dict[str, Any]:
     """A delete-records fault: of everything below the high watermark when `below` is None."""
     evidence = {"to_high_watermark": 1.0} if below is None else {"asked_below": float(below), "deleted": 1.0}
-    row = runs.fault("delete-records", [], at_s, at_s + 1, evidence)
+    row = small_evidence.fault("delete-records", [], at_s, at_s + 1, evidence)
     return row | {"family": "admin", "detail": f'{{"fault": "delete-records", "partition": {partition}}}'}
 
 
 def start_moved(time_s: float, node: str, before: int, after: int, reason: str = "delete_records") -> Event:
-    return runs.event(time_s, node, "log_start", {"before": before, "reason": reason}, offset=after)
+    return small_evidence.event(time_s, node, "log_start", {"before": before, "reason": reason}, offset=after)
 
 
 def acknowledged(count: int) -> list[Any]:
@@ -42,37 +42,41 @@ def acknowledged(count: int) -> list[Any]:
 def without_the_first(count: int, gone: int, **more: Any) -> RunEvidence:
     """`count` acknowledged records, of which the final reads find all but the first `gone`."""
     final = [poll(gone, 8, 9, *(10 + offset for offset in range(gone, count)))] if gone < count else []
-    return RunEvidence(history=runs.history(acknowledged(count), final), recovery=READ, **more)
+    return RunEvidence(history=small_evidence.history(acknowledged(count), final), recovery=READ, **more)
 
 
 # ---- what is permitted -----------------------------------------------------------------------------------------------
 
 
 def test_what_was_asked_for_is_the_greatest_offset_of_all_deletions_of_a_partition() -> None:
-    faults = runs.faults(deletion(4), deletion(2), deletion(9, partition=1), deletion(None, partition=2))
-    assert asked(RunEvidence(faults=faults)) == {0: Asked(4), 1: Asked(9), 2: Asked(0, to_high_watermark=True)}
+    faults = small_evidence.faults(deletion(4), deletion(2), deletion(9, partition=1), deletion(None, partition=2))
+    assert deletion_requests(RunEvidence(faults=faults)) == {
+        0: DeletionRequest(4),
+        1: DeletionRequest(9),
+        2: DeletionRequest(0, to_high_watermark=True),
+    }
 
 
 def test_nothing_is_permitted_where_nobody_asked_whatever_brokers_trace() -> None:
-    evidence = without_the_first(4, 2, trace=runs.trace(start_moved(3, "b1", 0, 2)))
-    assert permitted(evidence) == {}
+    evidence = without_the_first(4, 2, trace=small_evidence.trace(start_moved(3, "b1", 0, 2)))
+    assert deletable_below(evidence) == {}
     assert loss.check(evidence).validity is Validity.INVALID
 
 
 def test_everything_below_the_high_watermark_is_what_brokers_trace_or_where_there_is_no_trace_their_logs() -> None:
-    trace = runs.trace(start_moved(3, "b1", 0, 2), start_moved(4, "b2", 0, 3))
-    faults = runs.faults(deletion(None))
-    assert permitted(without_the_first(4, 3, faults=faults, trace=trace)) == {("t", 0): 3}
-    _, ends = runs.logs(b1=[(1, 10)])
+    trace = small_evidence.trace(start_moved(3, "b1", 0, 2), start_moved(4, "b2", 0, 3))
+    faults = small_evidence.faults(deletion(None))
+    assert deletable_below(without_the_first(4, 3, faults=faults, trace=trace)) == {("t", 0): 3}
+    _, ends = small_evidence.logs(b1=[(1, 10)])
     ends = pa.Table.from_pylist([row | {"log_start": 1} for row in ends.to_pylist()], ends.schema)
-    assert permitted(without_the_first(4, 1, faults=faults, replica_ends=ends)) == {("t", 0): 1}
+    assert deletable_below(without_the_first(4, 1, faults=faults, replica_ends=ends)) == {("t", 0): 1}
 
 
 @pytest.mark.parametrize("settings", [{"retention_ms": 5}, {"retention_bytes": 0}])
 def test_retention_permits_what_brokers_trace(settings: dict[str, int]) -> None:
-    trace = runs.trace(start_moved(3, "b1", 0, 2, "retention_ms"))
+    trace = small_evidence.trace(start_moved(3, "b1", 0, 2, "retention_ms"))
     evidence = without_the_first(4, 2, trace=trace, settings=CheckSettings(**settings))
-    assert permitted(evidence) == {("t", 0): 2}
+    assert deletable_below(evidence) == {("t", 0): 2}
     assert loss.check(evidence).validity is Validity.VALID
 
 
@@ -80,21 +84,23 @@ def test_retention_permits_what_brokers_trace(settings: dict[str, int]) -> None:
 
 
 def test_a_deleted_record_is_not_lost_and_the_one_above_is() -> None:
-    verdict = loss.check(without_the_first(4, 2, faults=runs.faults(deletion(2))))
+    verdict = loss.check(without_the_first(4, 2, faults=small_evidence.faults(deletion(2))))
     assert (verdict.validity, verdict.figures["deleted"]) == (Validity.VALID, 2)
-    beyond = loss.check(without_the_first(4, 3, faults=runs.faults(deletion(2))))
+    beyond = loss.check(without_the_first(4, 3, faults=small_evidence.faults(deletion(2))))
     assert (beyond.validity, [finding.offsets for finding in beyond.findings]) == (Validity.INVALID, [(2,)])
-    assert loss.lost_records(without_the_first(4, 3, faults=runs.faults(deletion(2))))["offset"].to_pylist() == [2]
+    assert loss.lost_records(without_the_first(4, 3, faults=small_evidence.faults(deletion(2))))[
+        "offset"
+    ].to_pylist() == [2]
 
 
 def test_another_partitions_deletion_permits_nothing() -> None:
-    evidence = without_the_first(4, 2, faults=runs.faults(deletion(2, partition=1)))
+    evidence = without_the_first(4, 2, faults=small_evidence.faults(deletion(2, partition=1)))
     assert loss.check(evidence).validity is Validity.INVALID
 
 
 def test_a_history_whose_first_records_were_deleted_unread_is_linearizable() -> None:
     main = [append(7, 1, 2, 0), append(8, 1, outcome=INFO), append(9, 3, 4, 2), poll(2, 5, 6, 9), end_offset(5, 6, 3)]
-    evidence = RunEvidence(history=runs.history(main), faults=runs.faults(deletion(2)))
+    evidence = RunEvidence(history=small_evidence.history(main), faults=small_evidence.faults(deletion(2)))
     assert linearizability.check(evidence).validity is Validity.VALID
 
 
@@ -107,12 +113,14 @@ def test_a_second_copy_is_excused_only_where_the_first_was_deleted(below: int, v
         append(8, 5, 6, 2),
         poll(2, 7, 8, 8, 7),
     ]
-    evidence = RunEvidence(history=runs.history(main), faults=runs.faults(deletion(below)))
+    evidence = RunEvidence(history=small_evidence.history(main), faults=small_evidence.faults(deletion(below)))
     assert reads.check(evidence).validity is validity
 
 
 def test_logs_are_compared_from_the_later_of_their_starts() -> None:
-    replicas, ends = runs.logs(b1=[(1, 10), (1, 11), (2, 12)], b2=[None, None, (2, 12)], b3=[(1, 66), (1, 11), (2, 12)])
+    replicas, ends = small_evidence.logs(
+        b1=[(1, 10), (1, 11), (2, 12)], b2=[None, None, (2, 12)], b3=[(1, 66), (1, 11), (2, 12)]
+    )
     starts = {"b1": 1, "b2": 2, "b3": 1}
     ends = pa.Table.from_pylist([row | {"log_start": starts[row["node"]]} for row in ends.to_pylist()], ends.schema)
     assert logs.check_partition(replicas, ends, replicas_expected=3, recovered=True).validity is Validity.VALID
@@ -123,7 +131,9 @@ def test_logs_are_compared_from_the_later_of_their_starts() -> None:
 def of_group(story: Story, below: int) -> Verdict:
     history = pa.Table.from_pylist(story.rows, SCHEMA)
     settings = CheckSettings(groups=True)
-    return groups.check(RunEvidence(history, settings=settings, recovery=READ, faults=runs.faults(deletion(below))))
+    return groups.check(
+        RunEvidence(history, settings=settings, recovery=READ, faults=small_evidence.faults(deletion(below)))
+    )
 
 
 def test_a_group_passes_over_what_was_deleted_and_nothing_else() -> None:
@@ -137,7 +147,9 @@ def test_a_group_passes_over_what_was_deleted_and_nothing_else() -> None:
 
 
 def judged(events: list[Event], *faults: dict[str, Any], **settings: Any) -> list[str]:
-    evidence = RunEvidence(trace=runs.trace(*events), settings=CheckSettings(**settings), faults=runs.faults(*faults))
+    evidence = RunEvidence(
+        trace=small_evidence.trace(*events), settings=CheckSettings(**settings), faults=small_evidence.faults(*faults)
+    )
     verdict = protocol.check(evidence)
     assert (verdict.validity is Validity.INVALID) is bool(verdict.findings)
     return [finding.kind for finding in verdict.findings]
@@ -173,8 +185,8 @@ def test_no_deletion_is_asked_for_of_a_topic_of_the_system() -> None:
     "event",
     [
         start_moved(6, "b2", 0, 4, "leader"),
-        runs.event(6, "b2", "log_recovered", offset=4, log_end=5),
-        runs.event(6, "b2", "truncated", {"log_start": 4}, offset=4, log_end=5),
+        small_evidence.event(6, "b2", "log_recovered", offset=4, log_end=5),
+        small_evidence.event(6, "b2", "truncated", {"log_start": 4}, offset=4, log_end=5),
     ],
     ids=["led", "recovered", "begun anew"],
 )
@@ -185,7 +197,7 @@ def test_nobody_starts_above_what_somebody_decided(event: Event) -> None:
 
 def test_what_a_candidate_lacks_below_its_start_is_no_breach_and_above_is() -> None:
     events = [*COMMITTED, start_moved(4, "b1", 0, 3)]
-    anew = runs.event(5, "b3", "truncated", {"log_start": 3}, offset=3, log_end=5)
+    anew = small_evidence.event(5, "b3", "truncated", {"log_start": 3}, offset=3, log_end=5)
     led = [changed(7, 3, 2, (1, 2, 3)), leads(8, "b3", 2, 5)]
     assert judged([*events, anew, appended(6, "b3", 3, 5), *led], deletion(3)) == []
     short = [changed(7, 3, 2, (1, 2, 3)), leads(8, "b3", 2, 4)]
@@ -213,19 +225,19 @@ def test_other_records_below_a_start_do_not_matter_to_what_a_replica_holds() -> 
 def test_a_replica_that_begins_anew_above_what_it_lost_is_without_it_no_more() -> None:
     """Otherwise a loss of another replica, later, would count as too many at one time."""
     born = [appended(1, node, 0, 5) for node in ("b1", "b2", "b3")]
-    first = [runs.event(3, "b1", "log_recovered", offset=0, log_end=2)]
-    anew = [runs.event(4, "b1", "truncated", {"log_start": 5}, offset=5, log_end=2)]
-    second = [runs.event(8, "b2", "log_recovered", offset=0, log_end=4)]
-    faults = runs.faults(
-        runs.fault("power-loss", ["b1"], 2, 2.5, {"lost_bytes": 9}),
-        runs.fault("power-loss", ["b2"], 7, 7.5, {"lost_bytes": 9}),
+    first = [small_evidence.event(3, "b1", "log_recovered", offset=0, log_end=2)]
+    anew = [small_evidence.event(4, "b1", "truncated", {"log_start": 5}, offset=5, log_end=2)]
+    second = [small_evidence.event(8, "b2", "log_recovered", offset=0, log_end=4)]
+    faults = small_evidence.faults(
+        small_evidence.fault("power-loss", ["b1"], 2, 2.5, {"lost_bytes": 9}),
+        small_evidence.fault("power-loss", ["b2"], 7, 7.5, {"lost_bytes": 9}),
     )
-    history = runs.history(acknowledged(1))
+    history = small_evidence.history(acknowledged(1))
 
     def excesses(events: list[Event]) -> int:
-        evidence = RunEvidence(history=history, trace=runs.trace(*events), faults=faults)
-        found = allowances(evidence).get(("t", 0))
-        return len(found.excesses) if found is not None else 0
+        evidence = RunEvidence(history=history, trace=small_evidence.trace(*events), faults=faults)
+        found = tolerances(evidence).get(("t", 0))
+        return len(found.exceeded) if found is not None else 0
 
     assert excesses([*born, *first, *anew, *second]) == 0
     assert excesses([*born, *first, *second]) == 1

@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import allowances, blows, losses
-from tests.checkers import runs
-from tests.checkers.histories import append
+from checkers.fault_model import node_failures, replica_losses, tolerances
+from tests.checkers import small_evidence
+from tests.checkers.small_histories import append
 
 T = ("t", 0)
 
 
 def evidence(events: list[dict[str, Any]], *faults: dict[str, Any], **settings: Any) -> RunEvidence:
     return RunEvidence(
-        history=runs.history([append(1, 1, 2, 0)]),
-        trace=runs.trace(*events),
-        faults=runs.faults(*faults),
+        history=small_evidence.history([append(1, 1, 2, 0)]),
+        trace=small_evidence.trace(*events),
+        faults=small_evidence.faults(*faults),
         settings=CheckSettings(**settings),
     )
 
 
 def appended(time_s: float, node: str, offset: int, end: int) -> dict[str, Any]:
-    return runs.event(time_s, node, "appended", offset=offset, log_end=end, leader_epoch=1)
+    return small_evidence.event(time_s, node, "appended", offset=offset, log_end=end, leader_epoch=1)
 
 
 def recovered(time_s: float, node: str, end: int) -> dict[str, Any]:
-    return runs.event(time_s, node, "log_recovered", offset=0, log_end=end)
+    return small_evidence.event(time_s, node, "log_recovered", offset=0, log_end=end)
 
 
 def power_loss(node: str, started_s: float) -> dict[str, Any]:
-    return runs.fault("power-loss", [node], started_s, started_s + 1, {"killed": 1, "lost_bytes": 100})
+    return small_evidence.fault("power-loss", [node], started_s, started_s + 1, {"killed": 1, "lost_bytes": 100})
 
 
 FULL = [appended(1, node, 0, 10) for node in ("b1", "b2", "b3")]
@@ -38,18 +38,18 @@ FULL = [appended(1, node, 0, 10) for node in ("b1", "b2", "b3")]
 
 def test_two_replicas_without_one_record_at_one_time_exceed_min_isr_two() -> None:
     events = [*FULL, recovered(6, "b1", 4), recovered(8, "b2", 7)]
-    (excess,) = allowances(evidence(events, power_loss("b1", 5), power_loss("b2", 7)))[T].excesses
-    assert (excess.offset, excess.time_ns) == (7, 7 * runs.S)
+    (excess,) = tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 7)))[T].exceeded
+    assert (excess.offset, excess.time_ns) == (7, 7 * small_evidence.S)
 
 
 def test_a_replica_that_had_caught_up_before_the_other_lost_data_exceeds_nothing() -> None:
     events = [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 10), recovered(8, "b2", 4)]
-    assert allowances(evidence(events, power_loss("b1", 5), power_loss("b2", 7))) == {}
+    assert tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 7))) == {}
 
 
 def test_a_replica_half_caught_up_exceeds_from_where_it_stopped() -> None:
     events = [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 6), recovered(8, "b2", 0)]
-    (excess,) = allowances(evidence(events, power_loss("b1", 5), power_loss("b2", 7)))[T].excesses
+    (excess,) = tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 7)))[T].exceeded
     assert excess.offset == 6
 
 
@@ -60,36 +60,38 @@ def test_different_tails_exceed_nothing() -> None:
         recovered(6, "b1", 8),
         recovered(6, "b2", 4),
     ]
-    assert allowances(evidence(events, power_loss("b1", 5), power_loss("b2", 5))) == {}
+    assert tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 5))) == {}
 
 
 def test_a_log_that_comes_back_shorter_without_a_lossy_fault_is_no_loss() -> None:
-    kill = runs.fault("kill", ["b1"], 5, 6, {"killed": 1})
-    assert losses(evidence([*FULL, recovered(6, "b1", 4), recovered(6, "b2", 4)], kill)) == {}
+    kill = small_evidence.fault("kill", ["b1"], 5, 6, {"killed": 1})
+    assert replica_losses(evidence([*FULL, recovered(6, "b1", 4), recovered(6, "b2", 4)], kill)) == {}
     other_node = evidence([*FULL, recovered(6, "b1", 4), recovered(6, "b2", 4)], power_loss("b3", 5))
-    assert not any(loss.node != "b3" for loss in losses(other_node)[T])
+    assert not any(loss.node != "b3" for loss in replica_losses(other_node)[T])
 
 
 def test_min_isr_one_is_exceeded_by_one_loss_and_min_isr_three_by_three() -> None:
     events = [*FULL, recovered(6, "b1", 4)]
-    assert T in allowances(evidence(events, power_loss("b1", 5), min_insync_replicas=1))
+    assert T in tolerances(evidence(events, power_loss("b1", 5), min_insync_replicas=1))
     events = [*FULL, *(recovered(6, node, 4) for node in ("b1", "b2"))]
     both = [power_loss("b1", 5), power_loss("b2", 5)]
-    assert allowances(evidence(events, *both, min_insync_replicas=3)) == {}
+    assert tolerances(evidence(events, *both, min_insync_replicas=3)) == {}
     one_replica = evidence([FULL[0], recovered(6, "b1", 4)], both[0], min_insync_replicas=2, replication_factor=1)
-    assert T in allowances(one_replica)
+    assert T in tolerances(one_replica)
 
 
 def test_without_a_traced_recovery_everything_counts_as_lost_for_good() -> None:
-    (excess,) = allowances(evidence([], power_loss("b1", 5), power_loss("b2", 30)))[T].excesses
-    assert (excess.offset, excess.time_ns) == (0, 30 * runs.S)
+    (excess,) = tolerances(evidence([], power_loss("b1", 5), power_loss("b2", 30)))[T].exceeded
+    assert (excess.offset, excess.time_ns) == (0, 30 * small_evidence.S)
 
 
 def test_numbers_of_one_node_are_preferred_to_the_sum() -> None:
     both = {"lost_bytes": 8, "nodes": {"b1": {"lost_bytes": 8}, "b2": {"lost_bytes": 0}}}
-    hit = blows(runs.faults(runs.fault("power-loss-all", ["b1", "b2"], 5, 6, both)))
+    hit = node_failures(small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, both)))
     assert [blow.lost_bytes for blow in hit] == [8, 0]
-    summed = blows(runs.faults(runs.fault("power-loss-all", ["b1", "b2"], 5, 6, {"lost_bytes": 8})))
+    summed = node_failures(
+        small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, {"lost_bytes": 8}))
+    )
     assert [blow.lost_bytes for blow in summed] == [8, 8]
 
 
@@ -98,5 +100,5 @@ def test_a_second_disaster_is_told_apart_from_the_first() -> None:
     events = [*FULL, *(recovered(6, node, 4) for node in both), *(appended(7, node, 4, 20) for node in both)]
     events += [recovered(16, node, 15) for node in both]
     twice = [power_loss(node, time_s) for node in both for time_s in (5, 15)]
-    found = allowances(evidence(events, *twice))[T].excesses
-    assert [(excess.offset, excess.time_ns // runs.S) for excess in found] == [(4, 5), (15, 15)]
+    found = tolerances(evidence(events, *twice))[T].exceeded
+    assert [(excess.offset, excess.time_ns // small_evidence.S) for excess in found] == [(4, 5), (15, 15)]

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.judging import Allowance, Excess
 from checkers.linearizability import oracle
 from checkers.linearizability.checker import check, check_partition
 from checkers.verdict import Validity, Verdict
-from tests.checkers.histories import Row, append, columns, end_offset, poll
+from checkers.violations import FaultModelExceeded, Tolerance
+from tests.checkers.small_histories import Row, append, columns, end_offset, poll
 from workloads.columns import FAIL, INFO, Columns
-from workloads.generate import history, with_violation
+from workloads.synthetic_history import history, with_violation
 
 VALID, INVALID, UNKNOWN = Validity.VALID, Validity.INVALID, Validity.UNKNOWN
 
@@ -186,23 +186,23 @@ def test_acknowledgements_that_bind_nothing_are_not_held_against_the_log() -> No
 
 def test_losses_beyond_the_fault_model_excuse_what_they_may_have_caused_and_nothing_else() -> None:
     lost = (append(1, 0, 1, 0), append(2, 2, 3, 1), append(3, 20, 21, 1))
-    beyond = Allowance(excesses=(Excess(offset=1, time_ns=10, lines=("both lost offset 1",)),))
-    verdict = judged(*lost, allowance=beyond)
+    beyond = Tolerance(exceeded=(FaultModelExceeded(offset=1, time_ns=10, lines=("both lost offset 1",)),))
+    verdict = judged(*lost, tolerance=beyond)
     assert verdict.validity is UNKNOWN
     assert verdict.findings[0].lines[0] == "both lost offset 1"
-    too_high = Allowance(excesses=(Excess(offset=2, time_ns=10, lines=()),))
-    assert judged(*lost, allowance=too_high).validity is INVALID
-    too_late = Allowance(excesses=(Excess(offset=1, time_ns=30, lines=()),))
-    assert judged(*lost, allowance=too_late).validity is INVALID
+    too_high = Tolerance(exceeded=(FaultModelExceeded(offset=2, time_ns=10, lines=()),))
+    assert judged(*lost, tolerance=too_high).validity is INVALID
+    too_late = Tolerance(exceeded=(FaultModelExceeded(offset=1, time_ns=30, lines=()),))
+    assert judged(*lost, tolerance=too_late).validity is INVALID
     inexcusable = (*lost[:1], append(2, 2, 3, outcome=FAIL), poll(0, 20, 21, 1, 2))
-    assert judged(*inexcusable, allowance=beyond).validity is INVALID
+    assert judged(*inexcusable, tolerance=beyond).validity is INVALID
 
 
 def test_unclean_topics_may_lose_but_not_invent() -> None:
-    unclean = Allowance(unclean=True)
-    verdict = judged(append(1, 0, 1, 0), append(2, 2, 3, 0), allowance=unclean)
+    unclean = Tolerance(unclean=True)
+    verdict = judged(append(1, 0, 1, 0), append(2, 2, 3, 0), tolerance=unclean)
     assert (verdict.validity, verdict.figures["allowed"]) == (VALID, 2)
-    assert judged(append(1, 0, 1, outcome=FAIL), poll(0, 2, 3, 1), allowance=unclean).validity is INVALID
+    assert judged(append(1, 0, 1, outcome=FAIL), poll(0, 2, 3, 1), tolerance=unclean).validity is INVALID
 
 
 # at scale

@@ -7,8 +7,8 @@ from typing import Any
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.loss import check
 from checkers.verdict import Validity, Verdict
-from tests.checkers import runs
-from tests.checkers.histories import Row, append, poll
+from tests.checkers import small_evidence
+from tests.checkers.small_histories import Row, append, poll
 from workloads.columns import INFO
 
 READ = {"recovered": True, "final_reads": True}
@@ -16,11 +16,11 @@ READ = {"recovered": True, "final_reads": True}
 
 def judged(main: list[Row], final: list[Row], recovery: dict[str, Any] = READ, **more: Any) -> Verdict:
     settings = CheckSettings(**more.pop("settings", {}))
-    return check(RunEvidence(history=runs.history(main, final), recovery=recovery, settings=settings, **more))
+    return check(RunEvidence(history=small_evidence.history(main, final), recovery=recovery, settings=settings, **more))
 
 
 def test_an_acknowledged_append_that_the_final_reads_pass_over_is_lost() -> None:
-    replicas, ends = runs.logs(b1=[(1, 8)], b2=[(1, 8)], b3=[(1, 8)])
+    replicas, ends = small_evidence.logs(b1=[(1, 8)], b2=[(1, 8)], b3=[(1, 8)])
     verdict = judged(
         [append(7, 1, 2, 0), append(8, 3, outcome=INFO)], [poll(0, 9, 10, 8)], replicas=replicas, replica_ends=ends
     )
@@ -46,13 +46,13 @@ def test_an_unknown_append_may_be_lost_until_somebody_has_read_it() -> None:
 
 
 def test_a_record_on_no_disk_is_lost_even_when_nothing_was_finally_read() -> None:
-    replicas, ends = runs.logs(b1=[], b2=[], b3=[])
+    replicas, ends = small_evidence.logs(b1=[], b2=[], b3=[])
     verdict = judged([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends)
     assert verdict.validity is Validity.INVALID
 
 
 def test_without_final_reads_a_record_on_some_disk_is_undecided() -> None:
-    replicas, ends = runs.logs(b1=[(1, 7)], b2=[], b3=[])
+    replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[], b3=[])
     assert judged([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends).validity is Validity.UNKNOWN
     two_logs = ends.filter([True, True, False])
     assert judged([append(7, 1, 2, 0)], [], {}, replica_ends=two_logs).validity is Validity.UNKNOWN
@@ -71,16 +71,18 @@ def test_unclean_topics_lose_and_are_counted() -> None:
 
 
 def lossy_trace(*nodes: str) -> Any:
-    events = [runs.event(1, node, "appended", offset=0, log_end=5, leader_epoch=1) for node in ("b1", "b2", "b3")]
-    events += [runs.event(6, node, "log_recovered", offset=0, log_end=0) for node in nodes]
-    return runs.trace(*events)
+    events = [
+        small_evidence.event(1, node, "appended", offset=0, log_end=5, leader_epoch=1) for node in ("b1", "b2", "b3")
+    ]
+    events += [small_evidence.event(6, node, "log_recovered", offset=0, log_end=0) for node in nodes]
+    return small_evidence.trace(*events)
 
 
 def test_a_loss_on_min_isr_replicas_at_one_time_is_undecided_and_on_fewer_is_a_bug() -> None:
     def after_power_loss(*nodes: str) -> Verdict:
-        fault = runs.fault("power-loss", list(nodes), 5, 7, {"lost_bytes": 10})
+        fault = small_evidence.fault("power-loss", list(nodes), 5, 7, {"lost_bytes": 10})
         main = [append(7, 1, 2, 0)]
-        return judged(main, [], trace=lossy_trace(*nodes), faults=runs.faults(fault))
+        return judged(main, [], trace=lossy_trace(*nodes), faults=small_evidence.faults(fault))
 
     assert after_power_loss("b1").validity is Validity.INVALID
     verdict = after_power_loss("b1", "b2")
@@ -92,7 +94,7 @@ def test_a_loss_on_min_isr_replicas_at_one_time_is_undecided_and_on_fewer_is_a_b
 
 
 def test_what_was_acknowledged_after_the_disaster_is_not_excused_by_it() -> None:
-    fault = runs.fault("power-loss", ["b1", "b2"], 5, 7, {"lost_bytes": 10})
+    fault = small_evidence.fault("power-loss", ["b1", "b2"], 5, 7, {"lost_bytes": 10})
     later = [append(7, 8, 9, 0)]
-    verdict = judged(later, [], trace=lossy_trace("b1", "b2"), faults=runs.faults(fault))
+    verdict = judged(later, [], trace=lossy_trace("b1", "b2"), faults=small_evidence.faults(fault))
     assert verdict.validity is Validity.INVALID

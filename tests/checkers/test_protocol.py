@@ -10,7 +10,7 @@ import pytest
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.protocol.checker import check
 from checkers.verdict import Validity, Verdict
-from tests.checkers import runs
+from tests.checkers import small_evidence
 
 Event = dict[str, Any]
 
@@ -25,33 +25,35 @@ def changed(
     **detail: Any,
 ) -> Event:
     facts = {"elr": list(elr), "replicas": [1, 2, 3], "min_isr": 2, "reason": reason, "unclean": False} | detail
-    return runs.event(time_s, "c1", "partition_changed", facts, leader=leader, leader_epoch=epoch, members=list(isr))
+    return small_evidence.event(
+        time_s, "c1", "partition_changed", facts, leader=leader, leader_epoch=epoch, members=list(isr)
+    )
 
 
 def appended(time_s: float, node: str, offset: int, end: int, epoch: int = 1) -> Event:
-    return runs.event(time_s, node, "appended", offset=offset, log_end=end, leader_epoch=epoch)
+    return small_evidence.event(time_s, node, "appended", offset=offset, log_end=end, leader_epoch=epoch)
 
 
 def moved(time_s: float, node: str, before: int, after: int, quorum: Sequence[int], epoch: int = 1) -> Event:
-    return runs.event(
+    return small_evidence.event(
         time_s, node, "high_watermark", offset=before, high_watermark=after, members=list(quorum), leader_epoch=epoch
     )
 
 
 def leads(time_s: float, node: str, epoch: int, start: int) -> Event:
-    return runs.event(time_s, node, "became_leader", offset=start, log_end=start, leader_epoch=epoch)
+    return small_evidence.event(time_s, node, "became_leader", offset=start, log_end=start, leader_epoch=epoch)
 
 
 def recovered(time_s: float, node: str, end: int) -> Event:
-    return runs.event(time_s, node, "log_recovered", offset=0, log_end=end)
+    return small_evidence.event(time_s, node, "log_recovered", offset=0, log_end=end)
 
 
 def started(time_s: float, node: str) -> Event:
-    return runs.event(time_s, node, "node_started")
+    return small_evidence.event(time_s, node, "node_started")
 
 
 def registered(time_s: float, broker: int, clean: bool = False) -> Event:
-    return runs.event(time_s, "c1", "broker_registered", {"clean": clean}, broker=broker, broker_epoch=9)
+    return small_evidence.event(time_s, "c1", "broker_registered", {"clean": clean}, broker=broker, broker_epoch=9)
 
 
 BORN = [changed(1, 1, 1, (1, 2, 3), reason="created"), leads(1, "b1", 1, 0)]
@@ -59,7 +61,7 @@ COMMITTED = [*BORN, *(appended(2, node, 0, 5) for node in ("b1", "b2", "b3")), m
 
 
 def judged(events: Sequence[Event], **settings: Any) -> Verdict:
-    return check(RunEvidence(trace=runs.trace(*events), settings=CheckSettings(**settings)))
+    return check(RunEvidence(trace=small_evidence.trace(*events), settings=CheckSettings(**settings)))
 
 
 def kinds(events: Sequence[Event], **settings: Any) -> list[str]:
@@ -76,8 +78,8 @@ def test_a_clean_fail_over_keeps_every_promise() -> None:
         appended(6, "b2", 5, 7, epoch=2),
         appended(7, "b3", 5, 7, epoch=2),
         moved(8, "b2", 5, 7, (2, 3), epoch=2),
-        runs.event(8, "b2", "acknowledged", {"acks": -1}, offset=5, log_end=7, high_watermark=7),
-        runs.event(9, "b2", "latest_told", high_watermark=7),
+        small_evidence.event(8, "b2", "acknowledged", {"acks": -1}, offset=5, log_end=7, high_watermark=7),
+        small_evidence.event(9, "b2", "latest_told", high_watermark=7),
     ]
     verdict = judged(events)
     assert (verdict.validity, verdict.figures["committed"], verdict.figures["trace_gaps"]) == (Validity.VALID, 7, 0)
@@ -204,7 +206,7 @@ def test_what_a_replica_lost_after_it_was_counted_is_not_the_leaders_mistake() -
 
 
 def test_what_is_committed_is_never_overwritten() -> None:
-    events = [*COMMITTED, *(runs.event(4, node, "truncated", offset=3, log_end=5) for node in ("b2", "b3"))]
+    events = [*COMMITTED, *(small_evidence.event(4, node, "truncated", offset=3, log_end=5) for node in ("b2", "b3"))]
     events += [
         appended(5, "b2", 3, 5, epoch=2),
         appended(5, "b3", 3, 5, epoch=2),
@@ -219,12 +221,12 @@ def test_the_high_watermark_never_falls_within_a_leadership() -> None:
 
 def test_the_latest_offset_is_told_only_from_the_start_of_the_leaders_epoch_on() -> None:
     events = [*COMMITTED, changed(4, 2, 2, (2, 3)), leads(5, "b2", 2, 5)]
-    assert kinds([*events, runs.event(6, "b2", "latest_told", high_watermark=4)]) == ["latest-below-start"]
+    assert kinds([*events, small_evidence.event(6, "b2", "latest_told", high_watermark=4)]) == ["latest-below-start"]
 
 
 @pytest.mark.parametrize(("acks", "expected"), [(-1, ["acknowledged-uncommitted"]), (1, [])])
 def test_acks_all_is_told_when_the_high_watermark_has_passed(acks: int, expected: list[str]) -> None:
-    told = runs.event(3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5)
+    told = small_evidence.event(3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5)
     assert kinds([*COMMITTED, told]) == expected
 
 
@@ -232,8 +234,8 @@ def test_losses_beyond_the_fault_model_excuse_what_candidates_lack() -> None:
     events = [*COMMITTED, started(5, "b2"), recovered(5, "b2", 3), started(5, "b3"), recovered(5, "b3", 3)]
     events += [registered(6, 2, clean=True), registered(6, 3, clean=True)]
     assert kinds(events) == ["candidate-incomplete", "candidate-incomplete"]
-    fault = runs.fault("power-loss-all", ["b2", "b3"], 4, 5, {"lost_bytes": 9})
-    verdict = check(RunEvidence(trace=runs.trace(*events), faults=runs.faults(fault)))
+    fault = small_evidence.fault("power-loss-all", ["b2", "b3"], 4, 5, {"lost_bytes": 9})
+    verdict = check(RunEvidence(trace=small_evidence.trace(*events), faults=small_evidence.faults(fault)))
     assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "fault-model-exceeded")
 
 

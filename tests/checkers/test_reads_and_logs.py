@@ -8,8 +8,8 @@ from typing import Any
 from checkers import logs, reads
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Validity, Verdict
-from tests.checkers import runs
-from tests.checkers.histories import Row, append, poll
+from tests.checkers import small_evidence
+from tests.checkers.small_histories import Row, append, poll
 from workloads.columns import FAIL, INFO
 
 
@@ -20,11 +20,11 @@ def kinds(verdict: Verdict) -> list[str]:
 def read(rows: list[Row], recovered: bool = False, **more: Any) -> Verdict:
     settings = CheckSettings(**more.pop("settings", {}))
     recovery = {"recovered": recovered}
-    return reads.check(RunEvidence(history=runs.history(rows), recovery=recovery, settings=settings, **more))
+    return reads.check(RunEvidence(history=small_evidence.history(rows), recovery=recovery, settings=settings, **more))
 
 
 def on_disk(**of_node: Any) -> dict[str, Any]:
-    replicas, ends = runs.logs(**of_node)
+    replicas, ends = small_evidence.logs(**of_node)
     return {"replicas": replicas, "replica_ends": ends}
 
 
@@ -55,7 +55,7 @@ def test_one_value_at_two_offsets_is_a_duplicate() -> None:
     rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO), poll(1, 3, 4, 7)]
     assert kinds(read(rows)) == ["duplicate"]
     in_one_log = on_disk(b1=[(1, 7), (1, 7)])
-    in_one_log["replica_ends"] = runs.marked(in_one_log["replica_ends"], b1=0)
+    in_one_log["replica_ends"] = small_evidence.marked(in_one_log["replica_ends"], b1=0)
     assert kinds(read([append(7, 1, outcome=INFO)], **in_one_log)) == ["duplicate"]
 
 
@@ -70,7 +70,7 @@ def test_a_disk_bears_witness_below_its_high_watermark_or_after_recovery() -> No
     rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO)]
     stale = on_disk(b1=[(1, 8)], b2=[(2, 7)])
     assert kinds(read(rows, **stale)) == ["conflicting-offset"]
-    stale["replica_ends"] = runs.marked(stale["replica_ends"], b1=0)
+    stale["replica_ends"] = small_evidence.marked(stale["replica_ends"], b1=0)
     assert read(rows, **stale).validity is Validity.VALID
     assert kinds(read(rows, recovered=True, **stale)) == ["conflicting-offset"]
 
@@ -94,8 +94,8 @@ def test_polls_are_in_order_and_from_the_position_asked() -> None:
 
 
 def matched(recovered: bool, marks: dict[str, int] | None = None, unclean: bool = False, **of_node: Any) -> Verdict:
-    replicas, ends = runs.logs(**of_node)
-    ends = runs.marked(ends, **(marks or {}))
+    replicas, ends = small_evidence.logs(**of_node)
+    ends = small_evidence.marked(ends, **(marks or {}))
     settings = CheckSettings(replication_factor=len(of_node), unclean_election=unclean)
     recovery = {"recovered": recovered}
     return logs.check(RunEvidence(replicas=replicas, replica_ends=ends, settings=settings, recovery=recovery))
@@ -147,7 +147,7 @@ def test_a_hole_in_one_log_is_a_difference() -> None:
 
 
 def test_fewer_logs_than_replicas_do_not_pass() -> None:
-    replicas, ends = runs.logs(b1=[(1, 7)])
+    replicas, ends = small_evidence.logs(b1=[(1, 7)])
     verdict = logs.check(RunEvidence(replicas=replicas, replica_ends=ends))
     assert (verdict.validity, kinds(verdict)) == (Validity.UNKNOWN, ["logs-missing"])
     assert logs.check(RunEvidence()).validity is Validity.UNKNOWN

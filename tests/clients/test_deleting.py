@@ -13,7 +13,7 @@ import pytest
 from harness.cluster.loopback import LoopbackCluster
 from harness.cluster.readiness import Expected
 from tests.clients.test_real_clients import kill_leader, restart
-from workloads.clients.native import EARLIEST, Admin, Client, Consumer
+from workloads.clients.native import EARLIEST, AdminClient, Client, Consumer
 
 RECORDS = 100
 LIMIT_S = 30.0
@@ -89,7 +89,7 @@ def test_kafka_python_and_the_native_client_delete_records(cluster: LoopbackClus
         addresses = [(node.host, node.port) for node in cluster.layout.brokers]
         client = Client(addresses, "test", Random(1))
         try:
-            return await Admin(client).delete_records("kafka-python", 0, -1, LIMIT_S)
+            return await AdminClient(client).delete_records("kafka-python", 0, -1, LIMIT_S)
         finally:
             await client.close()
 

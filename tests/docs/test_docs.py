@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.suite import CHECKERS
+from checkers.registry import CHECKERS
 from harness.cli import usage
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES

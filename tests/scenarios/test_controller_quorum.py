@@ -11,7 +11,7 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.trace import TraceEvent
 from nemesis.ports import DONE, UNANSWERED, AdminResult, KeepUnsynced, Link, both_ways
-from workloads.clients.native import Admin, Client
+from workloads.clients.native import AdminClient, Client
 
 TOPIC = "t"
 _TRIED, _PAUSE_S = 100, 0.1
@@ -67,7 +67,7 @@ def play(scenario: Callable[[Cluster], Awaitable[None]], seed: int = 1, controll
     async def run(deployment: Deployment) -> None:
         await deployment.deploy()
         client = Client(deployment.bootstrap(), "test", deployment.stream("test"))
-        await Admin(client).create_topic(TOPIC, 1, 3, {}, 30)
+        await AdminClient(client).create_topic(TOPIC, 1, 3, {}, 30)
         await scenario(Cluster(deployment, trace))
         assert not deployment.crashes
         await client.close()

@@ -14,12 +14,12 @@ from harness.environments.sim import Simulation
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.trace import TraceEvent
 from nemesis.ports import KeepUnsynced
-from workloads.clients.native import Admin, AdminError, Client, Consumer, Producer
+from workloads.clients.native import AdminClient, AdminError, Client, Consumer, Producer
 
 TOPIC = "t"
 P0 = (TOPIC, 0)
 RECORDS = 10
-Scenario = Callable[[Deployment, Admin, Callable[..., Consumer]], Awaitable[None]]
+Scenario = Callable[[Deployment, AdminClient, Callable[..., Consumer]], Awaitable[None]]
 
 
 def play(scenario: Scenario) -> list[tuple[str, TraceEvent]]:
@@ -40,7 +40,7 @@ def play(scenario: Scenario) -> list[tuple[str, TraceEvent]]:
             consumers[-1].assign([P0])
             return consumers[-1]
 
-        admin = Admin(client("admin"))
+        admin = AdminClient(client("admin"))
         await admin.create_topic(TOPIC, 1, 3, {}, 30)
         await admin.wait_for_leaders(TOPIC, 1, 30)
         producer = Producer(client("producer"), TOPIC)
@@ -77,7 +77,7 @@ LEFT = [(offset, offset) for offset in range(6, RECORDS)]
 def test_a_deletion_is_answered_with_the_low_watermark_and_every_replica_starts_there_by_then() -> None:
     answered = []
 
-    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+    async def scenario(deployment: Deployment, admin: AdminClient, consumer: Callable[..., Consumer]) -> None:
         answered.append(await admin.delete_records(TOPIC, 0, 6, 30))
         assert await read_on(consumer(reset="earliest")) == LEFT
 
@@ -88,7 +88,7 @@ def test_a_deletion_is_answered_with_the_low_watermark_and_every_replica_starts_
 
 
 def test_no_power_loss_and_no_election_brings_deleted_records_back() -> None:
-    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+    async def scenario(deployment: Deployment, admin: AdminClient, consumer: Callable[..., Consumer]) -> None:
         assert await admin.delete_records(TOPIC, 0, 6, 30) == 6
         for _ in range(3):
             leader = (await deployment.leaders())[P0]
@@ -101,7 +101,7 @@ def test_no_power_loss_and_no_election_brings_deleted_records_back() -> None:
 
 
 def test_a_replica_that_comes_back_without_its_disk_is_filled_from_where_the_log_starts() -> None:
-    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+    async def scenario(deployment: Deployment, admin: AdminClient, consumer: Callable[..., Consumer]) -> None:
         leader = (await deployment.leaders())[P0]
         follower = next(broker for broker in deployment.brokers if broker != leader)
         await deployment.power_off(follower, KeepUnsynced.NOTHING)  # nothing was ever synced: its log is empty
@@ -118,7 +118,7 @@ def test_a_replica_that_comes_back_without_its_disk_is_filled_from_where_the_log
 
 
 def test_a_deletion_asked_for_while_the_leader_dies_is_done_by_the_next() -> None:
-    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+    async def scenario(deployment: Deployment, admin: AdminClient, consumer: Callable[..., Consumer]) -> None:
         await deployment.kill((await deployment.leaders())[P0])
         assert await admin.delete_records(TOPIC, 0, -1, 60) == RECORDS
         with pytest.raises(AdminError, match="OFFSET_OUT_OF_RANGE"):
@@ -128,7 +128,7 @@ def test_a_deletion_asked_for_while_the_leader_dies_is_done_by_the_next() -> Non
 
 
 def test_what_groups_live_by_cannot_be_deleted() -> None:
-    async def scenario(deployment: Deployment, admin: Admin, consumer: Callable[..., Consumer]) -> None:
+    async def scenario(deployment: Deployment, admin: AdminClient, consumer: Callable[..., Consumer]) -> None:
         await admin.create_topic(CONSUMER_OFFSETS_TOPIC, 1, 3, {}, 30)
         await admin.wait_for_leaders(CONSUMER_OFFSETS_TOPIC, 1, 30)
         with pytest.raises(AdminError, match="INVALID_TOPIC_EXCEPTION"):
@@ -137,7 +137,7 @@ def test_what_groups_live_by_cannot_be_deleted() -> None:
     play(scenario)
 
 
-async def in_sync(admin: Admin) -> None:
+async def in_sync(admin: AdminClient) -> None:
     """Wait until every replica is in the ISR, on which all three brokers agree by then or soon."""
     while True:
         if len((await admin.describe_topic(TOPIC)).isr[0]) == 3:

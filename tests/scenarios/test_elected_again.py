@@ -16,7 +16,7 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.trace import TraceEvent
 from nemesis.ports import DONE, Link, both_ways
-from workloads.clients.native import Admin, Client, Producer
+from workloads.clients.native import AdminClient, Client, Producer
 
 TOPIC, RECORDS = "t", 10
 
@@ -34,7 +34,7 @@ def played(*off: str) -> list[tuple[str, TraceEvent]]:
     async def scenario(deployment: Deployment) -> None:
         await deployment.deploy()
         client = Client(deployment.bootstrap(), "test", deployment.stream("test"))
-        await Admin(client).create_topic(TOPIC, 1, 3, {}, 30)
+        await AdminClient(client).create_topic(TOPIC, 1, 3, {}, 30)
         preferred, former, follower = await deployment.admin.replicas(TOPIC, 0)
         await deployment.stop(preferred)
         await deployment.start(preferred)

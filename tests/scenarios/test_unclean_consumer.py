@@ -20,9 +20,9 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.wire.connection import ConnectionLost
 from nemesis.ports import Link
-from workloads.clients.membership import GroupSettings, Member
+from workloads.clients.membership import GroupMember, GroupSettings
 from workloads.clients.native import (
-    Admin,
+    AdminClient,
     Client,
     Consumer,
     LogTruncationError,
@@ -63,7 +63,7 @@ async def read_until(consumer: Consumer, offset: int) -> list[tuple[int, int]]:
     return got
 
 
-async def join_elsewhere(client: Client, not_on: str) -> Member:
+async def join_elsewhere(client: Client, not_on: str) -> GroupMember:
     """A member of a group whose coordinator is another broker than `not_on`."""
     number = 0
     while True:
@@ -77,7 +77,7 @@ async def join_elsewhere(client: Client, not_on: str) -> Member:
         elif f"b{found.node_id}" == not_on:
             number += 1
         else:
-            member = Member(client, f"group-{number}", (TOPIC,), SESSION)
+            member = GroupMember(client, f"group-{number}", (TOPIC,), SESSION)
             await member.join()
             return member
 
@@ -94,7 +94,7 @@ def play(*, restarted: bool = False, **options: Any) -> Story:
             clients.append(Client(deployment.bootstrap(), name, deployment.stream(name)))
             return clients[-1]
 
-        admin = Admin(client("admin"))
+        admin = AdminClient(client("admin"))
         await admin.create_topic(TOPIC, 1, 3, {}, 30)
         await admin.wait_for_leaders(TOPIC, 1, 30)
         producer = Producer(client("producer"), TOPIC, delivery_timeout_s=30)
@@ -127,7 +127,7 @@ def play(*, restarted: bool = False, **options: Any) -> Story:
         await append(second, 100, 10)
 
         if member is not None:
-            taking_over = Member(client("second-member"), member.group, (TOPIC,), SESSION)
+            taking_over = GroupMember(client("second-member"), member.group, (TOPIC,), SESSION)
             committed = (await taking_over.committed((await taking_over.join()).partitions))[P0]
             assert committed == OffsetAndEpoch(10, 0)
             consumer = Consumer(client("second-consumer"), **options)

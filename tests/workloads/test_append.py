@@ -22,7 +22,7 @@ from tests.workloads.scripted_cluster import (
 from tests.workloads.virtual_time import run
 from workloads.history import Recorder
 from workloads.registry import WORKLOADS
-from workloads.workload import Settings, SetUpError, Workload
+from workloads.workload import SetUpError, Workload, WorkloadSettings
 
 
 def with_workload(
@@ -37,7 +37,7 @@ def with_workload(
         async with ScriptedCluster(brokers=2, partitions=2) as cluster:
             cluster.topic_exists = exists
             workload = WORKLOADS["append"](
-                Settings(bootstrap=cluster.addresses, topic=TOPIC, partitions=2, **settings),
+                WorkloadSettings(bootstrap=cluster.addresses, topic=TOPIC, partitions=2, **settings),
                 recorder,
                 lambda name: Random(f"3 {name}"),
             )
@@ -220,4 +220,4 @@ def test_set_up_refuses_a_topic_that_was_there_before_and_one_that_cannot_be() -
 )
 def test_settings_that_make_no_sense_are_named(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):
-        Settings(bootstrap=(("b1", 9092),), **{field: value})
+        WorkloadSettings(bootstrap=(("b1", 9092),), **{field: value})

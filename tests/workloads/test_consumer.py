@@ -11,9 +11,9 @@ import pytest
 from images.wire.batch import build
 from tests.workloads.scripted_cluster import TOPIC, ScriptedCluster
 from tests.workloads.virtual_time import run
-from workloads.clients.native import Client, Consumer, Fetched, OffsetAnswer, Patience
+from workloads.clients.native import Client, ClientTimeouts, CompletedFetch, Consumer, OffsetAnswer
 
-PATIENCE = Patience(request_timeout_s=1.0, connect_timeout_s=1.0, backoff_s=0.05, backoff_s_max=0.4)
+TIMEOUTS = ClientTimeouts(request_timeout_s=1.0, connect_timeout_s=1.0, backoff_s=0.05, backoff_s_max=0.4)
 
 
 def with_consumer(
@@ -25,7 +25,7 @@ def with_consumer(
 ) -> None:
     async def main() -> None:
         async with ScriptedCluster(brokers=brokers, partitions=partitions) as cluster:
-            client = Client(cluster.addresses, "test", Random(5), PATIENCE)
+            client = Client(cluster.addresses, "test", Random(5), TIMEOUTS)
             consumer = Consumer(client, on_fetch=on_fetch) if on_fetch else Consumer(client)
             consumer.assign([(TOPIC, partition) for partition in range(partitions)])
             try:
@@ -37,11 +37,11 @@ def with_consumer(
     run(main())
 
 
-async def read(consumer: Consumer, polls: int = 20) -> list[Fetched]:
+async def read(consumer: Consumer, polls: int = 20) -> list[CompletedFetch]:
     return [fetched for _ in range(polls) for fetched in await consumer.poll(1.0)]
 
 
-def values(fetched: list[Fetched], partition: int = 0) -> list[tuple[int, int]]:
+def values(fetched: list[CompletedFetch], partition: int = 0) -> list[tuple[int, int]]:
     return [
         (record.offset, int(record.value or b""))
         for one in fetched

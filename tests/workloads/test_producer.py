@@ -21,9 +21,9 @@ from tests.workloads.scripted_cluster import (
     answer,
 )
 from tests.workloads.virtual_time import run
-from workloads.clients.native import Client, Delivery, Patience, Producer
+from workloads.clients.native import Client, ClientTimeouts, Delivery, Producer
 
-PATIENCE = Patience(request_timeout_s=1.0, connect_timeout_s=1.0, backoff_s=0.05, backoff_s_max=0.4)
+TIMEOUTS = ClientTimeouts(request_timeout_s=1.0, connect_timeout_s=1.0, backoff_s=0.05, backoff_s_max=0.4)
 DELIVERY_TIMEOUT_S = 4.0
 
 
@@ -36,7 +36,7 @@ def with_producer(
 ) -> None:
     async def main() -> None:
         async with ScriptedCluster(brokers=brokers, partitions=partitions) as cluster:
-            client = Client(cluster.addresses, "test", Random(5), PATIENCE)
+            client = Client(cluster.addresses, "test", Random(5), TIMEOUTS)
             producer = Producer(client, TOPIC, acks=acks, delivery_timeout_s=DELIVERY_TIMEOUT_S)
             try:
                 await test(cluster, producer)
@@ -104,7 +104,7 @@ def test_no_answer_to_the_end_is_info_within_the_delivery_and_one_request_timeou
         begun_s = loop.time()
         delivery = await producer.append(0, [b"1"])
         assert (delivery.outcome, delivery.error) == ("info", "timeout")
-        assert DELIVERY_TIMEOUT_S <= loop.time() - begun_s <= DELIVERY_TIMEOUT_S + PATIENCE.request_timeout_s + 0.1
+        assert DELIVERY_TIMEOUT_S <= loop.time() - begun_s <= DELIVERY_TIMEOUT_S + TIMEOUTS.request_timeout_s + 0.1
 
     with_producer(test)
 
@@ -113,7 +113,7 @@ def test_what_could_never_be_sent_is_fail() -> None:
     async def main() -> None:
         async with ScriptedCluster() as cluster:
             addresses = cluster.addresses
-        client = Client(addresses, "test", Random(5), PATIENCE)
+        client = Client(addresses, "test", Random(5), TIMEOUTS)
         producer = Producer(client, TOPIC, delivery_timeout_s=DELIVERY_TIMEOUT_S)
         delivery = await producer.append(0, [b"1"])
         assert (delivery.outcome, delivery.attempts) == ("fail", 0)

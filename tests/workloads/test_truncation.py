@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.workloads.scripted_cluster import TOPIC, ScriptedCluster
-from tests.workloads.test_consumer import PATIENCE, fill, read, values
+from tests.workloads.test_consumer import TIMEOUTS, fill, read, values
 from tests.workloads.virtual_time import run
 from workloads.clients.native import (
     Client,
@@ -27,7 +27,7 @@ P0 = (TOPIC, 0)
 def with_consumer(test: Callable[[ScriptedCluster, Consumer], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
         async with ScriptedCluster(brokers=2) as cluster:
-            client = Client(cluster.addresses, "test", Random(5), PATIENCE)
+            client = Client(cluster.addresses, "test", Random(5), TIMEOUTS)
             consumer = Consumer(client, **options)
             consumer.assign([P0])
             try:

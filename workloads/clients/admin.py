@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Backoff, Client, error_name
-from workloads.clients.view import Leader
+from workloads.clients.metadata_cache import Leader
 
 
 class AdminError(Exception):
@@ -49,7 +49,7 @@ class TopicDescription:
     isr: Mapping[int, tuple[int, ...]]
 
 
-class Admin:
+class AdminClient:
     """Administers a cluster through whichever broker answers."""
 
     def __init__(self, client: Client) -> None:
@@ -72,7 +72,7 @@ class Admin:
                     configs=tuple(CreatableTopicConfig(name=key, value=config[key]) for key in sorted(config)),
                 ),
             ),
-            timeout=timedelta(seconds=self.client.patience.request_timeout_s),
+            timeout=timedelta(seconds=self.client.timeouts.request_timeout_s),
         )
         again = frozenset((int(ErrorCode.invalid_replication_factor),))
         await self._change(f"create topic {name}", request, ErrorCode.topic_already_exists, again, timeout_s)
@@ -81,7 +81,7 @@ class Admin:
         """Delete a topic, trying until it is done. Raises AdminError, also when there was none."""
         request = DeleteTopicsRequest(
             topics=(DeleteTopicState(name=name, topic_id=None),),
-            timeout=timedelta(seconds=self.client.patience.request_timeout_s),
+            timeout=timedelta(seconds=self.client.timeouts.request_timeout_s),
         )
         await self._change(
             f"delete topic {name}", request, ErrorCode.unknown_topic_or_partition, frozenset(), timeout_s
@@ -91,22 +91,22 @@ class Admin:
         """Delete the records of a partition below `offset`, or with -1 below the high watermark, trying until it is
         done; the low watermark: no replica in sync has a record below it. Raises AdminError."""
         client = self.client
-        client.follow(topic)
+        client.track_topic(topic)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        backoff = Backoff(client.patience, client.random)
+        backoff = Backoff(client.timeouts, client.random)
         part = DeleteRecordsPartition(partition_index=partition, offset=offset)
         request = DeleteRecordsRequest(
             topics=(DeleteRecordsTopic(name=topic, partitions=(part,)),),
-            timeout=timedelta(seconds=client.patience.request_timeout_s),
+            timeout=timedelta(seconds=client.timeouts.request_timeout_s),
         )
         while True:
             last = "no leader is known"
-            leader = client.view.leader(topic, partition)
+            leader = client.metadata.leader(topic, partition)
             if leader is not None:
                 try:
                     connection = await client.connection(leader.broker)
-                    response: Any = await connection.call(request, 2 * client.patience.request_timeout_s)
+                    response: Any = await connection.call(request, 2 * client.timeouts.request_timeout_s)
                     answer = response.topics[0].partitions[0]
                     if answer.error_code == 0:
                         return int(answer.low_watermark)
@@ -126,12 +126,12 @@ class Admin:
     async def wait_for_leaders(self, name: str, partitions: int, timeout_s: float) -> None:
         """Return once metadata tells a leader of every partition. Raises AdminError."""
         client = self.client
-        client.follow(name)
+        client.track_topic(name)
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        backoff = Backoff(client.patience, client.random)
+        backoff = Backoff(client.timeouts, client.random)
         while True:
             await client.refresh()
-            missing = [index for index in range(partitions) if client.view.leader(name, index) is None]
+            missing = [index for index in range(partitions) if client.metadata.leader(name, index) is None]
             if not missing:
                 return
             if asyncio.get_running_loop().time() >= deadline_s:
@@ -166,7 +166,7 @@ class Admin:
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        backoff = Backoff(self.client.patience, self.client.random)
+        backoff = Backoff(self.client.timeouts, self.client.random)
         may_be_done = False
         while True:
             try:

@@ -20,11 +20,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
 from images.wire.connection import CallTimeout, Connection, ConnectionLost
-from workloads.clients.view import View
+from workloads.clients.metadata_cache import MetadataCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ClientTimeouts:
     """How long a client waits for what; every request has a timeout."""
 
     request_timeout_s: float = 1.5
@@ -41,9 +41,9 @@ class Backoff:
 
     __slots__ = ("_first_s", "_max_s", "_next_s", "_random")
 
-    def __init__(self, patience: Patience, random: Random) -> None:
-        self._first_s = self._next_s = patience.backoff_s
-        self._max_s = patience.backoff_s_max
+    def __init__(self, timeouts: ClientTimeouts, random: Random) -> None:
+        self._first_s = self._next_s = timeouts.backoff_s
+        self._max_s = timeouts.backoff_s_max
         self._random = random
 
     def next_s(self) -> float:
@@ -65,7 +65,7 @@ def error_name(code: int) -> str:
         return f"ERROR_{code}"
 
 
-def loss_name(lost: ConnectionLost) -> str:
+def connection_error_name(lost: ConnectionLost) -> str:
     """How histories write a request without answer: `timeout` or `connection`."""
     return "timeout" if isinstance(lost, CallTimeout) else "connection"
 
@@ -78,13 +78,13 @@ class Client:
         bootstrap: Sequence[tuple[str, int]],
         client_id: str,
         random: Random,
-        patience: Patience = Patience(),
+        timeouts: ClientTimeouts = ClientTimeouts(),
     ) -> None:
         if not bootstrap:
             raise ValueError("bootstrap: at least one (host, port) is needed")
-        self.patience = patience
+        self.timeouts = timeouts
         self.random = random
-        self.view = View()
+        self.metadata = MetadataCache()
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._topics: list[str] = []
@@ -94,7 +94,7 @@ class Client:
         self._refreshing: asyncio.Task[bool] | None = None
         self._closed = False
 
-    def follow(self, topic: str) -> None:
+    def track_topic(self, topic: str) -> None:
         """Ask for `topic` in every refresh from now on."""
         if topic not in self._topics:
             self._topics.append(topic)
@@ -117,12 +117,12 @@ class Client:
     def refresh_if_old(self) -> None:
         """Begin a refresh when the last answer is older than `metadata_age_s_max`."""
         now_s = asyncio.get_running_loop().time()
-        if self.view.taken_s is None or now_s - self.view.taken_s > self.patience.metadata_age_s_max:
+        if self.metadata.updated_s is None or now_s - self.metadata.updated_s > self.timeouts.metadata_age_s_max:
             self.refresh_soon()
 
     async def connection(self, broker: int) -> Connection:
         """An open connection to a broker, one that is kept. Raises ConnectionLost, nothing sent."""
-        address = self.view.addresses.get(broker)
+        address = self.metadata.addresses.get(broker)
         if address is None:
             raise ConnectionLost(f"the address of broker {broker} is not known", sent=False)
         return await self._connection("leader", *address)
@@ -137,7 +137,7 @@ class Client:
         self._turn += 1
         host, port = addresses[self._turn % len(addresses)]
         connection = await self._connection("any", host, port)
-        return await connection.call(request, self.patience.request_timeout_s)
+        return await connection.call(request, self.timeouts.request_timeout_s)
 
     async def ask_any(self, request: Any) -> Any:
         """The answer of the first broker that gives one, beginning with the next in turn.
@@ -171,7 +171,7 @@ class Client:
             connection.close()
 
     def _addresses(self) -> list[tuple[str, int]]:
-        known = [self.view.addresses[broker] for broker in sorted(self.view.addresses)]
+        known = [self.metadata.addresses[broker] for broker in sorted(self.metadata.addresses)]
         return known + [address for address in self._bootstrap if address not in known]
 
     async def _refresh(self) -> bool:
@@ -179,7 +179,7 @@ class Client:
             response = await self.ask_any(self.metadata_request(self._topics))
         except ConnectionLost:
             return False
-        self.view.take(response, asyncio.get_running_loop().time())
+        self.metadata.update(response, asyncio.get_running_loop().time())
         return True
 
     async def _connection(self, purpose: str, host: str, port: int) -> Connection:
@@ -192,7 +192,7 @@ class Client:
         async with self._opening.setdefault(key, asyncio.Lock()):
             connection = self._connections.get(key)
             if connection is None or connection.closed:
-                connection = await Connection.open(host, port, self._client_id, self.patience.connect_timeout_s)
+                connection = await Connection.open(host, port, self._client_id, self.timeouts.connect_timeout_s)
                 if self._closed:
                     connection.close()
                     raise ConnectionLost("this client is closed", sent=False)

@@ -1,28 +1,28 @@
-"""A consumer that is told what to read, and tells everything it was answered.
+"""A consumer of partitions assigned to it, which returns every answer that brokers gave.
 
-It behaves as KIP-320 asks. It keeps the leader epoch of what it read; before it fetches from a leader that is new to
-it, it asks whether its position still stands in that leader's log (see `positions.py`), and waits for newer metadata
-when its position is of a later epoch than the leader it knows. If the log was truncated:
+It follows KIP-320. It keeps the leader epoch of each record that it read; before it fetches from a new leader, it asks
+whether its position is still in that leader's log (`positions.py`), and it waits for newer metadata when its position
+is of a later epoch than the leader it knows. If the log was truncated:
 
-- `reset` earliest or latest: the position goes back to where the logs part, as precisely as that can be found, and
-  `on_truncation` is told; where it cannot be found, to the earliest or latest offset.
+- `reset` earliest or latest: the position goes back to the offset at which the logs diverge, as precisely as that can
+  be determined, and `on_truncation` is called; where it cannot be determined, to the earliest or latest offset.
 - `reset` none: `poll` raises `LogTruncationError`, again and again until a `seek`.
 
-An OFFSET_OUT_OF_RANGE, which means that what was to be read has been deleted or that the caller sought beyond the end,
-is always told as a `Fetched`. Then the position is reset by the policy, to the earliest or latest offset; without one
-`poll` raises `OffsetOutOfRangeError`, again and again until a `seek`. With `validates` off nothing is noticed of a
-truncation: the semantics before KIP-320.
+An OFFSET_OUT_OF_RANGE means that the records at the position were deleted, or that the position is beyond the end. It
+is always returned as a `CompletedFetch`. Then the position is reset by the policy, to the earliest or latest offset;
+without a policy `poll` raises `OffsetOutOfRangeError`, again and again until a `seek`. With `validates` off the
+consumer does not notice truncations: the semantics before KIP-320.
 
-`poll` gives one `Fetched` for every answer about every partition, whether it holds records, an error or nothing, so
-that a workload can record each honestly. Every fetch carries the leader epoch known from metadata, so a broker that
-leads in another epoch refuses it (KIP-320); a `Fetched` without error therefore comes from the leader of exactly
-`leader_epoch`, unless that is None. The last fetched epoch is not sent (-1): no broker tells this consumer that its
-position has diverged.
+`poll` returns one `CompletedFetch` for every answer about every partition, whether it holds records, an error or
+nothing, so that a workload can record each of them. Every fetch carries the leader epoch known from metadata, so a
+broker that leads in another epoch refuses it (KIP-320); a `CompletedFetch` without error therefore comes from the
+leader of exactly `leader_epoch`, unless that is None. The last fetched epoch is not sent (-1): no broker answers this
+consumer with a diverging epoch.
 
-At most one fetch waits at each broker, and it goes on waiting when `poll` returns, so what `poll` returns may have
-been asked before it was called. What matters for real-time order is when the fetch was *sent*: `on_fetch` is called
-then, and what it returned comes back as `Fetched.token`. A fetch that `seek` or `assign` has made pointless still
-comes back, without records.
+At most one fetch waits at each broker, and it goes on waiting when `poll` returns, so a result of `poll` may have been
+requested before `poll` was called. Real-time order depends on the time at which the fetch was *sent*: `on_fetch` is
+called then, and its return value comes back as `CompletedFetch.token`. A fetch made obsolete by `seek` or `assign`
+still comes back, without records.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopi
 
 from images.wire import batch as batches
 from images.wire.connection import ConnectionLost
-from workloads.clients.connections import Backoff, Client, error_name, loss_name
-from workloads.clients.fetched import (
-    Fetched,
+from workloads.clients.completed_fetch import (
+    CompletedFetch,
     LogTruncationError,
     OffsetOutOfRangeError,
     TopicPartition,
     epochs,
     read,
 )
+from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
+from workloads.clients.metadata_cache import Leader
 from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer, confirmed, list_offset, validate
-from workloads.clients.positions import UNKNOWN_EPOCH, OffsetAndEpoch, Position, Truncation, need
-from workloads.clients.view import Leader
+from workloads.clients.positions import UNKNOWN_EPOCH, FetchPosition, OffsetAndEpoch, Truncation, required_before_fetch
 
 Reset = Literal["none", "earliest", "latest"]
 
@@ -58,10 +58,10 @@ _OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.name.upper()
 
 
 @dataclass(slots=True, eq=False)
-class _Assigned:
+class _AssignedPartition:
     topic: str
     partition: int
-    position: Position
+    position: FetchPosition
     backoff: Backoff
     delivered: OffsetAndEpoch
     """Where the records end that `poll` has returned; what was fetched ahead is beyond."""
@@ -72,10 +72,10 @@ class _Assigned:
     """Its position is to be reset by the policy."""
 
 
-class _Asked(NamedTuple):
-    assigned: _Assigned
+class _PendingFetch(NamedTuple):
+    assigned: _AssignedPartition
     leader: Leader
-    fetched: Fetched
+    fetched: CompletedFetch
     """The question, to which the answer is added."""
 
 
@@ -103,12 +103,12 @@ class Consumer:
         self._truncated: dict[TopicPartition, Truncation] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
         """Positions that the leader's log does not have, without a policy to reset them by."""
-        self._assigned: list[_Assigned] = []
+        self._assigned: list[_AssignedPartition] = []
         self._fetches: dict[int, asyncio.Task[None]] = {}
         """The fetch under way at each broker."""
-        self._questions: dict[_Assigned, asyncio.Task[None]] = {}
+        self._questions: dict[_AssignedPartition, asyncio.Task[None]] = {}
         """Validations and resets under way."""
-        self._ready: list[Fetched] = []
+        self._ready: list[CompletedFetch] = []
         self._wake = asyncio.Event()
         self._bug: BaseException | None = None
 
@@ -117,9 +117,9 @@ class Consumer:
         known = {(assigned.topic, assigned.partition): assigned for assigned in self._assigned}
         self._assigned = []
         for topic, partition in partitions:
-            self.client.follow(topic)
-            backoff = Backoff(self.client.patience, self.client.random)
-            fresh = _Assigned(topic, partition, Position(0), backoff, OffsetAndEpoch(0))
+            self.client.track_topic(topic)
+            backoff = Backoff(self.client.timeouts, self.client.random)
+            fresh = _AssignedPartition(topic, partition, FetchPosition(0), backoff, OffsetAndEpoch(0))
             self._assigned.append(known.get((topic, partition), fresh))
         kept = {(assigned.topic, assigned.partition) for assigned in self._assigned}
         self._truncated = {key: found for key, found in self._truncated.items() if key in kept}
@@ -138,7 +138,7 @@ class Consumer:
 
         Raises KeyError for a partition that is not assigned."""
         epoch = UNKNOWN_EPOCH if leader_epoch is None else leader_epoch
-        self._move(self._find(topic, partition), Position.sought(offset, epoch))
+        self._move(self._find(topic, partition), FetchPosition.sought(offset, epoch))
 
     def position(self, topic: str, partition: int) -> int:
         """The next offset to be asked for. Raises KeyError for a partition that is not assigned."""
@@ -157,7 +157,7 @@ class Consumer:
             raise ValueError("reset: 'none' does not say where to")
         self._find(topic, partition).lost = True
 
-    async def poll(self, timeout_s: float) -> list[Fetched]:
+    async def poll(self, timeout_s: float) -> list[CompletedFetch]:
         """What was answered, as soon as anything was; nothing after `timeout_s` seconds.
 
         Raises LogTruncationError or OffsetOutOfRangeError when there is nothing else to tell: see the docstring above.
@@ -219,7 +219,7 @@ class Consumer:
         if earliest.offset is None or latest.offset is None:
             return False
         assigned = self._find(topic, partition)
-        self._move(assigned, Position(max(earliest.offset, min(assigned.position.offset, latest.offset))))
+        self._move(assigned, FetchPosition(max(earliest.offset, min(assigned.position.offset, latest.offset))))
         return True
 
     async def close(self) -> None:
@@ -229,7 +229,7 @@ class Consumer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _find(self, topic: str, partition: int) -> _Assigned:
+    def _find(self, topic: str, partition: int) -> _AssignedPartition:
         for assigned in self._assigned:
             if assigned.topic == topic and assigned.partition == partition:
                 return assigned
@@ -241,7 +241,7 @@ class Consumer:
         if self._out_of_range and not self._ready:
             raise OffsetOutOfRangeError("the log does not have the position", self._out_of_range)
 
-    def _move(self, assigned: _Assigned, position: Position) -> None:
+    def _move(self, assigned: _AssignedPartition, position: FetchPosition) -> None:
         assigned.position = position
         assigned.delivered = OffsetAndEpoch(position.offset, position.epoch)
         assigned.lost = False
@@ -263,7 +263,7 @@ class Consumer:
         client = self.client
         now_s = asyncio.get_running_loop().time()
         next_s = float("inf")
-        due: dict[tuple[int, str], list[tuple[_Assigned, Leader]]] = {}
+        due: dict[tuple[int, str], list[tuple[_AssignedPartition, Leader]]] = {}
         client.refresh_if_old()
         for assigned in self._assigned:
             key = (assigned.topic, assigned.partition)
@@ -272,18 +272,18 @@ class Consumer:
             if assigned.not_before_s > now_s:
                 next_s = min(next_s, assigned.not_before_s)
                 continue
-            leader = client.view.leader(assigned.topic, assigned.partition)
+            leader = client.metadata.leader(assigned.topic, assigned.partition)
             if leader is None:
                 client.refresh_soon()
                 assigned.not_before_s = now_s + assigned.backoff.next_s()
                 next_s = min(next_s, assigned.not_before_s)
             elif assigned.lost:
                 self._ask(assigned, self._reset_by_policy(assigned))
-            elif self._validates and need(assigned.position, leader.epoch) == "wait":
+            elif self._validates and required_before_fetch(assigned.position, leader.epoch) == "wait":
                 client.refresh_soon()
                 assigned.not_before_s = now_s + assigned.backoff.next_s()
                 next_s = min(next_s, assigned.not_before_s)
-            elif self._validates and need(assigned.position, leader.epoch) == "validate":
+            elif self._validates and required_before_fetch(assigned.position, leader.epoch) == "validate":
                 self._ask(assigned, self._validate(assigned, leader))
             elif leader.broker not in self._fetches:
                 due.setdefault((leader.broker, assigned.topic), []).append((assigned, leader))
@@ -292,17 +292,17 @@ class Consumer:
                 self._begin(broker, topic, wanted)
         return next_s
 
-    def _begin(self, broker: int, topic: str, wanted: list[tuple[_Assigned, Leader]]) -> None:
+    def _begin(self, broker: int, topic: str, wanted: list[tuple[_AssignedPartition, Leader]]) -> None:
         asked = []
         for assigned, leader in wanted:
             assigned.busy = True
             token = self._on_fetch(topic, assigned.partition, assigned.position.offset)
-            question = Fetched(topic, assigned.partition, assigned.position.offset, token=token)
-            asked.append(_Asked(assigned, leader, question))
+            question = CompletedFetch(topic, assigned.partition, assigned.position.offset, token=token)
+            asked.append(_PendingFetch(assigned, leader, question))
         task = self._fetches[broker] = asyncio.create_task(self._fetch(broker, topic, asked))
         task.add_done_callback(lambda task: self._ended(broker, asked, task))
 
-    def _ended(self, broker: int, asked: list[_Asked], task: asyncio.Task[None]) -> None:
+    def _ended(self, broker: int, asked: list[_PendingFetch], task: asyncio.Task[None]) -> None:
         del self._fetches[broker]
         for question in asked:
             question.assigned.busy = False
@@ -312,19 +312,19 @@ class Consumer:
 
     # --- validating and resetting -------------------------------------------------------------------------------------
 
-    def _ask(self, assigned: _Assigned, question: Coroutine[Any, Any, None]) -> None:
+    def _ask(self, assigned: _AssignedPartition, question: Coroutine[Any, Any, None]) -> None:
         assigned.busy = True
         task = self._questions[assigned] = asyncio.create_task(question)
         task.add_done_callback(lambda task: self._asked(assigned, task))
 
-    def _asked(self, assigned: _Assigned, task: asyncio.Task[None]) -> None:
+    def _asked(self, assigned: _AssignedPartition, task: asyncio.Task[None]) -> None:
         del self._questions[assigned]
         assigned.busy = False
         if not task.cancelled():
             self._bug = self._bug or task.exception()
         self._wake.set()
 
-    async def _validate(self, assigned: _Assigned, leader: Leader) -> None:
+    async def _validate(self, assigned: _AssignedPartition, leader: Leader) -> None:
         """Find out whether the position stands in the log of a leader that is new to it."""
         position = assigned.position
         found = await validate(self.client, assigned.topic, assigned.partition, leader, position)
@@ -338,7 +338,7 @@ class Consumer:
         elif found.truncation is not None:
             self._was_truncated(assigned, found.truncation, leader)
 
-    def _was_truncated(self, assigned: _Assigned, truncation: Truncation, leader: Leader) -> None:
+    def _was_truncated(self, assigned: _AssignedPartition, truncation: Truncation, leader: Leader) -> None:
         self._on_truncation(assigned.topic, assigned.partition, truncation)
         divergence = truncation.divergence
         if self._reset == "none":
@@ -348,7 +348,7 @@ class Consumer:
         else:
             self._move(assigned, assigned.position.cut(divergence.offset, divergence.epoch, leader.epoch))
 
-    async def _reset_by_policy(self, assigned: _Assigned) -> None:
+    async def _reset_by_policy(self, assigned: _AssignedPartition) -> None:
         position = assigned.position
         answer = await list_offset(self.client, assigned.topic, assigned.partition, _RESET_TO[self._reset])
         if assigned.position != position or not assigned.lost:
@@ -357,23 +357,23 @@ class Consumer:
             self._back_off(assigned)
             return
         assigned.backoff.reset()
-        self._move(assigned, Position(answer.offset))
+        self._move(assigned, FetchPosition(answer.offset))
 
-    def _back_off(self, assigned: _Assigned) -> None:
+    def _back_off(self, assigned: _AssignedPartition) -> None:
         assigned.not_before_s = asyncio.get_running_loop().time() + assigned.backoff.next_s()
         self.client.refresh_soon()
 
     # --- fetching -----------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, broker: int, topic: str, asked: list[_Asked]) -> None:
-        patience = self.client.patience
+    async def _fetch(self, broker: int, topic: str, asked: list[_PendingFetch]) -> None:
+        timeouts = self.client.timeouts
         request = FetchRequest(
             max_wait=timedelta(seconds=self._fetch_wait_s_max),
             min_bytes=1,
             max_bytes=self._fetch_bytes_max,
             topics=(
                 FetchTopic(
-                    topic_id=self.client.view.topic_id(topic),
+                    topic_id=self.client.metadata.topic_id(topic),
                     partitions=tuple(
                         FetchPartition(
                             partition=question.fetched.partition,
@@ -389,10 +389,10 @@ class Consumer:
         )
         try:
             connection = await self.client.connection(broker)
-            response: Any = await connection.call(request, self._fetch_wait_s_max + patience.request_timeout_s)
+            response: Any = await connection.call(request, self._fetch_wait_s_max + timeouts.request_timeout_s)
         except ConnectionLost as lost:
             for question in asked:
-                self._failed(question, loss_name(lost))
+                self._failed(question, connection_error_name(lost))
             return
         answers = {answer.partition_index: answer for told in response.responses for answer in told.partitions}
         for question in asked:
@@ -404,14 +404,14 @@ class Consumer:
             else:
                 self._answered(question, answer)
 
-    def _answered(self, question: _Asked, answer: Any) -> None:
+    def _answered(self, question: _PendingFetch, answer: Any) -> None:
         assigned, fetched = question.assigned, question.fetched
         if assigned.position.offset != fetched.position or assigned not in self._assigned:
             self._ready.append(fetched)
             return
         if answer.error_code != 0:
             hint = Leader(int(answer.current_leader.leader_id), int(answer.current_leader.leader_epoch))
-            self.client.view.hint(fetched.topic, fetched.partition, hint)
+            self.client.metadata.update_leader(fetched.topic, fetched.partition, hint)
             error = error_name(answer.error_code)
             if error == _OUT_OF_RANGE and self._reset == "none":
                 self._out_of_range[assigned.topic, assigned.partition] = fetched.position
@@ -434,6 +434,6 @@ class Consumer:
             )
         )
 
-    def _failed(self, question: _Asked, error: str) -> None:
+    def _failed(self, question: _PendingFetch, error: str) -> None:
         self._back_off(question.assigned)
         self._ready.append(question.fetched._replace(error=error))

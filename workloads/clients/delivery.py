@@ -16,7 +16,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from workloads.history import Outcome
+from workloads.history import OperationOutcome
 
 NEVER_APPENDED: Final = frozenset(
     int(code)
@@ -46,7 +46,7 @@ NEVER_APPENDED: Final = frozenset(
 class Delivery:
     """What became of one batch."""
 
-    outcome: Outcome
+    outcome: OperationOutcome
     base_offset: int | None = None
     """Offset of its first record; the others follow it. None unless `ok`."""
     error: str | None = None
@@ -55,7 +55,7 @@ class Delivery:
     """How many times it was handed to a connection."""
 
 
-class Batch:
+class ProducerBatch:
     """One batch until it is delivered or given up."""
 
     __slots__ = ("attempts", "data", "deadline_s", "error", "future", "may_be_appended", "under_way", "values")
@@ -72,7 +72,7 @@ class Batch:
         """Some attempt ended in a way that does not rule out an append."""
         self.error = "timeout"
 
-    def end(self, outcome: Outcome, base_offset: int | None = None, error: str | None = None) -> None:
+    def end(self, outcome: OperationOutcome, base_offset: int | None = None, error: str | None = None) -> None:
         """Deliver it, unless that has happened."""
         if not self.future.done():
             self.future.set_result(Delivery(outcome, base_offset, error, self.attempts))

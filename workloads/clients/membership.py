@@ -37,8 +37,8 @@ from workloads.clients.assignments import (
     encode_assignment,
     encode_subscription,
 )
-from workloads.clients.connections import Backoff, Client, error_name, loss_name
-from workloads.clients.fetched import TopicPartition
+from workloads.clients.completed_fetch import TopicPartition
+from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
 from workloads.clients.positions import OffsetAndEpoch
 
 _CONSUMER: Final = "consumer"
@@ -75,14 +75,14 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitResult:
     """What became of a commit."""
 
     outcome: Literal["ok", "fail", "info"]
     error: str | None = None
 
 
-class Member:
+class GroupMember:
     """One member of `group`, which wants to read `topics`."""
 
     def __init__(
@@ -100,9 +100,9 @@ class Member:
         self._generation = -1
         self._coordinator: tuple[str, int] | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._backoff = Backoff(client.patience, client.random)
+        self._backoff = Backoff(client.timeouts, client.random)
         for topic in topics:
-            client.follow(topic)
+            client.track_topic(topic)
 
     async def join(self) -> Assignment:
         """Join, or join again, trying until the group has assigned partitions to this member."""
@@ -137,7 +137,7 @@ class Member:
                 return {key: _committed(told.get(key)) for key in partitions}
             await asyncio.sleep(self._backoff.next_s())
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> Commit:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> CommitResult:
         """Commit positions, asked once."""
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), position in offsets.items():
@@ -159,16 +159,16 @@ class Member:
             ),
         )
         try:
-            response = await self._call(_COORDINATOR, request, self.client.patience.request_timeout_s)
+            response = await self._call(_COORDINATOR, request, self.client.timeouts.request_timeout_s)
         except ConnectionLost as lost:
             self._coordinator = None
-            return Commit("info" if lost.sent else "fail", loss_name(lost))
+            return CommitResult("info" if lost.sent else "fail", connection_error_name(lost))
         errors = [part.error_code for topic in response.topics for part in topic.partitions]
         error = next((code for code in errors if code is not ErrorCode.none), ErrorCode.none)
         if self._accepted(error):
-            return Commit("ok")
+            return CommitResult("ok")
         certain = all(code in _NOT_COMMITTED for code in errors)
-        return Commit("fail" if certain else "info", error_name(error))
+        return CommitResult("fail" if certain else "info", error_name(error))
 
     async def leave(self) -> None:
         """Tell the group, once, that this member is gone."""
@@ -232,10 +232,10 @@ class Member:
         subscriptions = {member: decode_subscription(content) for member, content in members.items()}
         topics = sorted({topic for wanted in subscriptions.values() for topic in wanted})
         for topic in topics:
-            self.client.follow(topic)
+            self.client.track_topic(topic)
         if not await self.client.refresh():
             return None
-        counts = {topic: len(self.client.view.leaders(topic)) for topic in topics}
+        counts = {topic: len(self.client.metadata.leaders(topic)) for topic in topics}
         return tuple(
             SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(owned))
             for member, owned in by_range(subscriptions, counts).items()
@@ -276,7 +276,7 @@ class Member:
     async def _ask(self, purpose: str, request: Any, extra_s: float = 0.0) -> Any:
         """The coordinator's answer; None when there is none, and then the coordinator is looked for anew."""
         try:
-            return await self._call(purpose, request, self.client.patience.request_timeout_s + extra_s)
+            return await self._call(purpose, request, self.client.timeouts.request_timeout_s + extra_s)
         except ConnectionLost:
             self._coordinator = None
             return None

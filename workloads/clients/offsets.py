@@ -17,9 +17,9 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 )
 
 from images.wire.connection import ConnectionLost
-from workloads.clients.connections import Client, error_name, loss_name
-from workloads.clients.positions import Position, Truncation, first_question, judge
-from workloads.clients.view import UNKNOWN_EPOCH, Leader
+from workloads.clients.connections import Client, connection_error_name, error_name
+from workloads.clients.metadata_cache import UNKNOWN_EPOCH, Leader
+from workloads.clients.positions import FetchPosition, Truncation, first_query, interpret_answer
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -41,21 +41,21 @@ class OffsetAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Validated:
+class ValidationResult:
     """What became of a validation: the position stands, a truncation, or an error and nothing learnt."""
 
-    position: Position | None = None
+    position: FetchPosition | None = None
     truncation: Truncation | None = None
     error: str | None = None
 
 
 async def list_offset(client: Client, topic: str, partition: int, timestamp: int) -> OffsetAnswer:
     """The first offset at or after `timestamp` (ms), or EARLIEST or LATEST."""
-    client.follow(topic)
+    client.track_topic(topic)
     client.refresh_if_old()
-    if client.view.leader(topic, partition) is None:
+    if client.metadata.leader(topic, partition) is None:
         await client.refresh()
-    leader = client.view.leader(topic, partition)
+    leader = client.metadata.leader(topic, partition)
     if leader is None:
         return OffsetAnswer(error="no leader")
     asked = ListOffsetsPartition(partition_index=partition, current_leader_epoch=leader.epoch, timestamp=timestamp)
@@ -64,10 +64,10 @@ async def list_offset(client: Client, topic: str, partition: int, timestamp: int
     )
     try:
         connection = await client.connection(leader.broker)
-        response: Any = await connection.call(request, client.patience.request_timeout_s)
+        response: Any = await connection.call(request, client.timeouts.request_timeout_s)
     except ConnectionLost as lost:
         client.refresh_soon()
-        return OffsetAnswer(error=loss_name(lost))
+        return OffsetAnswer(error=connection_error_name(lost))
     answers = [answer for told in response.topics for answer in told.partitions]
     if len(answers) != 1 or answers[0].partition_index != partition:
         return OffsetAnswer(error=_SOMETHING_ELSE)
@@ -80,9 +80,11 @@ async def list_offset(client: Client, topic: str, partition: int, timestamp: int
     )
 
 
-async def validate(client: Client, topic: str, partition: int, leader: Leader, position: Position) -> Validated:
+async def validate(
+    client: Client, topic: str, partition: int, leader: Leader, position: FetchPosition
+) -> ValidationResult:
     """Ask `leader` until it is known whether `position` stands in its log, and if not, where the logs part."""
-    asked = first_question(position)
+    asked = first_query(position)
     while True:
         about = OffsetForLeaderPartition(
             partition=partition, current_leader_epoch=leader.epoch, leader_epoch=asked.epoch
@@ -92,20 +94,20 @@ async def validate(client: Client, topic: str, partition: int, leader: Leader, p
         )
         try:
             connection = await client.connection(leader.broker)
-            response: Any = await connection.call(request, client.patience.request_timeout_s)
+            response: Any = await connection.call(request, client.timeouts.request_timeout_s)
         except ConnectionLost as lost:
-            return Validated(error=loss_name(lost))
+            return ValidationResult(error=connection_error_name(lost))
         answers = [answer for told in response.topics for answer in told.partitions]
         if len(answers) != 1 or answers[0].partition != partition:
-            return Validated(error=_SOMETHING_ELSE)
+            return ValidationResult(error=_SOMETHING_ELSE)
         answer = answers[0]
         if answer.error_code != 0:
-            return Validated(error=error_name(answer.error_code))
-        found = judge(position, asked, int(answer.leader_epoch), int(answer.end_offset))
-        if isinstance(found, Position):
-            return Validated(position=found._replace(validated_in=leader.epoch))
+            return ValidationResult(error=error_name(answer.error_code))
+        found = interpret_answer(position, asked, int(answer.leader_epoch), int(answer.end_offset))
+        if isinstance(found, FetchPosition):
+            return ValidationResult(position=found._replace(validated_in=leader.epoch))
         if isinstance(found, Truncation):
-            return Validated(truncation=found)
+            return ValidationResult(truncation=found)
         asked = found
 
 

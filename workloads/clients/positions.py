@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 UNKNOWN_EPOCH: Final = -1
 UNKNOWN_OFFSET: Final = -1
 
-Need = Literal["fetch", "validate", "wait"]
+FetchPrecondition = Literal["fetch", "validate", "wait"]
 
 
 class OffsetAndEpoch(NamedTuple):
@@ -34,7 +34,7 @@ class OffsetAndEpoch(NamedTuple):
     epoch: int = UNKNOWN_EPOCH
 
 
-class Position(NamedTuple):
+class FetchPosition(NamedTuple):
     """Where a consumer stands."""
 
     offset: int
@@ -46,23 +46,23 @@ class Position(NamedTuple):
     """The first offset known to hold a record of each epoch, oldest first."""
 
     @classmethod
-    def sought(cls, offset: int, epoch: int = UNKNOWN_EPOCH) -> Position:
+    def sought(cls, offset: int, epoch: int = UNKNOWN_EPOCH) -> FetchPosition:
         """After a seek: of the record before, only its epoch is known, if that."""
         known = (OffsetAndEpoch(max(0, offset - 1), epoch),) if epoch != UNKNOWN_EPOCH else ()
         return cls(offset, epoch, seen=known)
 
-    def read(self, epochs: tuple[OffsetAndEpoch, ...], next_offset: int, leader_epoch: int) -> Position:
+    def read(self, epochs: tuple[OffsetAndEpoch, ...], next_offset: int, leader_epoch: int) -> FetchPosition:
         """After a fetch in `leader_epoch` gave records: `epochs` tells where each of their epochs begins."""
         seen = self.seen
         for found in epochs:
             if not seen or found.epoch > seen[-1].epoch:
                 seen = (*seen, found)
-        return Position(next_offset, epochs[-1].epoch if epochs else self.epoch, leader_epoch, seen)
+        return FetchPosition(next_offset, epochs[-1].epoch if epochs else self.epoch, leader_epoch, seen)
 
-    def cut(self, offset: int, epoch: int, leader_epoch: int) -> Position:
+    def cut(self, offset: int, epoch: int, leader_epoch: int) -> FetchPosition:
         """After a truncation found in `leader_epoch`: what was read from `offset` on does not count."""
         seen = tuple(found for found in self.seen if found.offset < offset and found.epoch <= epoch)
-        return Position(offset, epoch, leader_epoch, seen)
+        return FetchPosition(offset, epoch, leader_epoch, seen)
 
 
 class Truncation(NamedTuple):
@@ -74,14 +74,14 @@ class Truncation(NamedTuple):
     """The first offset known to hold something else, or nothing; None when the leader knows no epoch to compare by."""
 
 
-class Question(NamedTuple):
+class EpochEndQuery(NamedTuple):
     """Ask where `epoch` ends; the logs agree at most up to `offset`, as far as is known yet."""
 
     offset: int
     epoch: int
 
 
-def need(position: Position, leader_epoch: int) -> Need:
+def required_before_fetch(position: FetchPosition, leader_epoch: int) -> FetchPrecondition:
     """What must come before a fetch from the leader of `leader_epoch`: nothing, a validation, or newer metadata."""
     if position.epoch == UNKNOWN_EPOCH or leader_epoch == UNKNOWN_EPOCH or position.validated_in == leader_epoch:
         return "fetch"
@@ -90,15 +90,17 @@ def need(position: Position, leader_epoch: int) -> Need:
     return "validate"
 
 
-def first_question(position: Position) -> Question:
+def first_query(position: FetchPosition) -> EpochEndQuery:
     """The question that begins a validation."""
-    return Question(position.offset, position.epoch)
+    return EpochEndQuery(position.offset, position.epoch)
 
 
-def judge(position: Position, asked: Question, epoch: int, end: int) -> Position | Truncation | Question:
+def interpret_answer(
+    position: FetchPosition, asked: EpochEndQuery, epoch: int, end: int
+) -> FetchPosition | Truncation | EpochEndQuery:
     """What a leader's answer (`epoch`, `end`) means: the position stands, the log was truncated, or ask this next.
 
-    A Position returned is the one asked about; the caller marks it as validated.
+    A returned `FetchPosition` is the one asked about; the caller marks it as validated.
     """
     stood = OffsetAndEpoch(position.offset, position.epoch)
     if end == UNKNOWN_OFFSET:
@@ -112,5 +114,5 @@ def judge(position: Position, asked: Question, epoch: int, end: int) -> Position
     above = [found for found in position.seen if found.epoch > epoch]
     offset = min(asked.offset, above[0].offset) if above else asked.offset
     if own and own[-1].epoch != epoch:
-        return Question(offset, own[-1].epoch)
+        return EpochEndQuery(offset, own[-1].epoch)
     return Truncation(stood, OffsetAndEpoch(min(offset, end), epoch))

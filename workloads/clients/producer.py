@@ -1,12 +1,13 @@
 """An idempotent producer that never claims more than it knows.
 
 Each `append` is one record batch of one partition, and ends `ok`, `fail` or `info` (`workloads.clients.delivery`). Each
-partition has a lane (`workloads.clients.lane`), which keeps its batches in order, tries them again and gives them up.
+partition has a sender (`workloads.clients.partition_sender`), which keeps its batches in order, retries them and gives
+them up.
 
 DUPLICATE_SEQUENCE_NUMBER (46) means that the batch was appended long ago and its offset forgotten: `info`, since an
 `ok` would have to name the offset. With `acks=0` there is no answer and no producer id: a batch is sent once and ends
 `info` with the error `no acknowledgement`, or `fail` when it could not be sent in time. With `acks=1` an acknowledged
-batch may be lost by an election; that is no mistake of the producer's.
+batch may be lost by an election; that is not an error of the producer.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 
 from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Client, error_name
-from workloads.clients.delivery import Batch, Delivery
-from workloads.clients.lane import Lane, Sending
+from workloads.clients.delivery import Delivery, ProducerBatch
+from workloads.clients.partition_sender import PartitionSender, SendSettings
 
 
 class Producer:
@@ -36,12 +37,12 @@ class Producer:
         delivery_timeout_s: float = 8.0,
         unix_ahead_ms: int = 0,
     ) -> None:
-        client.follow(topic)
+        client.track_topic(topic)
         self.client = client
         self.topic = topic
         self.delivery_timeout_s = delivery_timeout_s
-        self._sending = Sending(topic, acks, max_in_flight, unix_ahead_ms)
-        self._lanes: dict[int, Lane] = {}
+        self._settings = SendSettings(topic, acks, max_in_flight, unix_ahead_ms)
+        self._senders: dict[int, PartitionSender] = {}
         self._identity: tuple[int, int] | None = None
         self._identity_lock = asyncio.Lock()
         self._closed = False
@@ -57,18 +58,18 @@ class Producer:
         if not values:
             raise ValueError("a batch needs at least one value")
         loop = asyncio.get_running_loop()
-        batch = Batch(tuple(values), loop.time() + self.delivery_timeout_s, loop.create_future())
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = Lane(self.client, self._sending, self._identify, partition)
-        lane.add(batch)
+        batch = ProducerBatch(tuple(values), loop.time() + self.delivery_timeout_s, loop.create_future())
+        sender = self._senders.get(partition)
+        if sender is None:
+            sender = self._senders[partition] = PartitionSender(self.client, self._settings, self._identify, partition)
+        sender.add(batch)
         return batch.future
 
     async def close(self) -> None:
         """Give up everything undelivered at once, each batch with its honest outcome. May be called twice."""
         self._closed = True
-        for partition in sorted(self._lanes):
-            await self._lanes[partition].close()
+        for partition in sorted(self._senders):
+            await self._senders[partition].close()
 
     async def _identify(self, not_this: int) -> tuple[int, int]:
         """A producer id other than `not_this`, and its first epoch. Raises ConnectionLost when nobody gave one."""

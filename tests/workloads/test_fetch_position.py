@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from images.broker.log.leader_epochs import EpochCache
 from workloads.clients.positions import (
+    EpochEndQuery,
+    FetchPosition,
     OffsetAndEpoch,
-    Position,
-    Question,
     Truncation,
-    first_question,
-    judge,
-    need,
+    first_query,
+    interpret_answer,
+    required_before_fetch,
 )
 
 Log = tuple[int, ...]
@@ -29,21 +29,21 @@ def cache(log: Log, leader_epoch: int) -> EpochCache:
     return entries.assign(leader_epoch, len(log))
 
 
-def read(log: Log, first: int = 0) -> Position:
+def read(log: Log, first: int = 0) -> FetchPosition:
     """A consumer that read `log` from `first` to its end."""
     epochs = tuple(
         OffsetAndEpoch(log.index(epoch), epoch) if log.index(epoch) >= first else OffsetAndEpoch(first, epoch)
         for epoch in sorted(set(log[first:]))
     )
-    return Position(first).read(epochs, len(log), log[-1] if log else 0)
+    return FetchPosition(first).read(epochs, len(log), log[-1] if log else 0)
 
 
-def validated(position: Position, leader: Log, leader_epoch: int) -> Position | Truncation:
+def validated(position: FetchPosition, leader: Log, leader_epoch: int) -> FetchPosition | Truncation:
     """Ask a leader until it is decided."""
-    entries, asked = cache(leader, leader_epoch), first_question(position)
+    entries, asked = cache(leader, leader_epoch), first_query(position)
     for _ in range(20):
-        found = judge(position, asked, *entries.end_offset_for(asked.epoch, len(leader)))
-        if not isinstance(found, Question):
+        found = interpret_answer(position, asked, *entries.end_offset_for(asked.epoch, len(leader)))
+        if not isinstance(found, EpochEndQuery):
             return found
         assert found.epoch < asked.epoch
         asked = found
@@ -73,29 +73,29 @@ def test_several_unclean_elections_are_unravelled_epoch_by_epoch() -> None:
 
 
 def test_a_leader_that_knows_no_epoch_leaves_the_divergence_unknown() -> None:
-    position = Position.sought(7, 3)
-    assert judge(position, first_question(position), -1, -1) == Truncation(OffsetAndEpoch(7, 3), None)
+    position = FetchPosition.sought(7, 3)
+    assert interpret_answer(position, first_query(position), -1, -1) == Truncation(OffsetAndEpoch(7, 3), None)
 
 
 def test_an_answer_without_an_epoch_neither_proves_nor_disproves() -> None:
-    position = Position.sought(7, 3)
-    assert judge(position, first_question(position), -1, 5) is position
+    position = FetchPosition.sought(7, 3)
+    assert interpret_answer(position, first_query(position), -1, 5) is position
 
 
 @pytest.mark.parametrize(
     ("position", "leader_epoch", "what"),
     [
-        (Position(4), 9, "fetch"),
-        (Position.sought(4, 2), -1, "fetch"),
-        (Position.sought(4, 2), 2, "validate"),
-        (Position.sought(4, 2), 3, "validate"),
-        (Position.sought(4, 5), 3, "wait"),
-        (Position(4, 2, validated_in=3), 3, "fetch"),
-        (Position(4, 2, validated_in=3), 4, "validate"),
+        (FetchPosition(4), 9, "fetch"),
+        (FetchPosition.sought(4, 2), -1, "fetch"),
+        (FetchPosition.sought(4, 2), 2, "validate"),
+        (FetchPosition.sought(4, 2), 3, "validate"),
+        (FetchPosition.sought(4, 5), 3, "wait"),
+        (FetchPosition(4, 2, validated_in=3), 3, "fetch"),
+        (FetchPosition(4, 2, validated_in=3), 4, "validate"),
     ],
 )
-def test_what_must_come_before_a_fetch(position: Position, leader_epoch: int, what: str) -> None:
-    assert need(position, leader_epoch) == what
+def test_what_must_come_before_a_fetch(position: FetchPosition, leader_epoch: int, what: str) -> None:
+    assert required_before_fetch(position, leader_epoch) == what
 
 
 LOGS = st.lists(st.integers(0, 5), max_size=10).map(lambda epochs: tuple(sorted(epochs)))
@@ -128,7 +128,7 @@ def test_who_read_from_the_start_finds_the_very_offset_where_the_logs_part(logs:
     found = validated(read(mine), theirs, leader_epoch)
     agree = common(mine, theirs)
     if agree == len(mine):
-        assert isinstance(found, Position)
+        assert isinstance(found, FetchPosition)
     else:
         assert isinstance(found, Truncation)
         assert found.divergence is not None
@@ -144,7 +144,7 @@ def test_who_read_only_a_part_never_goes_on_in_another_log(logs: tuple[Log, Log]
     found = validated(read(mine, first), theirs, max((*mine, *theirs)) + 1)
     agree = common(mine, theirs)
     if agree == len(mine):
-        assert isinstance(found, Position)
+        assert isinstance(found, FetchPosition)
     else:
         assert isinstance(found, Truncation)
         assert found.divergence is not None

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, Breach, Cluster, Event, Followed, Handler, names
+from checkers.protocol.state import (
+    UNKNOWN,
+    ClusterState,
+    PartitionState,
+    ProtocolViolation,
+    TraceRow,
+    TraceRowHandler,
+    names,
+)
 
 
-def registered(cluster: Cluster, event: Event) -> None:
+def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
     """A broker is there again; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR anew."""
-    cluster.between_lives.discard(f"b{event.broker}")
+    cluster.awaiting_registration.discard(f"b{event.broker}")
     clean = event.details().get("clean", True)
     for partition in cluster.partitions.values():
-        partition.unsettled = True
+        partition.candidates_to_check = True
         if not clean:
             partition.excluded.add(event.broker)
 
 
-def _partition_changed(partition: Followed, event: Event, settings: CheckSettings) -> None:
+def _partition_changed(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
     detail = event.details()
     isr, elr = frozenset(event.members), frozenset(_integers(detail, "elr"))
     replicas = _integers(detail, "replicas")
@@ -37,7 +45,7 @@ def _partition_changed(partition: Followed, event: Event, settings: CheckSetting
     )
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1
-        partition.leads(event, f"b{event.leader}")
+        partition.record_leader(event, f"b{event.leader}")
         # A reassignment completes in the very change that a leader asked for: whom it proposed, it also waits for.
         proposed = isr if detail.get("reason") == "alter_partition" else frozenset[int]()
         if (
@@ -48,7 +56,7 @@ def _partition_changed(partition: Followed, event: Event, settings: CheckSetting
         ):
             held = f"the ISR was {names(before)} and the ELR {names(partition.elr)}"
             elected = f"b{event.leader} was elected in leader epoch {event.leader_epoch} {event.at}"
-            partition.breach(event, "unclean-election", UNKNOWN, elected, held)
+            partition.report(event, "unclean-election", UNKNOWN, elected, held)
     joined = isr - (before or frozenset())
     if settings.unclean_election or recovered or before is None or detail.get("reason") == "alter_partition":
         partition.excluded -= joined
@@ -56,7 +64,7 @@ def _partition_changed(partition: Followed, event: Event, settings: CheckSetting
     partition.leader, partition.leader_epoch = event.leader, event.leader_epoch
     partition.isr, partition.elr = isr, elr
     partition.last_known_elr = frozenset(_integers(detail, "last_known_elr"))
-    partition.unsettled = True
+    partition.candidates_to_check = True
 
 
 def _integers(detail: Mapping[str, object], name: str) -> list[int]:
@@ -64,30 +72,32 @@ def _integers(detail: Mapping[str, object], name: str) -> list[int]:
     return [int(value) for value in values] if isinstance(values, list) else []
 
 
-def settle(cluster: Cluster, now_ns: int) -> None:
+def check_candidates(cluster: ClusterState, now_ns: int) -> None:
     """The instant is over: judge the candidates of every partition that something happened to."""
     for partition in cluster.partitions.values():
-        if partition.unsettled:
-            partition.unsettled = False
-            _judge_candidates(partition, cluster.between_lives, now_ns)
+        if partition.candidates_to_check:
+            partition.candidates_to_check = False
+            _check_candidates_of(partition, cluster.awaiting_registration, now_ns)
 
 
-def _judge_candidates(partition: Followed, between_lives: set[str], now_ns: int) -> None:
+def _check_candidates_of(partition: PartitionState, awaiting_registration: set[str], now_ns: int) -> None:
     for member in sorted((partition.isr or frozenset()) | partition.elr):
         node = f"b{member}"
-        if node in between_lives:
+        if node in awaiting_registration:
             continue
         where = "ISR" if member in (partition.isr or frozenset()) else "ELR"
         found = f"{node} is in the {where} at {now_ns / 1e9:.6f} s"
         if member in partition.excluded:
             reason = "it registered after an unclean shutdown and has not joined the ISR since"
-            partition.breaches.append(Breach("unclean-not-excluded", UNKNOWN, now_ns, UNKNOWN, (found, reason)))
+            partition.violations.append(
+                ProtocolViolation("unclean-not-excluded", UNKNOWN, now_ns, UNKNOWN, (found, reason))
+            )
             partition.excluded.discard(member)
         missing = partition.first_missing(node)
         if missing is not None:
-            lines = (f"{found} with a log that ends at {len(partition.log(node))}", partition.lacks(missing))
+            lines = (f"{found} with a log that ends at {len(partition.log(node))}", partition.describe_missing(missing))
             since_ns = partition.committed_ns[missing]
-            partition.breaches.append(Breach("candidate-incomplete", missing, now_ns, since_ns, lines))
+            partition.violations.append(ProtocolViolation("candidate-incomplete", missing, now_ns, since_ns, lines))
 
 
-HANDLERS: Mapping[str, Handler] = {"partition_changed": _partition_changed}
+HANDLERS: Mapping[str, TraceRowHandler] = {"partition_changed": _partition_changed}

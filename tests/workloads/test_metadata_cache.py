@@ -13,12 +13,12 @@ from kio.schema.metadata.v12.response import (
 )
 
 from tests.workloads.scripted_cluster import NO_TIME
-from workloads.clients.view import Leader, View
+from workloads.clients.metadata_cache import Leader, MetadataCache
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
-def told(leader: int, epoch: int, topic_id: UUID = ID, error: int = 0) -> MetadataResponse:
+def metadata(leader: int, epoch: int, topic_id: UUID = ID, error: int = 0) -> MetadataResponse:
     partition = MetadataResponsePartition(
         error_code=ErrorCode.none, partition_index=0, leader_id=leader, leader_epoch=epoch
     )
@@ -28,37 +28,37 @@ def told(leader: int, epoch: int, topic_id: UUID = ID, error: int = 0) -> Metada
 
 
 def leader_after(*answers: MetadataResponse) -> Leader | None:
-    view = View()
+    cache = MetadataCache()
     for answer in answers:
-        view.take(answer, 0.0)
-    return view.leader("t", 0)
+        cache.update(answer, 0.0)
+    return cache.leader("t", 0)
 
 
 def test_a_newer_epoch_replaces_an_older_one_and_not_the_other_way_round() -> None:
-    assert leader_after(told(1, 3), told(2, 4)) == Leader(2, 4)
-    assert leader_after(told(2, 4), told(1, 3)) == Leader(2, 4)
+    assert leader_after(metadata(1, 3), metadata(2, 4)) == Leader(2, 4)
+    assert leader_after(metadata(2, 4), metadata(1, 3)) == Leader(2, 4)
 
 
 def test_no_leader_in_a_newer_epoch_is_news_and_in_an_older_one_is_not() -> None:
-    assert leader_after(told(1, 3), told(-1, 4)) is None
-    assert leader_after(told(1, 3), told(-1, 2)) == Leader(1, 3)
-    assert leader_after(told(1, 3), told(-1, 4), told(1, 3)) is None
+    assert leader_after(metadata(1, 3), metadata(-1, 4)) is None
+    assert leader_after(metadata(1, 3), metadata(-1, 2)) == Leader(1, 3)
+    assert leader_after(metadata(1, 3), metadata(-1, 4), metadata(1, 3)) is None
 
 
 def test_another_topic_id_begins_anew() -> None:
-    assert leader_after(told(1, 9), told(2, 0, OTHER_ID)) == Leader(2, 0)
+    assert leader_after(metadata(1, 9), metadata(2, 0, OTHER_ID)) == Leader(2, 0)
 
 
 def test_a_broker_that_does_not_know_the_topic_yet_unteaches_nothing() -> None:
-    assert leader_after(told(1, 3), told(2, 9, error=3)) == Leader(1, 3)
+    assert leader_after(metadata(1, 3), metadata(2, 9, error=3)) == Leader(1, 3)
 
 
 def test_a_hint_counts_only_with_a_newer_epoch_and_a_known_address() -> None:
-    view = View()
-    view.take(told(1, 3), 0.0)
-    view.hint("t", 0, Leader(2, 2))
-    view.hint("t", 0, Leader(-1, -1))
-    view.hint("t", 0, Leader(7, 9))
-    assert view.leader("t", 0) == Leader(1, 3)
-    view.hint("t", 0, Leader(2, 4))
-    assert view.leader("t", 0) == Leader(2, 4)
+    cache = MetadataCache()
+    cache.update(metadata(1, 3), 0.0)
+    cache.update_leader("t", 0, Leader(2, 2))
+    cache.update_leader("t", 0, Leader(-1, -1))
+    cache.update_leader("t", 0, Leader(7, 9))
+    assert cache.leader("t", 0) == Leader(1, 3)
+    cache.update_leader("t", 0, Leader(2, 4))
+    assert cache.leader("t", 0) == Leader(2, 4)

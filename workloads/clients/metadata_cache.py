@@ -26,7 +26,7 @@ class Leader:
 
 
 @dataclass(slots=True)
-class TopicView:
+class TopicMetadata:
     """What is known of one topic."""
 
     id: UUID
@@ -34,18 +34,18 @@ class TopicView:
 
 
 @dataclass(slots=True)
-class View:
+class MetadataCache:
     """What is known of the cluster; changed by `take` and `hint` only."""
 
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Host and port of every broker ever heard of, by broker id, the newest heard."""
-    topics: dict[str, TopicView] = field(default_factory=dict)
-    taken_s: float | None = None
+    topics: dict[str, TopicMetadata] = field(default_factory=dict)
+    updated_s: float | None = None
     """When the last answer was taken, in the loop's time."""
 
-    def take(self, response: Any, now_s: float) -> None:
+    def update(self, response: Any, now_s: float) -> None:
         """Learn from a Metadata response (v12)."""
-        self.taken_s = now_s
+        self.updated_s = now_s
         for broker in response.brokers:
             self.addresses[int(broker.node_id)] = (str(broker.host), int(broker.port))
         for topic in response.topics:
@@ -53,12 +53,12 @@ class View:
                 continue
             known = self.topics.get(topic.name)
             if known is None or known.id != topic.topic_id:
-                known = self.topics[str(topic.name)] = TopicView(topic.topic_id)
+                known = self.topics[str(topic.name)] = TopicMetadata(topic.topic_id)
             for partition in topic.partitions:
                 leader = Leader(int(partition.leader_id), int(partition.leader_epoch))
                 self._replace(known, int(partition.partition_index), leader)
 
-    def hint(self, topic: str, partition: int, leader: Leader) -> None:
+    def update_leader(self, topic: str, partition: int, leader: Leader) -> None:
         """Learn from the leader that an error answer names (KIP-951); one without epoch or address says nothing."""
         known = self.topics.get(topic)
         if known is not None and leader.epoch > UNKNOWN_EPOCH and leader.broker in self.addresses:
@@ -81,7 +81,7 @@ class View:
         return dict(known.leaders) if known is not None else {}
 
     @staticmethod
-    def _replace(topic: TopicView, partition: int, leader: Leader) -> None:
+    def _replace(topic: TopicMetadata, partition: int, leader: Leader) -> None:
         known = topic.leaders.get(partition)
         if known is None or leader.epoch >= known.epoch:
             topic.leaders[partition] = leader

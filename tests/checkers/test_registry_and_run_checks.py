@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checkers import availability, faults, liveness, suite
+from checkers import availability, faults, liveness, registry
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Validity, Verdict, worst
-from tests.checkers import runs
-from tests.checkers.histories import append, end_offset, poll
+from tests.checkers import small_evidence
+from tests.checkers.small_histories import append, end_offset, poll
 from workloads.columns import FAIL, INFO
 
 WHOLE = {"recovered": True, "seconds": 1.5, "limit_seconds": 30, "waiting_for": [], "final_reads": True, "crashes": []}
@@ -50,9 +51,11 @@ def test_a_run_that_ended_before_recovery_is_undecided() -> None:
 
 def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_undecided() -> None:
     def stuck(killed: list[str], leader: int) -> Verdict:
-        changed = runs.event(9, "c1", "partition_changed", {"elr": []}, leader=leader, leader_epoch=3)
-        fault = runs.fault("kill", killed, 5, 6, {"killed": len(killed)})
-        return liveness.check(RunEvidence(recovery=STUCK, trace=runs.trace(changed), faults=runs.faults(fault)))
+        changed = small_evidence.event(9, "c1", "partition_changed", {"elr": []}, leader=leader, leader_epoch=3)
+        fault = small_evidence.fault("kill", killed, 5, 6, {"killed": len(killed)})
+        return liveness.check(
+            RunEvidence(recovery=STUCK, trace=small_evidence.trace(changed), faults=small_evidence.faults(fault))
+        )
 
     assert stuck(["b1", "b2"], -1).validity is Validity.UNKNOWN
     assert "no leader of t-0" in stuck(["b1", "b2"], -1).findings[0].lines
@@ -63,10 +66,12 @@ def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_
 
 def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
     def of(*later: tuple[float, str, dict[str, Any]]) -> list[str]:
-        proposed = runs.event(1, "b1", "isr_proposed", {"reason": "expand"}, topic="t", partition=0, members=[1, 2])
-        rest = [runs.event(at, "b1", kind, detail, topic="t", partition=0) for at, kind, detail in later]
-        end = runs.event(9, "b2", "high_watermark", {}, topic="t", partition=0)
-        verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=runs.trace(proposed, *rest, end)))
+        proposed = small_evidence.event(
+            1, "b1", "isr_proposed", {"reason": "expand"}, topic="t", partition=0, members=[1, 2]
+        )
+        rest = [small_evidence.event(at, "b1", kind, detail, topic="t", partition=0) for at, kind, detail in later]
+        end = small_evidence.event(9, "b2", "high_watermark", {}, topic="t", partition=0)
+        verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=small_evidence.trace(proposed, *rest, end)))
         return [finding.kind for finding in verdict.findings]
 
     assert of() == ["change-unsettled"]
@@ -83,18 +88,18 @@ def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
 
 def test_a_fault_that_missed_is_named_and_does_not_fail_the_run() -> None:
     rows = (
-        runs.fault("kill", ["b1"], 1, 2, {"killed": 1}),
-        runs.fault("pause", ["b2"], 1, 2, {"missed": 0}, bit=False),
+        small_evidence.fault("kill", ["b1"], 1, 2, {"killed": 1}),
+        small_evidence.fault("pause", ["b2"], 1, 2, {"missed": 0}, bit=False),
     )
-    verdict = faults.check(RunEvidence(faults=runs.faults(*rows), settings=CheckSettings(faults_asked=True)))
+    verdict = faults.check(RunEvidence(faults=small_evidence.faults(*rows), settings=CheckSettings(faults_asked=True)))
     assert (verdict.validity, [finding.kind for finding in verdict.findings]) == (Validity.VALID, ["fault-missed"])
     assert (verdict.figures["bit"], verdict.figures["bit kill"], verdict.figures["bit pause"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("injected", [0, 1])
 def test_faults_that_were_asked_for_and_never_bit_leave_the_run_undecided(injected: int) -> None:
-    rows = [runs.fault("pause", ["b2"], 1, 2, {}, bit=False)] * injected
-    asked = RunEvidence(faults=runs.faults(*rows), settings=CheckSettings(faults_asked=True))
+    rows = [small_evidence.fault("pause", ["b2"], 1, 2, {}, bit=False)] * injected
+    asked = RunEvidence(faults=small_evidence.faults(*rows), settings=CheckSettings(faults_asked=True))
     assert faults.check(asked).validity is Validity.UNKNOWN
     assert faults.check(replace(asked, settings=CheckSettings())).validity is Validity.VALID
 
@@ -104,7 +109,7 @@ def test_faults_that_were_asked_for_and_never_bit_leave_the_run_undecided(inject
 
 def test_availability_tells_the_share_the_longest_gap_and_latencies() -> None:
     rows = [append(1, 1, 2, 0), append(2, 3, outcome=INFO), append(3, 4, 5, outcome=FAIL), append(4, 11, 14, 1)]
-    figures = availability.check(RunEvidence(history=runs.history(rows, [poll(0, 50, 51, 1, 4)]))).figures
+    figures = availability.check(RunEvidence(history=small_evidence.history(rows, [poll(0, 50, 51, 1, 4)]))).figures
     assert figures["acks_share"] == 0.5
     assert figures["unavailable_seconds_longest"] == 11
     assert (figures["append_ms_max"], figures["append_ms_p50"]) == (3000, 2000)
@@ -113,13 +118,13 @@ def test_availability_tells_the_share_the_longest_gap_and_latencies() -> None:
 
 def test_time_in_which_nobody_asked_is_not_unavailability() -> None:
     rows = [append(1, 1, 2, 0), append(2, 100, 101, 1)]
-    figures = availability.check(RunEvidence(history=runs.history(rows))).figures
+    figures = availability.check(RunEvidence(history=small_evidence.history(rows))).figures
     assert figures["unavailable_seconds_longest"] == 1
 
 
 def test_appends_are_counted_by_window_of_invocation() -> None:
     rows = [append(1, 1, 2, 0), append(2, 25, outcome=INFO), end_offset(70, 71, 2)]
-    table = availability.by_window(runs.history(rows), 10 * runs.S)
+    table = availability.by_window(small_evidence.history(rows), 10 * small_evidence.S)
     assert table.column("invoked").to_pylist() == [1, 0, 1]
     assert table.column("ok").to_pylist() == [1, 0, 0]
     assert table.column("info").to_pylist() == [0, 0, 1]
@@ -130,39 +135,39 @@ def test_appends_are_counted_by_window_of_invocation() -> None:
 
 
 def good_run() -> RunEvidence:
-    replicas, ends = runs.logs(b1=[(1, 7)], b2=[(1, 7)], b3=[(1, 7)])
+    replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[(1, 7)], b3=[(1, 7)])
     return RunEvidence(
-        history=runs.history([append(7, 1, 2, 0)], [end_offset(8, 9, 1), poll(0, 9, 10, 7)]),
+        history=small_evidence.history([append(7, 1, 2, 0)], [end_offset(8, 9, 1), poll(0, 9, 10, 7)]),
         replicas=replicas,
         replica_ends=ends,
-        trace=runs.trace(
-            runs.event(0, "c1", "quorum_recovered", leader_epoch=0, offset=0, log_end=0),
-            runs.event(1, "b1", "appended", offset=0, log_end=1, leader_epoch=1),
+        trace=small_evidence.trace(
+            small_evidence.event(0, "c1", "quorum_recovered", leader_epoch=0, offset=0, log_end=0),
+            small_evidence.event(1, "b1", "appended", offset=0, log_end=1, leader_epoch=1),
         ),
         recovery=WHOLE,
     )
 
 
 def test_a_good_run_is_valid_by_every_checker() -> None:
-    verdicts = suite.check(good_run())
-    assert [verdict.checker for verdict in verdicts] == [name for name in suite.CHECKERS if name != "groups"]
+    verdicts = registry.check(good_run())
+    assert [verdict.checker for verdict in verdicts] == [name for name in registry.CHECKERS if name != "groups"]
     assert worst(verdict.validity for verdict in verdicts) is Validity.VALID
 
 
 def test_a_run_that_left_nothing_is_never_valid() -> None:
-    verdicts = {verdict.checker: verdict for verdict in suite.check(RunEvidence())}
+    verdicts = {verdict.checker: verdict for verdict in registry.check(RunEvidence())}
     assert {name for name, verdict in verdicts.items() if verdict.validity is Validity.VALID} == {"faults"}
     assert all(verdict.findings for name, verdict in verdicts.items() if name != "faults")
 
 
 def test_the_protocol_is_left_out_where_nodes_have_clocks_of_their_own() -> None:
     run = replace(good_run(), settings=CheckSettings(trace_has_one_clock=False))
-    assert "protocol" not in [verdict.checker for verdict in suite.check(run)]
+    assert "protocol" not in [verdict.checker for verdict in registry.check(run)]
 
 
 def test_groups_are_judged_where_consumers_form_one() -> None:
     run = replace(good_run(), settings=CheckSettings(groups=True))
-    (verdict,) = [verdict for verdict in suite.check(run) if verdict.checker == "groups"]
+    (verdict,) = [verdict for verdict in registry.check(run) if verdict.checker == "groups"]
     assert verdict.validity is Validity.UNKNOWN
 
 
@@ -170,10 +175,10 @@ def test_a_checker_that_crashes_says_unknown_and_disturbs_nobody() -> None:
     def crashing(_: RunEvidence) -> Verdict:
         raise ZeroDivisionError("by zero")
 
-    verdicts = suite.check(good_run(), {"crashing": crashing, "faults": faults.check})
+    verdicts = registry.check(good_run(), {"crashing": crashing, "faults": faults.check})
     assert [verdict.validity for verdict in verdicts] == [Validity.UNKNOWN, Validity.VALID]
     assert verdicts[0].findings[0].lines[0] == "the checker crashed: ZeroDivisionError: by zero"
-    assert "test_whole_run.py" in verdicts[0].findings[0].lines[1]
+    assert Path(__file__).name in verdicts[0].findings[0].lines[1]
 
 
 def test_settings_come_back_from_json_and_wrong_ones_are_refused() -> None:

@@ -34,7 +34,7 @@ class LogTruncationError(OffsetOutOfRangeError):
         """The first offset known to diverge from what was read; None where the leader knew no epoch to compare by."""
 
 
-class Record(NamedTuple):
+class ConsumerRecord(NamedTuple):
     """One record as read."""
 
     offset: int
@@ -45,14 +45,14 @@ class Record(NamedTuple):
     value: bytes | None
 
 
-class Fetched(NamedTuple):
+class CompletedFetch(NamedTuple):
     """One answer, or failure to get one, about one partition."""
 
     topic: str
     partition: int
     position: int
     """The offset that was asked for."""
-    records: tuple[Record, ...] = ()
+    records: tuple[ConsumerRecord, ...] = ()
     leader_epoch: int | None = None
     """The epoch that the answering leader confirmed by not refusing it; None with an error."""
     high_watermark: int | None = None
@@ -63,7 +63,7 @@ class Fetched(NamedTuple):
     """What `on_fetch` returned when this was sent."""
 
 
-def epochs(records: Sequence[Record]) -> tuple[OffsetAndEpoch, ...]:
+def epochs(records: Sequence[ConsumerRecord]) -> tuple[OffsetAndEpoch, ...]:
     """The first offset of each epoch among `records`."""
     found: list[OffsetAndEpoch] = []
     for record in records:
@@ -72,7 +72,7 @@ def epochs(records: Sequence[Record]) -> tuple[OffsetAndEpoch, ...]:
     return tuple(found)
 
 
-def read(data: bytes, position: int) -> tuple[tuple[Record, ...], int]:
+def read(data: bytes, position: int) -> tuple[tuple[ConsumerRecord, ...], int]:
     """The records at and after `position`, and where to read on. Raises CorruptBatch.
 
     A broker answers with whole batches, so the first may begin before `position`.
@@ -85,5 +85,7 @@ def read(data: bytes, position: int) -> tuple[tuple[Record, ...], int]:
             continue
         for record in batches.records(batch):
             if record.offset >= position:
-                records.append(Record(record.offset, header.leader_epoch, record.timestamp, record.key, record.value))
+                records.append(
+                    ConsumerRecord(record.offset, header.leader_epoch, record.timestamp, record.key, record.value)
+                )
     return tuple(records), next_position

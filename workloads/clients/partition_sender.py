@@ -31,9 +31,9 @@ from kio.schema.produce.v11.request import PartitionProduceData, ProduceRequest,
 
 from images.wire.batch import SEQUENCE_MODULUS, build
 from images.wire.connection import Connection, ConnectionLost
-from workloads.clients.connections import Backoff, Client, error_name, loss_name
-from workloads.clients.delivery import NEVER_APPENDED, Batch
-from workloads.clients.view import Leader
+from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
+from workloads.clients.delivery import NEVER_APPENDED, ProducerBatch
+from workloads.clients.metadata_cache import Leader
 
 Identify = Callable[[int], Awaitable[tuple[int, int]]]
 """Gives a producer id other than the one it is called with, and its first epoch. Raises ConnectionLost."""
@@ -51,7 +51,7 @@ _BROKER_SHARE_OF_TIMEOUT: Final = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SendSettings:
     """How a producer sends, the same on all its lanes."""
 
     topic: str
@@ -60,23 +60,23 @@ class Sending:
     unix_ahead_ms: int
 
 
-class Lane:
+class PartitionSender:
     """One partition's batches: those in flight, numbered and ordered, and those waiting behind them."""
 
-    def __init__(self, client: Client, sending: Sending, identify: Identify, partition: int) -> None:
+    def __init__(self, client: Client, settings: SendSettings, identify: Identify, partition: int) -> None:
         self._client = client
-        self._sending = sending
+        self._settings = settings
         self._identify = identify
         self._partition = partition
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Batch] = deque()
-        self._in_flight: list[Batch] = []
+        self._waiting: deque[ProducerBatch] = deque()
+        self._in_flight: list[ProducerBatch] = []
         self._under_way = 0
-        self._identity: tuple[int, int] | None = _NOBODY if sending.acks == 0 else None
+        self._identity: tuple[int, int] | None = _NOBODY if settings.acks == 0 else None
         self._spent_id = -1
         """The producer id that must not be used again; -1 for none."""
         self._next_sequence = 0
-        self._met = sending.acks == 0
+        self._met = settings.acks == 0
         """A batch of this producer id was acknowledged, so whoever leads knows the id."""
         self._broken = False
         """A batch ended without acknowledgement: what the broker expects next is not known."""
@@ -84,12 +84,12 @@ class Lane:
         self._connection: Connection | None = None
         """Over which the batches under way were sent."""
         self._wake = asyncio.Event()
-        self._backoff = Backoff(self._client.patience, self._client.random)
-        self._attempts: dict[Batch, asyncio.Task[None]] = {}
+        self._backoff = Backoff(self._client.timeouts, self._client.random)
+        self._attempts: dict[ProducerBatch, asyncio.Task[None]] = {}
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._check_for_bugs)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: ProducerBatch) -> None:
         """Send it, behind every batch added before."""
         self._waiting.append(batch)
         self._wake.set()
@@ -145,16 +145,16 @@ class Lane:
         return self._retries() or (bool(self._waiting) and self._has_place())
 
     def _has_place(self) -> bool:
-        return len(self._in_flight) < (self._sending.max_in_flight if self._met else 1)
+        return len(self._in_flight) < (self._settings.max_in_flight if self._met else 1)
 
     async def _connect(self) -> Connection | None:
         """A connection to the leader, and a producer identity; None when one of them could not be had for now."""
         client = self._client
-        leader = client.view.leader(self._sending.topic, self._partition)
+        leader = client.metadata.leader(self._settings.topic, self._partition)
         try:
             if leader is None:
                 await client.refresh()
-                leader = client.view.leader(self._sending.topic, self._partition)
+                leader = client.metadata.leader(self._settings.topic, self._partition)
             else:
                 client.refresh_if_old()
             if leader is None:
@@ -179,7 +179,7 @@ class Lane:
             if batch.under_way:
                 continue
             batch.attempts += 1
-            if self._sending.acks == 0:
+            if self._settings.acks == 0:
                 self._send_only(connection, batch)
             else:
                 batch.under_way = True
@@ -187,27 +187,27 @@ class Lane:
                 attempt = self._attempts[batch] = asyncio.create_task(self._attempt(connection, batch))
                 attempt.add_done_callback(self._check_for_bugs)
 
-    def _number(self, batch: Batch) -> None:
+    def _number(self, batch: ProducerBatch) -> None:
         assert self._identity is not None
         producer_id, epoch = self._identity
         idempotent = producer_id >= 0
         batch.data = build(
             batch.values,
-            timestamp_ms=int(self._loop.time() * 1000) + self._sending.unix_ahead_ms,
+            timestamp_ms=int(self._loop.time() * 1000) + self._settings.unix_ahead_ms,
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=self._next_sequence if idempotent else -1,
         )
         self._next_sequence = (self._next_sequence + len(batch.values)) % SEQUENCE_MODULUS
 
-    async def _attempt(self, connection: Connection, batch: Batch) -> None:
+    async def _attempt(self, connection: Connection, batch: ProducerBatch) -> None:
         """Send a batch once and act on the answer."""
-        timeout_s = self._client.patience.request_timeout_s
+        timeout_s = self._client.timeouts.request_timeout_s
         try:
             response: Any = await connection.call(self._request(batch), timeout_s)
         except ConnectionLost as lost:
             batch.may_be_appended = batch.may_be_appended or lost.sent
-            self._try_again(batch, loss_name(lost))
+            self._try_again(batch, connection_error_name(lost))
         else:
             answers = [answer for topic in response.responses for answer in topic.partition_responses]
             if len(answers) == 1 and answers[0].index == self._partition:
@@ -220,24 +220,24 @@ class Lane:
         del self._attempts[batch]
         self._wake.set()
 
-    def _send_only(self, connection: Connection, batch: Batch) -> None:
+    def _send_only(self, connection: Connection, batch: ProducerBatch) -> None:
         try:
             connection.send_only(self._request(batch))
         except ConnectionLost as lost:
-            self._try_again(batch, loss_name(lost))
+            self._try_again(batch, connection_error_name(lost))
         else:
             self._in_flight.remove(batch)
             batch.end("info", error="no acknowledgement")
 
-    def _request(self, batch: Batch) -> ProduceRequest:
+    def _request(self, batch: ProducerBatch) -> ProduceRequest:
         produced = PartitionProduceData(index=self._partition, records=batch.data)
         return ProduceRequest(
-            acks=self._sending.acks,
-            timeout=timedelta(seconds=self._client.patience.request_timeout_s * _BROKER_SHARE_OF_TIMEOUT),
-            topic_data=(TopicProduceData(name=self._sending.topic, partition_data=(produced,)),),
+            acks=self._settings.acks,
+            timeout=timedelta(seconds=self._client.timeouts.request_timeout_s * _BROKER_SHARE_OF_TIMEOUT),
+            topic_data=(TopicProduceData(name=self._settings.topic, partition_data=(produced,)),),
         )
 
-    def _answered(self, batch: Batch, answer: Any) -> None:
+    def _answered(self, batch: ProducerBatch, answer: Any) -> None:
         code = int(answer.error_code)
         name = error_name(code)
         if code == 0:
@@ -257,8 +257,8 @@ class Lane:
         if code not in NEVER_APPENDED:
             batch.may_be_appended = True
         leader = answer.current_leader
-        self._client.view.hint(
-            self._sending.topic, self._partition, Leader(int(leader.leader_id), int(leader.leader_epoch))
+        self._client.metadata.update_leader(
+            self._settings.topic, self._partition, Leader(int(leader.leader_id), int(leader.leader_epoch))
         )
         follows_another = self._broken or self._in_flight[0] is not batch
         if code == _OUT_OF_ORDER or code in _NEW_ID:
@@ -271,13 +271,13 @@ class Lane:
         else:
             self._give_up(batch, name)
 
-    def _try_again(self, batch: Batch, error: str) -> None:
+    def _try_again(self, batch: ProducerBatch, error: str) -> None:
         """Leave the batch in flight; `_run` sends it again."""
         batch.error = error
         self._needs_pause = True
         self._client.refresh_soon()
 
-    def _give_up(self, batch: Batch, error: str, *, new_id: bool = False) -> None:
+    def _give_up(self, batch: ProducerBatch, error: str, *, new_id: bool = False) -> None:
         """End a batch in flight whose attempt was answered, or that has none under way."""
         batch.under_way = False
         self._in_flight.remove(batch)

@@ -5,67 +5,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, Event, Followed, Handler, differs, names
+from checkers.protocol.state import UNKNOWN, PartitionState, TraceRow, TraceRowHandler, differs, names
 
 
-def _high_watermark(partition: Followed, event: Event, _: CheckSettings) -> None:
-    partition.moves += 1
+def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.watermark_moves += 1
     before, after, log = max(event.offset, 0), event.high_watermark, partition.log(event.node)
     quorum = frozenset(event.members) | {int(node) for node in [event.node[1:]] if node.isdigit()}
     moved = f"{event.node} moved the high watermark {before} → {after} {event.at} in leader epoch {event.leader_epoch}"
     if before < partition.high_watermarks.get(event.node, UNKNOWN) or after < before:
         was = partition.high_watermarks[event.node]
-        partition.breach(event, "high-watermark-fell", after, moved, f"it had been {was} in the same leadership")
+        partition.report(event, "high-watermark-fell", after, moved, f"it had been {was} in the same leadership")
     partition.high_watermarks[event.node] = after
     with_quorum = f"{moved} with the quorum {names(quorum)}"
     minimum = _min_isr_known_to(partition, event)
     if len(quorum) < minimum:
         lacking = f"min.insync.replicas asks for {minimum}"
-        partition.breach(event, "quorum-too-small", before, with_quorum, lacking)
+        partition.report(event, "quorum-too-small", before, with_quorum, lacking)
     if partition.isr is not None and event.leader_epoch == partition.leader_epoch:
         expected = partition.isr | partition.elr
         if len(partition.isr) >= partition.min_isr and not expected <= quorum:
             held = f"the controller held the ISR {names(partition.isr)} and the ELR {names(partition.elr)}"
-            partition.breach(event, "quorum-not-superset", before, with_quorum, held)
+            partition.report(event, "quorum-not-superset", before, with_quorum, held)
     for member in sorted(quorum):
-        _counted_rightly(partition, event, f"b{member}", before, after, with_quorum)
+        _check_member_holds(partition, event, f"b{member}", before, after, with_quorum)
     known = min(after, len(partition.committed))
     if log[before:known] != partition.committed[before:known]:
         other = differs(log[before:known], partition.committed[before:known])
         if other is not None:
-            partition.breach(event, "committed-overwritten", before + other, moved, partition.lacks(before + other))
+            partition.report(
+                event, "committed-overwritten", before + other, moved, partition.describe_missing(before + other)
+            )
     for offset in range(len(partition.committed), min(after, len(log))):
         partition.committed.append(log[offset])
         partition.committed_ns.append(event.time_ns)
         partition.committed_in.append(event.leader_epoch)
 
 
-def _min_isr_known_to(partition: Followed, event: Event) -> int:
+def _min_isr_known_to(partition: PartitionState, event: TraceRow) -> int:
     """The minimum at the partition epoch in which the event's node acted. A change of the minimum moves that epoch, so
     that a leader which has not read of it yet is known by the one it still names."""
     known = [minimum for epoch, minimum in partition.min_isr_at.items() if epoch <= event.partition_epoch]
     return known[-1] if known else partition.min_isr
 
 
-def _counted_rightly(partition: Followed, event: Event, node: str, before: int, after: int, moved: str) -> None:
+def _check_member_holds(
+    partition: PartitionState, event: TraceRow, node: str, before: int, after: int, moved: str
+) -> None:
     if node in partition.shrunk:
         return
     wanted, held = partition.log(event.node)[before:after], partition.log(node)[before:after]
     if len(wanted) < after - before:
-        partition.breach(event, "replica-counted-wrongly", before + len(wanted), moved, "beyond the end of its own log")
+        partition.report(event, "replica-counted-wrongly", before + len(wanted), moved, "beyond the end of its own log")
     elif wanted != held and (place := differs(held, wanted)) is not None:
         end = len(partition.log(node))
         lines = (moved, f"{node} did not hold the record at offset {before + place}: its log ended at {end}")
         if before + place < end:
             epoch = partition.log(node)[before + place]
             lines = (moved, f"{node} held another record at offset {before + place}, of leader epoch {epoch}")
-        partition.breach(event, "replica-counted-wrongly", before + place, *lines)
+        partition.report(event, "replica-counted-wrongly", before + place, *lines)
 
 
-def _latest_told(partition: Followed, event: Event, _: CheckSettings) -> None:
-    start = partition.starts.get(event.node, UNKNOWN)
+def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    start = partition.epoch_starts.get(event.node, UNKNOWN)
     if event.high_watermark < start:
-        partition.breach(
+        partition.report(
             event,
             "latest-below-start",
             event.high_watermark,
@@ -74,9 +78,9 @@ def _latest_told(partition: Followed, event: Event, _: CheckSettings) -> None:
         )
 
 
-def _acknowledged(partition: Followed, event: Event, _: CheckSettings) -> None:
+def _acknowledged(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     if event.log_end > event.high_watermark and event.details().get("acks", -1) == -1:
-        partition.breach(
+        partition.report(
             event,
             "acknowledged-uncommitted",
             event.offset,
@@ -85,7 +89,7 @@ def _acknowledged(partition: Followed, event: Event, _: CheckSettings) -> None:
         )
 
 
-HANDLERS: Mapping[str, Handler] = {
+HANDLERS: Mapping[str, TraceRowHandler] = {
     "high_watermark": _high_watermark,
     "latest_told": _latest_told,
     "acknowledged": _acknowledged,

@@ -10,7 +10,7 @@ import pytest
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.raft import check
 from checkers.verdict import Validity, Verdict
-from tests.checkers import runs
+from tests.checkers import small_evidence
 
 Event = dict[str, Any]
 
@@ -19,31 +19,35 @@ def started(
     time_s: float, node: str, epoch: int = 0, end: int = 0, voted: int = -1, epochs: Sequence[Any] = ()
 ) -> Event:
     detail = {"voted": voted, "epochs": [list(entry) for entry in epochs]}
-    return runs.event(time_s, node, "quorum_recovered", detail, leader_epoch=epoch, offset=0, log_end=end)
+    return small_evidence.event(time_s, node, "quorum_recovered", detail, leader_epoch=epoch, offset=0, log_end=end)
 
 
 def voted(time_s: float, node: str, epoch: int, candidate: int) -> Event:
-    return runs.event(time_s, node, "quorum_voted", leader_epoch=epoch, broker=candidate)
+    return small_evidence.event(time_s, node, "quorum_voted", leader_epoch=epoch, broker=candidate)
 
 
 def leads(time_s: float, node: str, epoch: int) -> Event:
-    return runs.event(time_s, node, "quorum_leader", leader_epoch=epoch)
+    return small_evidence.event(time_s, node, "quorum_leader", leader_epoch=epoch)
 
 
 def appended(time_s: float, node: str, offset: int, end: int, epoch: int, crc: int = 7) -> Event:
-    return runs.event(time_s, node, "metadata_appended", {"crc": crc}, leader_epoch=epoch, offset=offset, log_end=end)
+    return small_evidence.event(
+        time_s, node, "metadata_appended", {"crc": crc}, leader_epoch=epoch, offset=offset, log_end=end
+    )
 
 
 def committed(time_s: float, node: str, epoch: int, before: int, after: int) -> Event:
-    return runs.event(time_s, node, "metadata_committed", leader_epoch=epoch, offset=before, high_watermark=after)
+    return small_evidence.event(
+        time_s, node, "metadata_committed", leader_epoch=epoch, offset=before, high_watermark=after
+    )
 
 
 def cut(time_s: float, node: str, to: int, end: int, known: int = 0) -> Event:
-    return runs.event(time_s, node, "metadata_truncated", offset=to, log_end=end, high_watermark=known)
+    return small_evidence.event(time_s, node, "metadata_truncated", offset=to, log_end=end, high_watermark=known)
 
 
 def registered(time_s: float, node: str, broker: int, epoch: int) -> Event:
-    return runs.event(time_s, node, "broker_registered", {"clean": True}, broker=broker, broker_epoch=epoch)
+    return small_evidence.event(time_s, node, "broker_registered", {"clean": True}, broker=broker, broker_epoch=epoch)
 
 
 BORN = [started(0, node) for node in ("c1", "c2", "c3")]
@@ -54,7 +58,9 @@ UNCOMMITTED = [*COMMITTED, appended(2, "c1", 1, 3, 1, crc=8)]
 
 def verdict(*events: Event, faults: Sequence[Any] = (), one_clock: bool = True) -> Verdict:
     settings = CheckSettings(trace_has_one_clock=one_clock)
-    return check(RunEvidence(trace=runs.trace(*events), faults=runs.faults(*faults), settings=settings))
+    return check(
+        RunEvidence(trace=small_evidence.trace(*events), faults=small_evidence.faults(*faults), settings=settings)
+    )
 
 
 def kinds(*events: Event, **given: Any) -> list[str]:
@@ -136,7 +142,7 @@ def test_records_below_those_committed_must_be_the_same_as_well() -> None:
 
 
 def test_a_disk_that_lies_about_fsync_leaves_it_open() -> None:
-    lies = runs.fault("fsync-lies", ["c2"], 0, 5, {"lies": 3})
+    lies = small_evidence.fault("fsync-lies", ["c2"], 0, 5, {"lies": 3})
     assert verdict(*BROKEN["metadata-lost"], faults=[lies]).validity is Validity.UNKNOWN
     assert verdict(*COMMITTED, faults=[lies]).validity is Validity.VALID
 

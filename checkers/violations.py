@@ -1,12 +1,12 @@
 """From violations to a verdict: what the fault model allows, what it explains, and what nothing excuses.
 
 A checker finds `Violations`: arrays, so that a million of one kind cost as little as one, with a function that words
-the few that are shown. An `Allowance` says what may happen to one partition, and each violation becomes one of
+the few that are shown. An `Tolerance` says what may happen to one partition, and each violation becomes one of
 
 - *invalid*: nothing excuses it;
-- *excused*, `unknown`: more replicas lost data at one time than the protocol survives (`Excess`); the violation
-  concerns an offset that went down with them, what was there existed by then, and the violation was seen after. It may
-  be a bug or the loss;
+- *excused*, `unknown`: more replicas lost data at one time than the protocol survives (`FaultModelExceeded`); the
+  violation concerns an offset that was lost with them, the record existed by then, and the violation was observed
+  afterwards. The cause may be a bug or the loss;
 - *counted*: the topic allows unclean elections, which may do this; or it is in `OF_DELETED`, may come of what was
   deleted, and concerns nothing that was not. It appears in the figures only.
 
@@ -58,7 +58,7 @@ OF_DELETED = frozenset({"duplicate", "not-delivered"})
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class FaultModelExceeded:
     """More replicas of one partition lost data at one time than the protocol promises to survive."""
 
     offset: int
@@ -70,11 +70,11 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class Tolerance:
     """What may happen to one partition without a bug."""
 
     unclean: bool = False
-    excesses: tuple[Excess, ...] = ()
+    exceeded: tuple[FaultModelExceeded, ...] = ()
     deleted_below: int = 0
     """Records at lower offsets may have been deleted (`checkers.deletions`)."""
 
@@ -104,8 +104,8 @@ class Violations:
         )
 
 
-def judge(
-    checker: str, found: Iterable[Violations], allowance: Allowance, figures: Mapping[str, float] | None = None
+def verdict_of(
+    checker: str, found: Iterable[Violations], tolerance: Tolerance, figures: Mapping[str, float] | None = None
 ) -> Verdict:
     """The verdict on one partition. Figures: `invalid`, `excused` (unknown) and `allowed` (counted) violations."""
     answers, shown = [Validity.VALID], []
@@ -114,16 +114,16 @@ def judge(
         if not len(violations):
             continue
         excusable = violations.kind not in INEXCUSABLE
-        if violations.kind in OF_DELETED and allowance.deleted_below:
-            kept = np.flatnonzero(violations.offsets >= allowance.deleted_below)
+        if violations.kind in OF_DELETED and tolerance.deleted_below:
+            kept = np.flatnonzero(violations.offsets >= tolerance.deleted_below)
             counts["allowed"] += len(violations) - len(kept)
             violations = violations.chosen(kept)
             if not len(violations):
                 continue
-        if excusable and allowance.unclean:
+        if excusable and tolerance.unclean:
             counts["allowed"] += len(violations)
             continue
-        by_excess = [excuses(excess, violations) for excess in allowance.excesses if excusable]
+        by_excess = [explained_by(excess, violations) for excess in tolerance.exceeded if excusable]
         excused = np.any(by_excess, axis=0) if by_excess else np.zeros(len(violations), dtype=bool)
         wrong = np.flatnonzero(~excused)
         counts["invalid"] += len(wrong)
@@ -133,13 +133,13 @@ def judge(
             shown += [(0, violations.explain(int(number))) for number in wrong[:SHOWN_OF_A_KIND]]
         else:
             answers.append(Validity.UNKNOWN)
-            excess = next(e for e, mask in zip(allowance.excesses, by_excess, strict=True) if mask[0])
+            excess = next(e for e, mask in zip(tolerance.exceeded, by_excess, strict=True) if mask[0])
             shown.append((1, _excused(violations.explain(0), len(violations), excess)))
     findings = tuple(finding for _, finding in sorted(shown, key=lambda entry: entry[0]))
     return Verdict(checker, worst(answers), findings, {**(figures or {}), **counts})
 
 
-def excuses(excess: Excess, violations: Violations) -> npt.NDArray[np.bool_]:
+def explained_by(excess: FaultModelExceeded, violations: Violations) -> npt.NDArray[np.bool_]:
     """Which of `violations` may come from what was lost in `excess`."""
     may = (violations.offsets >= excess.offset) & (violations.times_ns >= excess.time_ns)
     if violations.since_ns is not None:
@@ -147,7 +147,7 @@ def excuses(excess: Excess, violations: Violations) -> npt.NDArray[np.bool_]:
     return may
 
 
-def _excused(finding: Finding, count: int, excess: Excess) -> Finding:
+def _excused(finding: Finding, count: int, excess: FaultModelExceeded) -> Finding:
     return Finding(
         kind="fault-model-exceeded",
         lines=(*excess.lines, f"which may be why ({finding.kind}, {count} in all):", *finding.lines),
@@ -159,10 +159,10 @@ def _excused(finding: Finding, count: int, excess: Excess) -> Finding:
     )
 
 
-def together(checker: str, verdicts: Sequence[Verdict], nothing: str) -> Verdict:
+def merge_verdicts(checker: str, verdicts: Sequence[Verdict], nothing: str) -> Verdict:
     """One checker's verdicts on all partitions as one. Figures add up; `nothing` says why when there are none."""
     if not verdicts:
-        return undecided(checker, nothing)
+        return unknown_verdict(checker, nothing)
     figures: dict[str, float] = {}
     for verdict in verdicts:
         for name, value in verdict.figures.items():
@@ -174,6 +174,6 @@ def together(checker: str, verdicts: Sequence[Verdict], nothing: str) -> Verdict
     return Verdict(checker, worst(verdict.validity for verdict in verdicts), tuple(findings[:SHOWN_IN_ALL]), figures)
 
 
-def undecided(checker: str, *lines: str, kind: str = "undecided") -> Verdict:
+def unknown_verdict(checker: str, *lines: str, kind: str = "undecided") -> Verdict:
     """`unknown`, and why."""
     return Verdict(checker, Validity.UNKNOWN, (Finding(kind=kind, lines=lines),))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
-from tests.checkers.histories import Row, columns
+from tests.checkers.small_histories import Row, columns
 from workloads.history import SCHEMA as HISTORY
 
 S = 1_000_000_000

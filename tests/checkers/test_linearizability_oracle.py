@@ -14,7 +14,7 @@ from checkers.linearizability import oracle
 from checkers.linearizability.checker import check_partition
 from checkers.linearizability.placement import place
 from checkers.verdict import Validity, Verdict
-from tests.checkers.histories import Row, columns, correct, mutated
+from tests.checkers.small_histories import Row, columns, correct, mutated
 
 BYTES = 8_000
 EXAMPLES = 240

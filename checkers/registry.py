@@ -20,11 +20,11 @@ from checkers import availability, faults, groups, liveness, logs, loss, process
 from checkers import raft as quorum
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import blows
-from checkers.judging import together, undecided
+from checkers.fault_model import node_failures
 from checkers.linearizability import checker as linearizability
 from checkers.protocol import checker as protocol
 from checkers.verdict import Verdict
+from checkers.violations import merge_verdicts, unknown_verdict
 from workloads.columns import partitions
 
 Checker = Callable[[RunEvidence], Verdict]
@@ -52,10 +52,13 @@ def check(evidence: RunEvidence, checkers: Mapping[str, Checker] = CHECKERS) -> 
     """One verdict a checker, in order. `protocol` and `quorum` are left out where the system offers no trace with one
     clock, and `groups` where no consumers form one: what is not offered is not looked at, and should not keep every run
     of that system or workload from being valid."""
-    return [guarded(name, checker, evidence) for name, checker in offered(evidence.settings, checkers).items()]
+    return [
+        run_checker(name, checker, evidence)
+        for name, checker in applicable_checkers(evidence.settings, checkers).items()
+    ]
 
 
-def offered(settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS) -> Mapping[str, Checker]:
+def applicable_checkers(settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS) -> Mapping[str, Checker]:
     """The checkers that there is something to look at for, in order."""
     looked_at = {
         protocol.NAME: settings.trace_has_one_clock,
@@ -77,20 +80,20 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
         told |= {name: CHECKERS[name] for name in PARTITIONED if name != logs.NAME}
     if evidence.replica_ends.num_rows:
         told[logs.NAME] = partial(logs.check, collected_ns=collected_ns)
-    return [guarded(name, checker, evidence) for name, checker in told.items()]
+    return [run_checker(name, checker, evidence) for name, checker in told.items()]
 
 
 def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
     """Whether `check_partition` looks at the trace: for what replicas lost, and for what was deleted."""
-    lossy = any(blow.lost_bytes > 0 for blow in blows(faults))
+    lossy = any(failure.lost_bytes > 0 for failure in node_failures(faults))
     return lossy or settings.retains_less or DELETE_RECORDS in faults.column("fault").to_pylist()
 
 
-def whole(settings: CheckSettings, verdicts: Sequence[Verdict]) -> list[Verdict]:
+def merge_partition_verdicts(settings: CheckSettings, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """One verdict a checker, as `check` gives them. `verdicts` are those of `check_partition`, by topic and partition,
     and of every other checker on the whole run."""
     told = []
-    for name, checker in offered(settings).items():
+    for name, checker in applicable_checkers(settings).items():
         mine = [verdict for verdict in verdicts if verdict.checker == name]
         crashed = [verdict for verdict in mine if any(finding.kind == CRASHED for finding in verdict.findings)]
         if name not in PARTITIONED:
@@ -98,19 +101,19 @@ def whole(settings: CheckSettings, verdicts: Sequence[Verdict]) -> list[Verdict]
         elif crashed:
             told.append(crashed[0])
         elif mine:
-            told.append(together(name, mine, ""))
+            told.append(merge_verdicts(name, mine, ""))
         else:
             told.append(checker(RunEvidence(settings=settings)))
     return told
 
 
-def guarded(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
+def run_checker(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
     """What `checker` says, or `unknown` and why it could not."""
     try:
         return checker(evidence)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
-        return undecided(
+        return unknown_verdict(
             name, f"the checker crashed: {type(error).__name__}: {error}", f"at {where} in {place.name}", kind=CRASHED
         )

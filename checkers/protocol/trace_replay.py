@@ -10,11 +10,10 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from checkers.deletions import OWN_DECISIONS, Asked
+from checkers.deletions import OWN_DECISIONS, DeletionRequest
 from checkers.evidence import CheckSettings
-from checkers.protocol import controller as deciding
-from checkers.protocol import watermark as committing
-from checkers.protocol.state import UNKNOWN, Cluster, Event, Followed, Handler
+from checkers.protocol import controller_promises, watermark_promises
+from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRow, TraceRowHandler
 
 UNLIMITED = -1
 
@@ -24,118 +23,120 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def follow(trace: pa.Table, settings: CheckSettings, asked: Mapping[int, Asked] = MappingProxyType({})) -> Cluster:
+def replay_trace(
+    trace: pa.Table, settings: CheckSettings, deletions: Mapping[int, DeletionRequest] = MappingProxyType({})
+) -> ClusterState:
     """The cluster after the last event of `trace` (schema TRACE). `asked` has, by partition number, what administrators
     asked to have deleted."""
-    cluster = Cluster()
+    cluster = ClusterState()
     now_ns = -1
     for event in _events(trace):
         if event.time_ns != now_ns:
-            deciding.settle(cluster, now_ns)
+            controller_promises.check_candidates(cluster, now_ns)
             now_ns = event.time_ns
         if event.kind == "node_started":
-            cluster.between_lives.add(event.node)
+            cluster.awaiting_registration.add(event.node)
         elif event.kind == "broker_registered":
-            deciding.registered(cluster, event)
+            controller_promises.broker_registered(cluster, event)
         elif event.topic:
             partition = cluster.partitions.get((event.topic, event.partition))
             if partition is None:
-                partition = cluster.partitions[event.topic, event.partition] = Followed()
+                partition = cluster.partitions[event.topic, event.partition] = PartitionState()
                 if not event.topic.startswith("__"):
-                    partition.asked = asked.get(event.partition, Asked())
+                    partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(partition, event, settings)
-    deciding.settle(cluster, now_ns)
+    controller_promises.check_candidates(cluster, now_ns)
     return cluster
 
 
-def _events(trace: pa.Table) -> Iterator[Event]:
+def _events(trace: pa.Table) -> Iterator[TraceRow]:
     ordered = trace.sort_by("seq")
     for batch in ordered.to_batches(max_chunksize=65_536):
         for row in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
-            yield Event(*row)
+            yield TraceRow(*row)
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
-def _appended(partition: Followed, event: Event, _: CheckSettings) -> None:
+def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     log = partition.log(event.node)
     if event.offset != len(log):
-        partition.gaps += 1
+        partition.trace_gaps += 1
         _resize(log, event.offset)
     log.extend([event.leader_epoch] * (event.log_end - event.offset))
 
 
-def _truncated(partition: Followed, event: Event, _: CheckSettings) -> None:
+def _truncated(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     _resize(partition.log(event.node), event.offset)
     start = event.details().get("log_start")
     if isinstance(start, int):
-        _starts_at(partition, event, start, "began anew")
+        _set_log_start(partition, event, start, "began anew")
 
 
-def _log_start(partition: Followed, event: Event, settings: CheckSettings) -> None:
+def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
     detail = event.details()
     reason = str(detail.get("reason"))
     moved = f"{event.node} moved its log's start {detail.get('before')} → {event.offset} {event.at} ({reason})"
     committed = len(partition.committed)
     if event.offset > committed:
         above = f"no high watermark had passed {committed}, so what was deleted above may be acknowledged later"
-        partition.breach(event, "log-start-uncommitted", committed, moved, above)
+        partition.report(event, "log-start-uncommitted", committed, moved, above)
     if reason in OWN_DECISIONS:
-        bound = partition.asked.bound if partition.asked is not None else 0
+        bound = partition.deletion_request.bound if partition.deletion_request is not None else 0
         limits = {"retention_ms": settings.retention_ms, "retention_bytes": settings.retention_bytes}
         if limits.get(reason, UNLIMITED) == UNLIMITED and (reason != "delete_records" or event.offset > bound):
             wanted = f"deletion below {bound} had been asked for" if reason == "delete_records" else "nothing limits it"
-            partition.breach(event, "log-start-unasked", bound, moved, wanted)
-        partition.moved_start = max(partition.moved_start, event.offset)
-    _starts_at(partition, event, event.offset, f"moved its start ({reason})")
+            partition.report(event, "log-start-unasked", bound, moved, wanted)
+        partition.decided_log_start = max(partition.decided_log_start, event.offset)
+    _set_log_start(partition, event, event.offset, f"moved its start ({reason})")
 
 
-def _starts_at(partition: Followed, event: Event, start: int, how: str) -> None:
+def _set_log_start(partition: PartitionState, event: TraceRow, start: int, how: str) -> None:
     """The log of a node starts at `start` from now on, which somebody must have decided before."""
-    if start > max(partition.moved_start, partition.log_starts.get(event.node, 0)):
-        partition.breach(
+    if start > max(partition.decided_log_start, partition.log_starts.get(event.node, 0)):
+        partition.report(
             event,
             "log-start-unfounded",
-            partition.moved_start,
+            partition.decided_log_start,
             f"the log of {event.node} starts at {start} {event.at}: it {how}",
-            f"no leader's log, and no retention, had moved a start beyond {partition.moved_start}",
+            f"no leader's log, and no retention, had moved a start beyond {partition.decided_log_start}",
         )
     partition.log_starts[event.node] = start
 
 
-def _recovered(partition: Followed, event: Event, _: CheckSettings) -> None:
-    _starts_at(partition, event, max(event.offset, 0), "was recovered so")
+def _recovered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    _set_log_start(partition, event, max(event.offset, 0), "was recovered so")
     log = partition.log(event.node)
     if event.log_end < len(log):
         partition.shrunk.add(event.node)
     _resize(log, event.log_end)
-    partition.unsettled = True
+    partition.candidates_to_check = True
 
 
 # ---- leaders ---------------------------------------------------------------------------------------------------------
 
 
-def _became_leader(partition: Followed, event: Event, _: CheckSettings) -> None:
+def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     log = partition.log(event.node)
     if event.log_end >= 0 and event.log_end != len(log):
-        partition.gaps += 1
+        partition.trace_gaps += 1
         _resize(log, event.log_end)
-    partition.starts[event.node] = event.offset
+    partition.epoch_starts[event.node] = event.offset
     partition.high_watermarks[event.node] = UNKNOWN
-    partition.leads(event, event.node)
+    partition.record_leader(event, event.node)
     missing = partition.first_missing(event.node)
     # A node may learn late of an election that others have followed since: of those commits it need know nothing.
     if missing is not None and partition.committed_in[missing] < event.leader_epoch:
-        partition.breach(
+        partition.report(
             event,
             "leader-incomplete",
             missing,
             f"{event.node} became leader in leader epoch {event.leader_epoch} {event.at}, its log ends at {len(log)}",
-            partition.lacks(missing),
+            partition.describe_missing(missing),
         )
 
 
@@ -144,12 +145,12 @@ def _resize(log: list[int], length: int) -> None:
     log.extend([UNKNOWN] * (length - len(log)))
 
 
-_HANDLERS: Mapping[str, Handler] = {
+_HANDLERS: Mapping[str, TraceRowHandler] = {
     "appended": _appended,
     "truncated": _truncated,
     "log_recovered": _recovered,
     "log_start": _log_start,
     "became_leader": _became_leader,
-    **committing.HANDLERS,
-    **deciding.HANDLERS,
+    **watermark_promises.HANDLERS,
+    **controller_promises.HANDLERS,
 }
