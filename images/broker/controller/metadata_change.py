@@ -8,13 +8,13 @@ judged, a reassignment or an election refused, each by itself.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller import reassignment, unclean_recovery
 from images.broker.controller.alter_partition import AlterPartition, IsrProposal, IsrResult, check_proposal
-from images.broker.controller.election import change
+from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import PartitionResult, Registration, TopicResult
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
@@ -104,40 +104,26 @@ class MetadataChange:
         for topic, partition in tuple(self.image.partitions()):
             if concerned(partition):
                 isr = tuple(member for member in partition.isr if member != without)
-                self._change(topic, partition, isr, reason, without=without, unclean=unclean)
+                change = self._partition_change(topic, partition, without).set_isr(isr).set_unclean_replicas(unclean)
+                self._append_change(change, reason)
 
-    def _change(
-        self,
-        topic: TopicImage,
-        partition: PartitionImage,
-        isr: Iterable[int],
-        reason: str,
-        *,
-        without: int | None = None,
-        unclean: Container[int] = (),
-        always: bool = False,
-        onto: PartitionImage | None = None,
-        preferred: int = NO_LEADER,
-        recovered: int = NO_LEADER,
-        allow_unclean: bool | None = None,
-        log_ends: Mapping[int, ReplicaLogEnd] | None = None,
+    def _partition_change(
+        self, topic: TopicImage, partition: PartitionImage, without: int | None = None
+    ) -> PartitionChangeBuilder:
+        """A change of `partition`, after which `without` does not lead."""
+
+        def eligible(replica: int) -> bool:
+            return replica != without and self.image.is_active(replica)
+
+        return PartitionChangeBuilder(topic, partition, eligible, self._rules)
+
+    def _append_change(
+        self, builder: PartitionChangeBuilder, reason: str, log_ends: Mapping[int, ReplicaLogEnd] | None = None
     ) -> None:
-        changed = change(
-            topic,
-            partition,
-            isr=isr,
-            eligible=lambda replica: replica != without and self.image.is_active(replica),
-            rules=self._rules,
-            unclean=unclean,
-            always=always,
-            onto=onto,
-            preferred=preferred,
-            recovered=recovered,
-            allow_unclean=allow_unclean,
-        )
-        if changed is not None:
-            self.append(changed.partition)
-            self._trace_partition(topic, changed.partition, reason, changed.unclean, log_ends)
+        change = builder.build()
+        if change is not None:
+            self.append(change.partition)
+            self._trace_partition(builder.topic, change.partition, reason, change.unclean, log_ends)
 
     def alter(self, request: AlterPartition, proposal: IsrProposal) -> IsrResult:
         error = check_proposal(self.image, request, proposal, self._rules)
@@ -145,7 +131,8 @@ class MetadataChange:
         if error is not ErrorCode.none or topic is None:
             return self.refuse(request, proposal, error)
         partition = topic.partitions[proposal.index]
-        self._change(topic, partition, proposal.isr, "alter_partition", always=True)
+        change = self._partition_change(topic, partition).set_isr(proposal.isr).bump_epoch()
+        self._append_change(change, "alter_partition")
         return IsrResult(proposal, error, self.image.partition(topic.name, proposal.index))
 
     def refuse(self, request: AlterPartition, proposal: IsrProposal, error: ErrorCode) -> IsrResult:
@@ -190,7 +177,7 @@ class MetadataChange:
         minimum = "min.insync.replicas"
         moves = topic.config[minimum] != config[minimum] and self._rules.min_isr_change_moves_partition_epoch
         for partition in configured.partitions:
-            self._change(configured, partition, partition.isr, "configured", always=moves)
+            self._append_change(self._partition_change(configured, partition).bump_epoch(moves), "configured")
 
     def reassign(self, name: str, index: int, target: tuple[int, ...] | None) -> PartitionResult:
         topic, partition = self.image.topics.get(name), self.image.partition(name, index)
@@ -211,7 +198,7 @@ class MetadataChange:
             )
             if problem is not None:
                 return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
-        onto = partition
+        reassigned = partition
         if partition.reassigning:
             if not reassignment.may_cancel(topic, partition, self._rules):
                 return _refused(
@@ -221,11 +208,11 @@ class MetadataChange:
                     f"Partition {index}: too few of the original replicas are in sync for its reassignment to be "
                     "cancelled without an unclean election.",
                 )
-            onto = reassignment.cancel_reassignment(partition)
+            reassigned = reassignment.cancel_reassignment(partition)
         if target is not None:
-            onto = reassignment.start_reassignment(onto, target)
+            reassigned = reassignment.start_reassignment(reassigned, target)
         reason = "reassignment_cancelled" if target is None else "reassignment"
-        self._change(topic, partition, onto.isr, reason, onto=onto)
+        self._append_change(self._partition_change(topic, partition).set_replicas(reassigned), reason)
         return PartitionResult(name, index)
 
     def elect(self, name: str, index: int, unclean: bool) -> PartitionResult:
@@ -236,11 +223,13 @@ class MetadataChange:
         if partition.leader != NO_LEADER if unclean else partition.leader == preferred:
             return _refused(name, index, ErrorCode.election_not_needed, "The leader is there already.")
         if unclean:
-            self._change(topic, partition, partition.isr, "unclean_election", allow_unclean=True)
+            change = self._partition_change(topic, partition).allow_unclean_election()
+            self._append_change(change, "unclean_election")
             elected = self.image.topics[name].partitions[index].leader != NO_LEADER
             error = ErrorCode.eligible_leaders_not_available
         else:
-            self._change(topic, partition, partition.isr, "preferred_election", preferred=preferred)
+            change = self._partition_change(topic, partition).prefer_leader(preferred)
+            self._append_change(change, "preferred_election")
             elected = self.image.topics[name].partitions[index].leader == preferred
             error = ErrorCode.preferred_leader_not_available
         return PartitionResult(name, index) if elected else _refused(name, index, error, "No such replica may lead.")
@@ -255,7 +244,8 @@ class MetadataChange:
 
         leader = unclean_recovery.elect_leader(topic, partition, log_ends, broker_epoch, self._rules, overdue=overdue)
         if leader != NO_LEADER:
-            self._change(topic, partition, (leader,), "unclean_recovery", recovered=leader, log_ends=log_ends)
+            change = self._partition_change(topic, partition).set_isr((leader,)).recover_leader(leader)
+            self._append_change(change, "unclean_recovery", log_ends)
         return leader != NO_LEADER
 
     def _trace_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:

@@ -46,15 +46,8 @@ class EpochEnd(NamedTuple):
     def undefined(self) -> bool:
         return self.end == UNDEFINED
 
-    def diverges_from(self, last_fetched_epoch: int, fetch_offset: int) -> bool:
-        """Whether a follower that asked from (last fetched epoch, fetch offset) holds records this log does not.
 
-        Meaningless for an undefined answer: a leader answers that with OFFSET_OUT_OF_RANGE.
-        """
-        return self.epoch < last_fetched_epoch or self.end < fetch_offset
-
-
-_UNDEFINED_END = EpochEnd(UNDEFINED, UNDEFINED)
+UNDEFINED_END = EpochEnd(UNDEFINED, UNDEFINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +116,12 @@ class EpochCache:
         """Where `epoch`, or the greatest epoch below it, ends in a log whose end offset is `log_end`."""
         entries = self.entries
         if epoch == UNDEFINED or not entries:
-            return _UNDEFINED_END
+            return UNDEFINED_END
         if epoch == entries[-1].epoch:
             return EpochEnd(epoch, log_end)
         above = bisect_right(entries, epoch, key=_epoch)
         if above == len(entries):
-            return _UNDEFINED_END
+            return UNDEFINED_END
         found = entries[above - 1].epoch if above else epoch
         return EpochEnd(found, entries[above].start)
 

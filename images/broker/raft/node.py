@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from images.broker.config import NodeConfig
+from images.broker.log.divergence import truncation_offset
 from images.broker.log.leader_epochs import UNDEFINED, EpochEnd
 from images.broker.metadata.image import LeaderChange, Record
 from images.broker.ports import NodePorts
 from images.broker.raft import messages
-from images.broker.raft.divergence import cut
 from images.broker.raft.log import MetadataLog
 from images.broker.raft.snapshots import fetch_snapshot
 from images.broker.raft.state import RaftState
@@ -415,7 +415,7 @@ class RaftNode:
             return False
         if answer.diverging_epoch.end_offset >= 0:
             diverging = EpochEnd(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
-            self._truncate(cut(self.log.view, diverging))
+            self._truncate(truncation_offset(self.log.view.epochs, self.log.end, diverging))
             self._transition(self.state.on_leader_contact(now))
             return True
         for header, batch in batches.iterate(answer.records or b""):

@@ -31,7 +31,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.frozen_map import FrozenMap
 from images.broker.log.leader_epochs import UNDEFINED
-from images.broker.raft.divergence import validate_fetch
+from images.broker.raft.fetch_validation import validate_fetch
 from images.broker.raft.values import (
     NO_NODE,
     ElectionState,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from images.broker.log.leader_epochs import EpochCache
+from images.broker.log.divergence import truncation_offset
+from images.broker.log.leader_epochs import EpochCache, EpochEnd
 from images.broker.replication.partition import (
-    NO_EPOCH,
     HighWatermarkMoved,
     Limits,
     Partition,
@@ -26,17 +26,9 @@ def still_awaited(partition: Partition, sent_offset: int, sent_epoch: int, limit
 def on_diverging(partition: Partition, epoch: int, end: int) -> PartitionStep:
     """The leader's log parts from this one at or before (`epoch`, `end`): cut back to the last point both may share.
 
-    When this replica does not know `epoch` either, the cut goes to the end of its next lower epoch and the next fetch
-    asks again; epochs decrease strictly, so any two logs converge.
+    `truncation_offset` says where that is; the next fetch may be answered with another diverging epoch.
     """
-    own_epoch, own_end = partition.epochs.end_offset_for(epoch, partition.log_end)
-    if own_epoch == NO_EPOCH:
-        to = end
-    elif own_epoch != epoch:
-        to = own_end
-    else:
-        to = min(own_end, end)
-    return truncate(partition, to)
+    return truncate(partition, truncation_offset(partition.epochs, partition.log_end, EpochEnd(epoch, end)))
 
 
 def truncate(partition: Partition, to: int) -> PartitionStep:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from images.broker.log.divergence import diverging_epoch
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.replication.partition import (
     NO_EPOCH,
@@ -88,11 +89,11 @@ def on_replica_fetch(
     if fetch.offset < partition.log_start:
         return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
     if fetch.last_fetched_epoch != NO_EPOCH and limits.rules.truncate_on_divergence:
-        epoch, end = partition.epochs.end_offset_for(fetch.last_fetched_epoch, partition.log_end)
-        if epoch == NO_EPOCH:
+        diverging = diverging_epoch(partition.epochs, partition.log_end, fetch.last_fetched_epoch, fetch.offset)
+        if diverging is not None and diverging.undefined:
             return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
-        if epoch < fetch.last_fetched_epoch or end < fetch.offset:
-            return FetchStep(PartitionStep(partition), diverging=(epoch, end))
+        if diverging is not None:
+            return FetchStep(PartitionStep(partition), diverging=diverging)
     if fetch.offset > partition.log_end:
         return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
     recorded = _record_fetch(partition, fetch, now_ms)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from images.broker.controller.election import change
+from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.metadata.image import NO_LEADER, PartitionImage
 from images.broker.replication.become_leader_or_follower import apply_registration
 from images.broker.replication.leader import FetchStep, appended, on_replica_fetch, on_tick
@@ -253,11 +253,5 @@ def test_an_unclean_election_is_only_for_a_partition_without_a_leader_and_is_tol
 
 def test_a_change_of_nothing_is_no_change() -> None:
     driver = cluster()
-    same = change(
-        driver.image.topics[TOPIC],
-        driver.partition,
-        isr=driver.partition.isr,
-        eligible=driver.image.is_active,
-        rules=Rules(),
-    )
-    assert same is None
+    builder = PartitionChangeBuilder(driver.image.topics[TOPIC], driver.partition, driver.image.is_active, Rules())
+    assert builder.build() is None

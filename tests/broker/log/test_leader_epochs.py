@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from images.broker.log.divergence import diverging_epoch
 from images.broker.log.leader_epochs import EpochCache, EpochEnd
 
 LEADER = EpochCache.of((0, 0), (3, 2), (4, 8), (7, 13), (9, 14), (10, 17))
@@ -25,21 +26,18 @@ LEADER_END = 17
 def test_a_leader_tells_a_diverging_follower_the_end_of_the_epoch_they_share(
     asked: tuple[int, int], answer: tuple[int, int]
 ) -> None:
-    found = LEADER.end_offset_for(asked[0], LEADER_END)
-    assert found == answer
-    assert found.diverges_from(*asked)
+    assert LEADER.end_offset_for(asked[0], LEADER_END) == answer
+    assert diverging_epoch(LEADER, LEADER_END, *asked) == answer
 
 
 @pytest.mark.parametrize("asked", [(0, 2), (7, 14), (9, 17), (10, 17)])
 def test_a_leader_finds_no_divergence_in_a_prefix_of_its_log(asked: tuple[int, int]) -> None:
-    found = LEADER.end_offset_for(asked[0], LEADER_END)
-    assert not found.undefined
-    assert not found.diverges_from(*asked)
+    assert diverging_epoch(LEADER, LEADER_END, *asked) is None
 
 
 def test_an_epoch_above_every_entry_is_undefined() -> None:
     assert LEADER.end_offset_for(11, LEADER_END) == (-1, -1)
-    assert LEADER.end_offset_for(11, LEADER_END).undefined
+    assert diverging_epoch(LEADER, LEADER_END, 11, 5) == (-1, -1)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from images.broker.log.divergence import truncation_offset
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
-from images.broker.raft.divergence import cut
 from images.broker.raft.state import RaftState
 from images.broker.raft.values import (
     ElectionState,
@@ -165,7 +165,8 @@ class World:
         if not still or follower.end != there or validation.error.value:
             return
         if validation.diverging is not None:
-            del follower.log[cut(follower.view(), validation.diverging) :]
+            view = follower.view()
+            del follower.log[truncation_offset(view.epochs, view.end, validation.diverging) :]
             follower.synced = min(follower.synced, len(follower.log))
             follower.state = state.on_leader_contact(self.moment())
         else:

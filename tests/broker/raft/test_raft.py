@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from images.broker.log.divergence import truncation_offset
 from images.broker.log.leader_epochs import EpochCache, EpochEnd
-from images.broker.raft.divergence import cut
 from images.broker.raft.state import RaftState
 from images.broker.raft.values import (
     NO_NODE,
@@ -200,7 +200,7 @@ def test_a_diverging_follower_is_told_where_and_counts_for_nothing() -> None:
     state, validation = replace(leader(4), epoch_start_offset=3).on_fetch(MetadataFetch(102, 4, 5, 2), log, AT)
     assert validation.diverging == EpochEnd(1, 3)
     assert state.high_watermark == 0
-    assert cut(LogView(0, 5, EpochCache.of((1, 0), (2, 4))), EpochEnd(1, 3)) == 3
+    assert truncation_offset(EpochCache.of((1, 0), (2, 4)), 5, EpochEnd(1, 3)) == 3
 
 
 def test_whoever_is_behind_the_start_of_the_log_is_sent_to_the_snapshot() -> None:
@@ -279,7 +279,7 @@ def test_without_a_rule_some_schedule_breaks_a_promise(rule: str) -> None:
 def test_a_diverging_answer_tells_no_high_watermark() -> None:
     """101 holds 1×17 4×4, its leader 1×12 3×1 5×2: the first answer, (3, 13), cuts it to 17; 12 to 16 are wrong yet."""
     own, known = LogView(0, 21, EpochCache.of((1, 0), (4, 17))), Moment(1, 0.5)
-    assert cut(own, EpochEnd(3, 13)) == 17
+    assert truncation_offset(own.epochs, own.end, EpochEnd(3, 13)) == 17
     follower = controller().on_begin_quorum_epoch(5, 103, AT)[0]
     assert follower.on_leader_contact(known).high_watermark == 0
     for seed in (2084, 2305):

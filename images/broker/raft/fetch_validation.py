@@ -1,0 +1,35 @@
+"""How a leader validates a fetch of the metadata log: records, a diverging epoch, or a snapshot to load.
+
+As for any partition (`log/divergence.py`), except that the log may begin with a snapshot. Below the snapshot logs
+cannot be compared, so a follower that may diverge there loads the snapshot.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from images.broker.log.divergence import diverging_epoch
+from images.broker.log.leader_epochs import UNDEFINED, EpochEnd
+from images.broker.raft.values import FetchValidation, LogView, MetadataFetch
+from images.broker.rules import Rules
+
+
+def validate_fetch(fetch: MetadataFetch, log: LogView, rules: Rules) -> FetchValidation:
+    """The answer of a leader with `log`: valid if the follower's log is a prefix of it."""
+    if fetch.offset < log.start:
+        if log.snapshot is None:
+            return FetchValidation(ErrorCode.offset_out_of_range)
+        return FetchValidation(snapshot=log.snapshot)
+    if fetch.last_epoch == UNDEFINED or not rules.metadata_cut_on_divergence:
+        beyond = fetch.offset > log.end and rules.metadata_cut_on_divergence
+        return FetchValidation(ErrorCode.offset_out_of_range) if beyond else FetchValidation()
+    if log.snapshot is not None and (fetch.offset, fetch.last_epoch) == log.snapshot:
+        return FetchValidation()
+    oldest = log.epochs.entries[0].epoch if log.epochs.entries else UNDEFINED
+    if log.snapshot is not None and log.start > 0 and fetch.last_epoch < oldest:
+        return FetchValidation(snapshot=log.snapshot)
+    # The follower's records of an epoch that this leader does not know are uncommitted.
+    latest = EpochEnd(log.epochs.latest, log.end) if log.epochs.entries else EpochEnd(0, log.start)
+    return FetchValidation(
+        diverging=diverging_epoch(log.epochs, log.end, fetch.last_epoch, fetch.offset, unknown=latest)
+    )
