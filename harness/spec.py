@@ -42,10 +42,12 @@ from harness.cluster.hosts import Host, check_hosts
 from harness.cluster.systems import DEFAULTS, SYSTEMS, Capability
 from harness.environments.registry import ENVIRONMENTS, ONE_CLOCK
 from images.broker.rules import NAMES
+from nemesis import old_names
 from nemesis.cluster_shape import ClusterShape
 from nemesis.fields import FieldError, read
 from nemesis.ports import EnvironmentCapability
-from nemesis.schedule import FAIR_FAMILIES, FAMILIES, Schedule, parse_script
+from nemesis.registry import FAIR_FAMILIES, FAMILIES
+from nemesis.schedule import Schedule, parse_script
 from nemesis.swarm import draw
 from workloads.registry import WORKLOADS
 
@@ -183,7 +185,7 @@ class Spec:
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             unsupported=unsupported,
-            recovers=self.unclean_recovery != "manual",
+            unclean_recovery=self.unclean_recovery != "manual",
         )
         return draw(random, cluster, self.time_limit_s, self.families)
 
@@ -271,6 +273,7 @@ def faults_of(value: object) -> tuple[tuple[str, ...], Schedule]:
         return (), parse_script(value)
     families: list[str] = []
     for part in value:
+        part = old_names.FAMILIES.get(part, part)
         if part != "all" and part not in FAMILIES:
             raise FieldError(f"faults: {part!r} is not one of {', '.join(FAMILIES)}, all, none")
         families += [family for family in (FAIR_FAMILIES if part == "all" else (part,)) if family not in families]

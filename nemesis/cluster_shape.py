@@ -1,4 +1,4 @@
-"""What there is to be broken: the cluster that faults are drawn for."""
+"""Shape of a cluster: the facts that random faults are drawn from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nemesis.ports import EnvironmentCapability
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """What there is to be broken."""
+    """Nodes, partitions, time scale and limits of the cluster that faults are drawn for."""
 
     brokers: tuple[str, ...]
     controllers: tuple[str, ...]
@@ -19,11 +19,19 @@ class ClusterShape:
     patience_s: float = 2.0
     """How long the cluster takes to act on a silent broker: the scale of every duration drawn."""
     unsupported: Collection[EnvironmentCapability] = ()
-    """What the environment cannot do; faults that need it are not drawn."""
-    recovers: bool = False
+    """Capabilities the environment lacks; faults that need one are not drawn."""
+    unclean_recovery: bool = False
     """Whether the cluster recovers by itself from unclean shutdowns of more brokers than may lose data."""
 
     @property
-    def unclean_budget(self) -> int:
+    def loss_budget(self) -> int:
         """How many brokers may lose data in one run."""
         return max(0, min(self.min_insync_replicas - 1, len(self.brokers)))
+
+    def has_loss_budget(self) -> bool:
+        """Whether any broker may lose data."""
+        return self.loss_budget > 0
+
+    def unclean_restart_possible(self) -> bool:
+        """Whether any node may restart uncleanly; controllers may, since they sync before they answer."""
+        return bool(self.loss_budget or self.controllers)

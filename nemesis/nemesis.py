@@ -128,7 +128,7 @@ def _injection(number: int, fault: Fault, handle: FaultHandle, began_ns: int, en
     return Injection(
         number=number,
         fault=fault.name,
-        family=fault.family,
+        family=fault.family.name,
         nodes=tuple(handle.aimed_at),
         started_ns=began_ns,
         ended_ns=ended_ns,

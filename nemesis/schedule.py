@@ -17,78 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemesis.faults.admin import (
-    CancelReassignment,
-    ControlledRestart,
-    DeleteRecords,
-    ElectPreferred,
-    MoveController,
-    RaiseMinIsr,
-    Reassign,
-    RollingRestart,
-)
-from nemesis.faults.clock import Clock
-from nemesis.faults.disk import FsyncLies, PowerLoss, PowerLossAll, WipeDisk
+from nemesis import old_names
 from nemesis.faults.fault import Fault
-from nemesis.faults.network_partition import NetworkPartition
-from nemesis.faults.packets import Packets
-from nemesis.faults.process import Kill, Pause
-from nemesis.faults.scripted.controllers import LaggingController, ZombieController
-from nemesis.faults.scripted.leader import (
-    DeafLeader,
-    HiddenCommit,
-    QuickSuccession,
-    StaleBrokerEpoch,
-    UncleanReturn,
-    ZombieFollower,
-)
-from nemesis.faults.scripted.overtaking import LateProposal, RemovedAndBack
 from nemesis.fields import FieldError, read, seconds
 from nemesis.ports import EnvironmentCapability
+from nemesis.registry import FAMILIES, FAULTS
 from nemesis.targets import TargetError, check_target
-
-FAULTS: Mapping[str, type[Fault]] = {
-    fault.name: fault
-    for fault in (
-        NetworkPartition,
-        Kill,
-        PowerLoss,
-        Pause,
-        Clock,
-        Packets,
-        ZombieFollower,
-        UncleanReturn,
-        DeafLeader,
-        HiddenCommit,
-        StaleBrokerEpoch,
-        Reassign,
-        CancelReassignment,
-        ElectPreferred,
-        RaiseMinIsr,
-        ControlledRestart,
-        RollingRestart,
-        DeleteRecords,
-        MoveController,
-        QuickSuccession,
-        LateProposal,
-        RemovedAndBack,
-        WipeDisk,
-        ZombieController,
-        LaggingController,
-        PowerLossAll,
-        FsyncLies,
-    )
-}
-"""Every fault by the name a schedule gives it."""
-
-FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(fault.family for fault in FAULTS.values()))
-"""Every family by the name `--faults` gives it."""
-
-BY_NAME_ONLY = (PowerLossAll.family, FsyncLies.family)
-"""Families that `all` leaves out, since the protocol promises nothing against them."""
-
-FAIR_FAMILIES = tuple(family for family in FAMILIES if family not in BY_NAME_ONLY)
-"""The families of `--faults all`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +56,7 @@ class Schedule:
     @property
     def families(self) -> tuple[str, ...]:
         """The families that occur, in the order of FAMILIES."""
-        present = [planned.fault.family for planned in self.planned]
+        present = [planned.fault.family.name for planned in self.planned]
         return tuple(family for family in FAMILIES if family in present)
 
     def check(self, brokers: Sequence[str], controllers: Sequence[str], partitions: int) -> None:
@@ -158,6 +92,7 @@ def _parse(item: object, where: str) -> ScheduledFault:
         raise FieldError(f"{where}: {item!r} is not a fault such as {{at: 5s, for: 3s, fault: kill, nodes: [b2]}}")
     values = dict(item)
     name = values.pop("fault", None)
+    name = old_names.FAULTS.get(name, name) if isinstance(name, str) else name
     if name not in FAULTS:
         raise FieldError(f"{where}.fault: {name!r} is not one of {', '.join(FAULTS)}")
     for needed in ("at", "for"):

@@ -62,7 +62,7 @@ def faults(cluster: ClusterShape, victims: tuple[str, ...]) -> st.SearchStrategy
 @st.composite
 def schedules(draw: st.DrawFn, cluster: ClusterShape, time_limit_s: float = 30.0, most: int = 12) -> Schedule:
     """A fair schedule of up to `most` faults within `time_limit_s`."""
-    victims = tuple(draw(st.permutations(cluster.brokers)))[: cluster.unclean_budget]
+    victims = tuple(draw(st.permutations(cluster.brokers)))[: cluster.loss_budget]
     moments = st.integers(0, int(time_limit_s * 10)).map(lambda tenths: tenths / 10)
     durations = st.integers(1, int(cluster.patience_s * 50)).map(lambda tenths: tenths / 10)
     planned = st.builds(ScheduledFault, at_s=moments, for_s=durations, fault=faults(cluster, victims))

@@ -26,14 +26,11 @@ from dataclasses import dataclass
 from random import Random
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.draws import DRAWS, RunProfile, draw_story, some
-from nemesis.faults.clock import Clock
-from nemesis.faults.disk import FsyncLies, PowerLoss, WipeDisk
-from nemesis.faults.fault import Fault
-from nemesis.faults.process import Kill
-from nemesis.faults.scripted.leader import ZombieFollower
+from nemesis.drawing import Draws, RunProfile, some
+from nemesis.faults.fault import Family, Fault
 from nemesis.ports import KeepUnsynced
-from nemesis.schedule import FAIR_FAMILIES, Schedule, ScheduledFault
+from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
+from nemesis.schedule import Schedule, ScheduledFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,8 @@ class Tempo:
     most: int = 1_000
 
 
-_STORY_LONGEST = 10.0
-"""How long a choreography may take, in multiples of the cluster's patience."""
+_SCRIPTED_LONGEST = 10.0
+"""How long a scripted fault may take, in multiples of the cluster's patience."""
 
 TEMPI: Mapping[str, Tempo] = {
     "one long outage": Tempo(gap=4.0, shortest=4.0, longest=15.0, most=1),
@@ -65,77 +62,68 @@ def draw(
     random: Random, cluster: ClusterShape, time_limit_s: float, families: Sequence[str] = FAIR_FAMILIES
 ) -> Schedule:
     """A schedule for a run of `time_limit_s`, with some or all of `families`."""
-    families = [family for family in families if _possible(family, cluster)]
-    if not families or time_limit_s <= 0:
+    possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
+    if not possible or time_limit_s <= 0:
         return Schedule()
-    chosen = some(random, families)
-    undisturbed = ZombieFollower.family in chosen and random.random() < 0.5
+    chosen = some(random, possible)
+    alone = next((family for family in chosen if family.alone_share and random.random() < family.alone_share), None)
     weights = [random.uniform(0.2, 1.0) for _ in chosen]
     tempo = random.choice(list(TEMPI.values()))
     profile = RunProfile(
-        victims=tuple(random.sample(cluster.brokers, cluster.unclean_budget)),
+        victims=tuple(random.sample(cluster.brokers, cluster.loss_budget)),
         leader_bias=random.choice((0.2, 0.5, 0.9)),
         held_share=random.choice((0.0, 0.5, 0.8, 1.0)),
         keeps=_keeps(random),
     )
-    planned = _whole_run_clocks(random, cluster, time_limit_s) if "clock" in chosen else []
-    if undisturbed:
-        return Schedule(tuple(_stories(random, cluster, profile, time_limit_s)))
+    scheduled = [
+        ScheduledFault(0.0, time_limit_s, fault) for family in chosen for fault in family.background(random, cluster)
+    ]
+    if alone is not None:
+        return Schedule(tuple(_one_after_the_other(alone, random, cluster, profile, time_limit_s)))
     at_s = random.uniform(0, min(tempo.gap * cluster.patience_s, time_limit_s / 2))
     injections = 0
     while injections < tempo.most:
         for _ in range(random.randint(1, tempo.burst)):
             if at_s >= time_limit_s:
-                return Schedule(tuple(planned))
+                return Schedule(tuple(scheduled))
             (family,) = random.choices(chosen, weights)
-            fault = DRAWS[family](random, cluster, profile)
+            fault = draw_fault(family, Draws(random, cluster, profile))
             while tempo.most == 1 and not fault.effective_alone:
-                fault = DRAWS[family](random, cluster, profile)
-            shortest, longest = (tempo.shortest, tempo.longest)
-            duration = shortest * (longest / shortest) ** random.random() * cluster.patience_s
+                fault = draw_fault(family, Draws(random, cluster, profile))
+            duration_s = tempo.shortest * (tempo.longest / tempo.shortest) ** random.random() * cluster.patience_s
             if fault.ends_by_itself:
-                duration = _STORY_LONGEST * cluster.patience_s
-            planned.append(_to_the_millisecond(at_s, min(duration, time_limit_s - at_s), fault))
+                duration_s = _SCRIPTED_LONGEST * cluster.patience_s
+            scheduled.append(_to_the_millisecond(at_s, min(duration_s, time_limit_s - at_s), fault))
             injections += 1
             at_s += random.expovariate(20 / cluster.patience_s) if tempo.burst > 1 else 0.0
         at_s += random.expovariate(1 / (tempo.gap * cluster.patience_s))
-    return Schedule(tuple(planned))
+    return Schedule(tuple(scheduled))
 
 
-def _stories(
-    random: Random, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
+def draw_fault(family: Family, draws: Draws) -> Fault:
+    """One fault of a family that is possible in the cluster. Of several kinds each draws a candidate, one is chosen."""
+    kinds = faults_of(family)
+    drawn = [fault for kind in kinds if (fault := kind.draw(draws)) is not None]
+    usable = [fault for fault in drawn if not fault.needs() & set(draws.cluster.unsupported)]
+    return usable[0] if len(kinds) == 1 else draws.random.choice(usable)
+
+
+def _one_after_the_other(
+    family: Family, random: Random, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
 ) -> Iterator[ScheduledFault]:
     at_s = random.uniform(0.2, 2.0) * cluster.patience_s
     while at_s < time_limit_s:
-        story = draw_story(random, cluster, profile)
-        yield _to_the_millisecond(at_s, min(_STORY_LONGEST * cluster.patience_s, time_limit_s - at_s), story)
-        at_s += random.uniform(0.7, 1.0) * _STORY_LONGEST * cluster.patience_s
+        fault = draw_fault(family, Draws(random, cluster, profile))
+        yield _to_the_millisecond(at_s, min(_SCRIPTED_LONGEST * cluster.patience_s, time_limit_s - at_s), fault)
+        at_s += random.uniform(0.7, 1.0) * _SCRIPTED_LONGEST * cluster.patience_s
 
 
 def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> ScheduledFault:
-    """So that a schedule written as a script is the same schedule."""
+    """Rounded, so that a schedule written as a script reads back as the same schedule."""
     return ScheduledFault(round(at_s, 3), round(for_s, 3), fault)
 
 
-def _possible(family: str, cluster: ClusterShape) -> bool:
-    if family in (Kill.family, PowerLoss.family):
-        return bool(cluster.unclean_budget or cluster.controllers)
-    if family in (WipeDisk.family, FsyncLies.family):
-        return bool(cluster.unclean_budget)
-    return True
-
-
-def _whole_run_clocks(random: Random, cluster: ClusterShape, time_limit_s: float) -> list[ScheduledFault]:
-    if random.random() < 0.7:
-        return []
-    nodes = some(random, cluster.brokers + cluster.controllers)
-    return [
-        ScheduledFault(0.0, time_limit_s, Clock(nodes=(node,), rate=round(random.choice((0.9, 0.98, 1.02, 1.1)), 3)))
-        for node in nodes
-    ]
-
-
 def _keeps(random: Random) -> tuple[KeepUnsynced, ...]:
-    """What power losses of a run leave; some of them lose something."""
+    """What power losses of a run keep; at least one of them loses something."""
     keeps = tuple(some(random, list(KeepUnsynced)))
     return (KeepUnsynced.NOTHING,) if keeps == (KeepUnsynced.EVERYTHING,) else keeps

@@ -28,7 +28,7 @@ from rich.text import Text
 from harness.exit_codes import EXIT_CODES, UNKNOWN
 from harness.suites.job import RunResult
 from harness.suites.record import SuiteRecord
-from nemesis.schedule import FAIR_FAMILIES
+from nemesis.registry import FAIR_FAMILIES
 from results.coverage import RULES
 from results.store.summary import Summary
 

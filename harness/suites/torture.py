@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from nemesis.schedule import FAIR_FAMILIES
+from nemesis.registry import FAIR_FAMILIES
 
 if TYPE_CHECKING:
     from rich.console import Console

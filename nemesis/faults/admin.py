@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from nemesis.faults.fault import Fault
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, UNANSWERED, AdminResult, both_ways
 
@@ -23,6 +24,9 @@ _RETRIES = 120
 _TO_HIGH_WATERMARK_SHARE = 0.1
 TO_HIGH_WATERMARK = -1
 """The offset by which an administrator asks for everything below the high watermark to be deleted."""
+
+
+_FAMILY = Family(number=8, name="admin", colour="#5b5ea6")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,16 @@ class Reassign(Fault):
     """
 
     name: ClassVar[str] = "reassign"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("reassigned",)
 
     partition: int = 0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition."""
+        return cls(draws.partition)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
@@ -55,11 +65,17 @@ class CancelReassignment(Fault):
     """
 
     name: ClassVar[str] = "cancel-reassignment"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 2
+    family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
 
     partition: int = 0
     patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition."""
+        return cls(draws.partition, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Move away, move back, and cancel that."""
@@ -81,11 +97,17 @@ class ElectPreferred(Fault):
     """Have the preferred replica of a partition elected."""
 
     name: ClassVar[str] = "elect-preferred"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 3
+    family: ClassVar[Family] = _FAMILY
     effective_alone: ClassVar[bool] = False
     proof: ClassVar[tuple[str, ...]] = ("elected",)
 
     partition: int = 0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition."""
+        return cls(draws.partition)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once; it bites when leadership moved by it."""
@@ -98,8 +120,14 @@ class RaiseMinIsr(Fault):
     """Raise min.insync.replicas of the topic by one while it is in use, and lower it again."""
 
     name: ClassVar[str] = "raise-min-isr"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 4
+    family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("raised",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """There is but one."""
+        return cls()
 
     async def inject(self, handle: FaultHandle) -> None:
         """Raise it; healing lowers it to what it was."""
@@ -122,10 +150,16 @@ class ControlledRestart(Fault):
     """
 
     name: ClassVar[str] = "controlled-restart"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 5
+    family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("stopped",)
 
     nodes: tuple[str, ...] = ("any",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """One broker."""
+        return cls((draws.broker(),))
 
     async def inject(self, handle: FaultHandle) -> None:
         """Stop every node."""
@@ -138,11 +172,17 @@ class RollingRestart(Fault):
     """Restart every broker in turn, in an order drawn, each told to leave and started before the next."""
 
     name: ClassVar[str] = "rolling-restart"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 6
+    family: ClassVar[Family] = _FAMILY
     ends_by_itself: ClassVar[bool] = True
     proof: ClassVar[tuple[str, ...]] = ("stopped",)
 
     patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """All brokers."""
+        return cls(draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Once around."""
@@ -168,13 +208,19 @@ class DeleteRecords(Fault):
     """
 
     name: ClassVar[str] = "delete-records"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 7
+    family: ClassVar[Family] = _FAMILY
     ends_by_itself: ClassVar[bool] = True
     proof: ClassVar[tuple[str, ...]] = ("deleted", "begun")
 
     partition: int = 0
     stalled: bool = False
     patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition, of a stalled leader in one of four."""
+        return cls(draws.partition, draws.random.random() < 0.25, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once, as soon as a leader tells where the log starts and ends."""
@@ -211,8 +257,14 @@ class MoveController(Fault):
     """Have the active controller resign, so that another one takes over in the midst of everything."""
 
     name: ClassVar[str] = "move-controller"
-    family: ClassVar[str] = "admin"
+    number: ClassVar[int] = 8
+    family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("moved",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """The active controller."""
+        return cls()
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""

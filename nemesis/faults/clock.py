@@ -7,11 +7,22 @@ lag timers run out early; a frozen or slow clock keeps a deposed leader in its b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from random import Random
+from typing import ClassVar, Self
 
-from nemesis.faults.fault import Fault
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, some
+from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import ClockChange
+
+
+def _slightly_wrong(random: Random, cluster: ClusterShape) -> list[Fault]:
+    """In three of ten runs some clocks run a little fast or slow for the whole run."""
+    if random.random() < 0.7:
+        return []
+    nodes = some(random, cluster.brokers + cluster.controllers)
+    return [Clock(nodes=(node,), rate=round(random.choice((0.9, 0.98, 1.02, 1.1)), 3)) for node in nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +30,8 @@ class Clock(Fault):
     """Bend clocks until the fault heals: they jump by `jump_ms` at once and then run at `rate`."""
 
     name: ClassVar[str] = "clock"
-    family: ClassVar[str] = "clock"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(number=5, name="clock", colour="#a08a1c", background=_slightly_wrong)
     proof: ClassVar[tuple[str, ...]] = ("offset_ms",)
 
     nodes: tuple[str, ...] = ("any",)
@@ -33,6 +45,22 @@ class Clock(Fault):
             raise ValueError(f"rate: {self.rate} would run backwards; 0 is frozen, 1 is true")
         if self.rate == 1 and not self.jump_ms:
             raise ValueError("rate: 1 without jump_ms leaves the clock as it is")
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """One node: its clock jumps, stands still, runs at another rate, or jumps and does."""
+        random = draws.random
+        node = draws.broker()
+        if draws.cluster.controllers and random.random() < 0.2:
+            node = draws.controller()
+        kind = random.choice(("jump", "freeze", "skew", "both"))
+        jump_ms = random.choice((-1, 1, 1)) * max(1, round(draws.patience_ms * random.uniform(0.05, 2.0)))
+        rate = round(random.choice((random.uniform(0.3, 0.95), random.uniform(1.05, 3.0))), 3)
+        return cls(
+            nodes=(node,),
+            jump_ms=jump_ms if kind in ("jump", "both") else 0.0,
+            rate=0.0 if kind == "freeze" else rate if kind in ("skew", "both") else 1.0,
+        )
 
     async def inject(self, handle: FaultHandle) -> None:
         """Bend the clock of every node."""

@@ -9,9 +9,11 @@ enough nodes, so it is a fault by name only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from nemesis.faults.fault import Fault
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import Evidence, KeepUnsynced
 
@@ -21,11 +23,21 @@ class PowerLoss(Fault):
     """Cut the power of some nodes, dropping unsynced writes; they start again when the fault heals."""
 
     name: ClassVar[str] = "power-loss"
-    family: ClassVar[str] = "power-loss"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(
+        number=3, name="power-loss", colour="#b5541c", possible=ClusterShape.unclean_restart_possible
+    )
     proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     nodes: tuple[str, ...] = ("any",)
     keep: KeepUnsynced = KeepUnsynced.PREFIX
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Controllers or victims."""
+        if draws.cluster.controllers and (not draws.profile.victims or draws.random.random() < 0.25):
+            return cls(nodes=draws.controllers(), keep=draws.keep)
+        return cls(nodes=draws.some(draws.profile.victims), keep=draws.keep)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
@@ -53,10 +65,16 @@ class WipeDisk(Fault):
     """
 
     name: ClassVar[str] = "wipe-disk"
-    family: ClassVar[str] = "wipe"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(number=9, name="wipe", colour="#2f4b3c", possible=ClusterShape.has_loss_budget)
     proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     nodes: tuple[str, ...] = ("any",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Victims."""
+        return cls(nodes=draws.some(draws.profile.victims))
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node and empty its disk."""
@@ -70,10 +88,16 @@ class PowerLossAll(Fault):
     promises without fsync does not cover it, so the loss is reported and not called a violation."""
 
     name: ClassVar[str] = "power-loss-all"
-    family: ClassVar[str] = "power-loss-all"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(number=10, name="power-loss-all", colour="#8c3b12", fair=False)
     proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     keep: KeepUnsynced = KeepUnsynced.PREFIX
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """All nodes."""
+        return cls(keep=draws.keep)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every broker and controller."""
@@ -90,10 +114,18 @@ class FsyncLies(Fault):
     """Disks acknowledge fsync without keeping anything until the fault heals."""
 
     name: ClassVar[str] = "fsync-lies"
-    family: ClassVar[str] = "fsync-lies"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(
+        number=11, name="fsync-lies", colour="#4f6d7a", fair=False, possible=ClusterShape.has_loss_budget
+    )
     proof: ClassVar[tuple[str, ...]] = ("lies",)
 
     nodes: tuple[str, ...] = ("any",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Victims."""
+        return cls(nodes=draws.some(draws.profile.victims))
 
     async def inject(self, handle: FaultHandle) -> None:
         """Make every node's disk lie."""

@@ -1,35 +1,83 @@
-"""Base class of faults: a frozen value that says what goes wrong and on which targets (`nemesis.targets`).
+"""Base class of faults, and their families: the whole declaration of a fault stands in its own module.
 
-A fault acts on a cluster only through a `nemesis.handle.FaultHandle`, which undoes everything the fault did.
+A fault is a frozen value that says what goes wrong and on which targets (`nemesis.targets`). It acts on a cluster only
+through a `nemesis.handle.FaultHandle`, which undoes everything the fault did. `nemesis.registry` finds every subclass
+in the modules of this folder; schedules, specs, random draws, figures and the table of the README take what they need
+from the class:
+
+- `name`, and `family` with its colour and whether `--faults all` draws it;
+- `number`, which decides the order of draws, so that no name and no order of imports does;
+- `draw`: one fault of the class, drawn at random;
+- `needs`: capabilities that some environments lack;
+- `proof`: the evidence that shows that the fault took effect;
+- the first sentence of the docstring, for the table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from random import Random
+from typing import Any, ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, Evidence
 
 
+def _always(cluster: ClusterShape) -> bool:
+    return True
+
+
+def _no_background(random: Random, cluster: ClusterShape) -> Sequence[Fault]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Faults that a spec asks for by one name. A family stands beside the first of its faults."""
+
+    number: int
+    """Place in the order of draws. Never changed and never given to another family: seeds stand for schedules."""
+    name: str
+    """As `--faults` names it."""
+    colour: str
+    """In figures."""
+    fair: bool = True
+    """Whether `--faults all` draws it: False where the protocol promises nothing against it."""
+    possible: Callable[[ClusterShape], bool] = _always
+    """Whether such a cluster has anything for the family."""
+    alone_share: float = 0.0
+    """Share of the runs with this family in which it has the run to itself."""
+    background: Callable[[Random, ClusterShape], Sequence[Fault]] = _no_background
+    """Faults that last for the whole run, drawn once when the family takes part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong. Subclasses add what and to whom."""
+    """One thing that goes wrong. Subclasses add the effect and its targets."""
 
     name: ClassVar[str]
     """As a schedule names it."""
-    family: ClassVar[str]
-    """As `--faults` names it."""
+    number: ClassVar[int]
+    """Place in the order of draws within the family. Never changed and never given to another fault."""
+    family: ClassVar[Family]
     proof: ClassVar[tuple[str, ...]]
-    """Names of evidence; the fault has bitten when any of them is not zero."""
+    """Names of evidence; the fault took effect when any of them is not zero."""
     ends_by_itself: ClassVar[bool] = False
-    """Whether the fault heals as soon as it is injected, being a sequence of steps that has then come to its end."""
+    """Whether the fault heals as soon as its injection returns: for sequences of steps."""
     effective_alone: ClassVar[bool] = True
-    """Whether it does anything where nothing else goes wrong."""
+    """Whether it has an effect where nothing else goes wrong."""
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """A random fault of this class; None when the cluster or the run has no target for it."""
+        raise NotImplementedError
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Do it. May take its time when the fault is a sequence of steps; it is cancelled when its time is over."""
+        """Apply the fault. A sequence of steps takes its time here, and is cancelled when the fault's time is over."""
         raise NotImplementedError
 
     def took_effect(self, evidence: Evidence) -> bool:
@@ -37,7 +85,7 @@ class Fault:
         return any(evidence.get(name, 0) != 0 for name in self.proof)
 
     def needs(self) -> frozenset[EnvironmentCapability]:
-        """What the environment must be able to do for it."""
+        """Capabilities that the environment must have."""
         return frozenset()
 
     def targets(self) -> tuple[str, ...]:
@@ -45,7 +93,7 @@ class Fault:
         return tuple(getattr(self, "nodes", ())) + tuple(getattr(self, "against", ()))
 
     def describe(self) -> str:
-        """The fault in a few words, for people."""
+        """A few words for people: the fault and its targets."""
         return " ".join((self.name, *self.targets()))
 
     def to_mapping(self) -> dict[str, Any]:

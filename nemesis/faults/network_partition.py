@@ -27,9 +27,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from nemesis.faults.fault import Fault
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import Link, both_ways, one_way
 
@@ -68,12 +69,16 @@ DEFAULT_NODES = {
 }
 
 
+_FAMILY = Family(number=1, name="partition", colour="#d1495b")
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkPartition(Fault):
     """A network partition of some shape."""
 
     name: ClassVar[str] = "partition"
-    family: ClassVar[str] = "partition"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("held", "refused", "reset")
 
     shape: PartitionShape = PartitionShape.ISOLATE
@@ -85,6 +90,42 @@ class NetworkPartition(Fault):
     def __post_init__(self) -> None:
         if self.against and self.shape is not PartitionShape.ONE_WAY:
             raise ValueError(f"against: only shape one-way takes it, not {self.shape}")
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some shape around a leader, any broker, or a controller."""
+        random, cluster = draws.random, draws.cluster
+        several = len(cluster.controllers) > 1
+        shape = random.choice(
+            [shape for shape in PartitionShape if several or shape is not PartitionShape.CONTROLLERS_APART]
+        )
+        broker = draws.broker()
+        nodes: tuple[str, ...] = ()
+        against: tuple[str, ...] = ()
+        match shape:
+            case PartitionShape.ISOLATE:
+                nodes = (draws.controller() if cluster.controllers and random.random() < 0.25 else broker,)
+            case PartitionShape.MINORITY:
+                size = max(1, (len(cluster.brokers) - 1) // 2)
+                nodes = tuple(random.sample(cluster.brokers, size)) if size > 1 else (broker,)
+            case PartitionShape.BRIDGE | PartitionShape.HALVES:
+                nodes = (broker,)
+            case PartitionShape.RING:
+                nodes = tuple(random.sample(cluster.brokers, len(cluster.brokers)))
+            case PartitionShape.ONE_WAY:
+                everyone = cluster.brokers + cluster.controllers
+                nodes = (broker if random.random() < 0.7 else random.choice(everyone),)
+                others = [node for node in everyone if node not in nodes]
+                against = () if random.random() < 0.4 or not others else (random.choice(others),)
+            case PartitionShape.LEADER_ONLY:
+                nodes = (f"leader/{random.randrange(cluster.partitions)}",)
+            case PartitionShape.CONTROLLER_FROM_BROKERS:
+                nodes = draws.some(cluster.brokers) if random.random() < 0.5 else (broker,)
+            case PartitionShape.CONTROLLERS_APART:
+                nodes = (draws.controller(),)
+        held = random.random() < draws.profile.held_share
+        flavour = ConnectionFate.HELD if held else ConnectionFate.RESET
+        return cls(shape=shape, nodes=nodes, against=against, flavour=flavour)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut every link of the shape."""

@@ -7,9 +7,10 @@ retransmission. Slow links widen every window in which two nodes believe differe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from nemesis.faults.fault import Fault
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, LinkQuality, both_ways, one_way
 
@@ -19,7 +20,8 @@ class Packets(Fault):
     """Degrade the links between `nodes` and `against`, in both directions unless `one_way`."""
 
     name: ClassVar[str] = "packets"
-    family: ClassVar[str] = "packets"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(number=6, name="packets", colour="#5c8f3e")
     proof: ClassVar[tuple[str, ...]] = ("delayed", "lost")
 
     nodes: tuple[str, ...] = ("any",)
@@ -37,6 +39,27 @@ class Packets(Fault):
             raise ValueError(f"delay_ms, jitter_ms: {self.delay_ms}, {self.jitter_ms} are not both 0 or more")
         if not (self.delay_ms or self.jitter_ms or self.loss):
             raise ValueError("delay_ms, jitter_ms, loss: all are 0, so the links stay as they are")
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """One broker against all nodes, some role or one broker; loss alone where links cannot be slowed."""
+        random, cluster = draws.random, draws.cluster
+        delay_ms = round(10 ** random.uniform(0.3, 3.0), 1)
+        slow, lossy = random.choice(((True, False), (False, True), (True, True)))
+        if EnvironmentCapability.DELAY in cluster.unsupported:
+            slow, lossy = False, True
+        against = "all" if random.random() < 0.4 else random.choice(("brokers", "controllers", *cluster.brokers))
+        node = draws.broker()
+        if node == against:
+            against = "all"
+        return cls(
+            nodes=(node,),
+            against=(against,),
+            delay_ms=delay_ms if slow else 0.0,
+            jitter_ms=round(delay_ms * random.uniform(0, 1.5), 1) if slow else 0.0,
+            loss=round(random.uniform(0.02, 0.5), 3) if lossy else 0.0,
+            one_way=random.random() < 0.3,
+        )
 
     async def inject(self, handle: FaultHandle) -> None:
         """Degrade every link."""

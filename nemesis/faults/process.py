@@ -9,9 +9,11 @@ becomes a zombie.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from nemesis.faults.fault import Fault
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 
 
@@ -20,10 +22,22 @@ class Kill(Fault):
     """End processes at once and start them again when the fault heals."""
 
     name: ClassVar[str] = "kill"
-    family: ClassVar[str] = "kill"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(
+        number=2, name="kill", colour="#7a5195", possible=ClusterShape.unclean_restart_possible
+    )
     proof: ClassVar[tuple[str, ...]] = ("killed",)
 
     nodes: tuple[str, ...] = ("any",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Controllers, victims or, in a cluster with unclean recovery, any brokers: a killed process loses nothing."""
+        if draws.cluster.controllers and (not draws.profile.victims or draws.random.random() < 0.25):
+            return cls(nodes=draws.controllers())
+        if draws.cluster.unclean_recovery and draws.random.random() < 0.7:
+            return cls(nodes=draws.some(draws.cluster.brokers))
+        return cls(nodes=draws.some(draws.profile.victims))
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node."""
@@ -36,10 +50,21 @@ class Pause(Fault):
     """Freeze processes (SIGSTOP) until the fault heals (SIGCONT)."""
 
     name: ClassVar[str] = "pause"
-    family: ClassVar[str] = "pause"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(number=4, name="pause", colour="#3d7ea6")
     proof: ClassVar[tuple[str, ...]] = ("missed",)
 
     nodes: tuple[str, ...] = ("any",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Mostly one broker, sometimes several or controllers."""
+        kind = draws.random.random()
+        if draws.cluster.controllers and kind < 0.2:
+            return cls(nodes=draws.controllers())
+        if kind < 0.35:
+            return cls(nodes=draws.some(draws.cluster.brokers))
+        return cls(nodes=(draws.broker(),))
 
     async def inject(self, handle: FaultHandle) -> None:
         """Freeze every node."""

@@ -8,21 +8,11 @@ from html import escape
 
 import pyarrow as pa
 
+from nemesis.registry import FAMILIES
 from results.figures.canvas import GREY, Figure
 
 BAND_SHARE_MAX = 0.6
 """A fault family that is active for more of the run than this has no bands: they would only dim everything."""
-FAMILY_COLOURS = {
-    "partition": "#d1495b",
-    "kill": "#7a5195",
-    "power-loss": "#b5541c",
-    "pause": "#3d7ea6",
-    "clock": "#a08a1c",
-    "packets": "#5c8f3e",
-    "choreography": "#c26ea8",
-    "power-loss-all": "#8c3b12",
-    "fsync-lies": "#4f6d7a",
-}
 _SHORTEST_BAR_S = 0.15
 _SHORTEST_BAND_S = 0.05
 
@@ -63,7 +53,8 @@ def families(faults: Sequence[Injected]) -> list[str]:
 
 def family_colour(family: str) -> str:
     """The colour of a fault family throughout the report."""
-    return FAMILY_COLOURS.get(family, GREY)
+    declared = FAMILIES.get(family)
+    return GREY if declared is None else declared.colour
 
 
 def bars(faults: Sequence[Injected]) -> Iterator[Figure]:

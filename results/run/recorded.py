@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
+from nemesis import old_names
 from results.atomic_files import read_json
 from results.errors import StoreError
 from results.run import replicas
@@ -41,10 +42,19 @@ def load(run: Path) -> RunEvidence:
         replicas=logs.records,
         replica_ends=logs.ends,
         trace=trace,
-        faults=_table(run, "faults", FAULTS, lambda: _fault_lines(run / "faults.jsonl")),
+        faults=with_current_names(_table(run, "faults", FAULTS, lambda: _fault_lines(run / "faults.jsonl"))),
         settings=CheckSettings.from_json(read_json(run / "settings.json")),
         recovery=read_json(run / "recovery.json"),
     )
+
+
+def with_current_names(faults: pa.Table) -> pa.Table:
+    """The table FAULTS of a run that may be older than today's names of faults and families."""
+    for column, old_to_new in (("fault", old_names.FAULTS), ("family", old_names.FAMILIES)):
+        names = [old_to_new.get(name, name) for name in faults.column(column).to_pylist()]
+        field = faults.schema.field(column)
+        faults = faults.set_column(faults.schema.get_field_index(column), field, pa.array(names, field.type))
+    return faults
 
 
 def gaps(run: Path) -> tuple[str, ...]:

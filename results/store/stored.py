@@ -26,6 +26,7 @@ from checkers.verdict import Verdict
 from results.errors import StoreError
 from results.run.directory import RunDirectory, Status
 from results.run.encoding import verdicts_from_json
+from results.run.recorded import with_current_names
 from results.store import tables
 from results.store.layout import SCHEMAS, batch_path, tables_path
 
@@ -130,7 +131,7 @@ def _read_run(store: Path, found: Found) -> StoredRun:
         replicas=parts["replicas"],
         replica_ends=parts["replica_ends"],
         trace=parts["trace"],
-        faults=parts["faults"],
+        faults=with_current_names(parts["faults"]),
         settings=CheckSettings.from_json(_object(rows[0]["settings"])),
         recovery=_object(rows[0]["recovery"]),
     )

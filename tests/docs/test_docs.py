@@ -16,7 +16,7 @@ from checkers.registry import CHECKERS
 from harness.cli import usage
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
-from nemesis.schedule import BY_NAME_ONLY, FAULTS
+from nemesis.registry import FAULTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,13 +37,13 @@ def _faults() -> str:
     rows = [
         (
             f"`{name}`",
-            f"`{fault.family}`" + (", by name only" if fault.family in BY_NAME_ONLY else ""),
+            f"`{fault.family.name}`" + ("" if fault.family.fair else ", by name only"),
             _first_sentence(fault),
-            " or ".join(measured.replace("_", " ") for measured in fault.decisive),
+            " or ".join(measured.replace("_", " ") for measured in fault.proof),
         )
         for name, fault in FAULTS.items()
     ]
-    return _table(("fault", "family", "what it does", "evidence that it bit"), rows)
+    return _table(("fault", "family", "what it does", "evidence that it took effect"), rows)
 
 
 def _rules() -> str:

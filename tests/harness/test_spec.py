@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.cluster.hosts import Host
 from harness.spec import Spec, SpecError, faults_of, load, loads, parse
 from nemesis.cluster_shape import ClusterShape
-from nemesis.schedule import FAIR_FAMILIES, FAMILIES
+from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
 
 CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
@@ -45,6 +45,7 @@ def test_replicas_follow_the_brokers_down_but_not_up() -> None:
 
 def test_faults_are_families_a_script_or_nothing() -> None:
     assert faults_of("partition, kill") == (("partition", "kill"), parse({}).script)
+    assert faults_of("choreography")[0] == ("scripted",), "as earlier versions named it"
     assert faults_of("all,fsync-lies")[0] == (*FAIR_FAMILIES, "fsync-lies")
     assert not parse({"faults": "none"}).faults_asked
     scripted = parse({"faults": [{"at": "1s", "for": "2s", "fault": "pause"}]})
@@ -127,7 +128,7 @@ specs = st.builds(
     partitions=st.just(2),
     rate=st.floats(0.5, 1e4),
     acks=st.sampled_from(["all", "1", "0", "-1"]),
-    families=st.lists(st.sampled_from(FAMILIES), unique=True).map(tuple),
+    families=st.lists(st.sampled_from(tuple(FAMILIES)), unique=True).map(tuple),
     settings=st.dictionaries(st.just("min.insync.replicas"), st.sampled_from(["1", "2", "3"])),
     without=st.lists(st.sampled_from(["maximal_isr", "idempotent_dedupe"]), unique=True).map(tuple),
     hosts=st.dictionaries(st.sampled_from(["b1", "c1"]), hosts, max_size=1),

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from harness.suites.torture import FULL, Result, Tally, torture
-from nemesis.schedule import FAIR_FAMILIES
+from nemesis.registry import FAIR_FAMILIES
 
 
 def _result(seed: int, validity: str, mutant: str = FULL, bitten: tuple[str, ...] = FAIR_FAMILIES) -> Result:

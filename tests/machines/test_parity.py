@@ -64,7 +64,7 @@ TABLE = {
     "lossy links": row("faults: [{at: 2, for: 6, fault: packets, nodes: [b1], loss: 0.2}]", "packets"),
     "the return of a replica that forgot": row(
         "faults: [{at: 2, for: 10, fault: unclean-return, victim: b3, keep: nothing, patience_ms: 2000}]",
-        "choreography",
+        "scripted",
     ),
     "a broker that acknowledges too soon": row(
         "without: [ack_after_high_watermark]\nfaults:"

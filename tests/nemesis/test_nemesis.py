@@ -156,7 +156,7 @@ def test_losses_of_several_nodes_are_told_node_by_node() -> None:
     assert record.evidence["nodes"]["b1"]["lost_bytes"] == 60
 
 
-def test_a_choreography_cut_off_in_the_middle_leaves_nothing_broken() -> None:
+def test_a_scripted_fault_cut_off_in_the_middle_leaves_nothing_broken() -> None:
     for until_s in (0.5, 2.6, 3.5, 5.0, 7.0, 9.0):
         healed(ScheduledFault(0, 60, ZombieFollower()), ScheduledFault(0, 60, UncleanReturn("b2")), until_s=until_s)
 

@@ -216,3 +216,19 @@ def _replica(nodes: Path) -> None:
     replica = nodes / "b1" / "data" / "t-0"
     replica.mkdir(parents=True)
     (replica / f"{0:020}.log").write_bytes(batch.build([b"5"], timestamp_ms=1, leader_epoch=0))
+
+
+def test_a_run_of_an_earlier_version_is_read_under_the_names_of_today(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "old", 1)
+    run.append_fault(
+        0,
+        fault="lost-incarnation",
+        family="choreography",
+        nodes=["b2"],
+        started_ns=5,
+        ended_ns=9,
+        evidence={},
+        bit=True,
+    )
+    (row,) = run.load().faults.to_pylist()
+    assert (row["fault"], row["family"]) == ("stale-broker-epoch", "scripted")

@@ -150,4 +150,4 @@ def test_a_flawed_generation_is_found_by_its_story_where_the_full_protocol_stand
 def test_every_story_bites_and_the_full_protocol_withstands_it(story: dict[str, Any]) -> None:
     outcome = _told(story, 1)
     assert outcome.validity is Validity.VALID, outcome.verdicts
-    assert outcome.bitten == ("choreography",)
+    assert outcome.bitten == ("scripted",)

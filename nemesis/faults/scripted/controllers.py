@@ -7,8 +7,9 @@ disturbs nobody; they ask once for it to be changed back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from nemesis.drawing import Draws
 from nemesis.faults.scripted.script import ScriptedFault, until_seen
 from nemesis.handle import FaultHandle
 from nemesis.ports import both_ways
@@ -21,6 +22,11 @@ class ScriptedQuorumFault(ScriptedFault):
     """A story about the active controller and those that may take over from it."""
 
     patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """None where there are fewer than three controllers."""
+        return cls(draws.patience_ms) if len(draws.cluster.controllers) >= 3 else None
 
     def targets(self) -> tuple[str, ...]:
         """The active controller."""
@@ -46,6 +52,7 @@ class ZombieController(ScriptedQuorumFault):
     """
 
     name: ClassVar[str] = "zombie-controller"
+    number: ClassVar[int] = 9
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -77,6 +84,7 @@ class LaggingController(ScriptedQuorumFault):
     """
 
     name: ClassVar[str] = "lagging-controller"
+    number: ClassVar[int] = 10
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""

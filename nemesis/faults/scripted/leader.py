@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from nemesis.drawing import Draws
 from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_seen
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, KeepUnsynced, Link, LinkQuality, both_ways, one_way
@@ -31,6 +32,7 @@ class ZombieFollower(ScriptedLeaderFault):
     """
 
     name: ClassVar[str] = "zombie-follower"
+    number: ClassVar[int] = 1
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -77,11 +79,20 @@ class UncleanReturn(ScriptedFault):
     """
 
     name: ClassVar[str] = "unclean-return"
+    number: ClassVar[int] = 7
     proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     victim: str
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """A victim that loses something; None where no broker may."""
+        if not draws.profile.victims:
+            return None
+        victim, keep = draws.victim, draws.keep
+        return cls(victim, KeepUnsynced.NOTHING if keep is KeepUnsynced.EVERYTHING else keep, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -116,6 +127,7 @@ class DeafLeader(ScriptedLeaderFault):
     """
 
     name: ClassVar[str] = "deaf-leader"
+    number: ClassVar[int] = 3
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -147,6 +159,7 @@ class HiddenCommit(ScriptedLeaderFault):
     """
 
     name: ClassVar[str] = "hidden-commit"
+    number: ClassVar[int] = 2
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -187,12 +200,20 @@ class StaleBrokerEpoch(ScriptedFault):
     """
 
     name: ClassVar[str] = "stale-broker-epoch"
+    number: ClassVar[int] = 8
     proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     victim: str
     partition: int = 0
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """A victim that loses everything unsynced; None where no broker may."""
+        if not draws.profile.victims:
+            return None
+        return cls(draws.victim, draws.partition, KeepUnsynced.NOTHING, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -245,6 +266,7 @@ class QuickSuccession(ScriptedLeaderFault):
     """
 
     name: ClassVar[str] = "quick-succession"
+    number: ClassVar[int] = 4
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""

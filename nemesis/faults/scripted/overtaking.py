@@ -29,6 +29,7 @@ class LateProposal(ScriptedLeaderFault):
     """
 
     name: ClassVar[str] = "late-proposal"
+    number: ClassVar[int] = 5
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -64,6 +65,7 @@ class RemovedAndBack(ScriptedLeaderFault):
     """
 
     name: ClassVar[str] = "removed-and-back"
+    number: ClassVar[int] = 6
     proof: ClassVar[tuple[str, ...]] = ("reassigned",)
 
     async def inject(self, handle: FaultHandle) -> None:

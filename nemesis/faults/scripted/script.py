@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
-from nemesis.faults.fault import Fault
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ _LOOK_S: Final = 0.02
 class ScriptedFault(Fault):
     """A sequence of steps, told once."""
 
-    family: ClassVar[str] = "choreography"
+    family: ClassVar[Family] = Family(number=7, name="scripted", colour="#c26ea8", alone_share=0.5)
     ends_by_itself: ClassVar[bool] = True
     proof: ClassVar[tuple[str, ...]] = ("held", "refused")
 
@@ -38,6 +39,11 @@ class ScriptedLeaderFault(ScriptedFault):
 
     partition: int = 0
     patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition."""
+        return cls(partition=draws.partition, patience_ms=draws.patience_ms)
 
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""

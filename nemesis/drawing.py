@@ -1,0 +1,88 @@
+"""Random choices from which a fault is drawn: its targets, its severity, and what the faults of a run have in common.
+
+A seed stands for one schedule, so the order of draws is part of a fault's declaration: one draw more or less changes
+every schedule in which the family takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import TypeVar
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.ports import KeepUnsynced
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunProfile:
+    """Properties of a whole run, drawn once."""
+
+    victims: tuple[str, ...]
+    """The only brokers that may lose data: the loss budget."""
+    leader_bias: float
+    """Probability that a fault of one broker hits a leader."""
+    held_share: float
+    """Share of partitions that hold packets; the others reset connections."""
+    keeps: tuple[KeepUnsynced, ...]
+    """What power losses may keep of unsynced writes."""
+
+
+def some(random: Random, items: Sequence[T]) -> list[T]:
+    """At least one of `items`, in their order; every number of them is equally likely."""
+    count = random.randint(1, len(items))
+    return [items[index] for index in sorted(random.sample(range(len(items)), count))]
+
+
+class Draws:
+    """Choices for one fault. `partition`, `victim` and `keep` are drawn when first asked for, and are then the same for
+    all candidates of a family."""
+
+    def __init__(self, random: Random, cluster: ClusterShape, profile: RunProfile) -> None:
+        self.random = random
+        self.cluster = cluster
+        self.profile = profile
+
+    @cached_property
+    def partition(self) -> int:
+        """A partition of the topic."""
+        return self.random.randrange(self.cluster.partitions)
+
+    @cached_property
+    def victim(self) -> str:
+        """A broker that may lose data. Only for runs that have victims."""
+        return self.random.choice(self.profile.victims)
+
+    @cached_property
+    def keep(self) -> KeepUnsynced:
+        """What a power loss keeps."""
+        return self.random.choice(self.profile.keeps)
+
+    @property
+    def patience_ms(self) -> float:
+        """The patience of the cluster, as faults take it."""
+        return self.cluster.patience_s * 1000
+
+    def broker(self) -> str:
+        """The leader of a partition, as often as the profile says, else any broker."""
+        if self.random.random() < self.profile.leader_bias:
+            return f"leader/{self.random.randrange(self.cluster.partitions)}"
+        return self.random.choice(self.cluster.brokers)
+
+    def controller(self) -> str:
+        """Mostly the active controller, since the loss of another one changes less."""
+        return "controller" if self.random.random() < 0.6 else self.random.choice(self.cluster.controllers)
+
+    def controllers(self) -> tuple[str, ...]:
+        """One controller, less often several."""
+        if self.random.random() < 0.7:
+            return (self.controller(),)
+        return self.some(self.cluster.controllers)
+
+    def some(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """At least one of `nodes`."""
+        return tuple(some(self.random, nodes))
