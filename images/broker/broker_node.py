@@ -23,13 +23,17 @@ from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest,
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 
-from images.broker.apis.administration import Administering
-from images.broker.apis.cluster import Describing
-from images.broker.apis.delete_records import DeleteRecordsApi
-from images.broker.apis.find_coordinator import FindCoordinatorApi
+from images.broker.apis.cluster import ClusterApis
+from images.broker.apis.configs import ConfigApis
+from images.broker.apis.delete_records import DeleteRecordsApis
+from images.broker.apis.find_coordinator import FindCoordinatorApis
 from images.broker.apis.groups import GroupCoordinator
-from images.broker.apis.produce_fetch import Serving
-from images.broker.apis.replica_log_info import ReplicaLogInfoApi
+from images.broker.apis.list_offsets import OffsetApis
+from images.broker.apis.produce_fetch import ProduceFetchApis
+from images.broker.apis.producer_ids import ProducerIdApis
+from images.broker.apis.reassignments import ReassignmentApis
+from images.broker.apis.replica_log_info import ReplicaLogInfoApis
+from images.broker.apis.topics import AppliedTopicNames, TopicApis
 from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.log.leader_epochs import UNDEFINED
@@ -115,7 +119,7 @@ class BrokerNode:
             alter_partition_manager = AlterPartitionManager(
                 self._config.node_id, self._isr_channel, lambda: self._epoch, self._backoff_s, spawn
             )
-            replicas = ReplicaManager(
+            replica_manager = ReplicaManager(
                 self._config,
                 self._node_ports,
                 loop.time,
@@ -123,20 +127,22 @@ class BrokerNode:
                 alter_partition_manager.propose,
                 spawn,
             )
-            groups = GroupCoordinator(self._config, self._node_ports, replicas, lambda: self._applied, loop.time, spawn)
-            server = self._server = self._make_server(replicas, groups, spawn)
+            groups = GroupCoordinator(
+                self._config, self._node_ports, replica_manager, lambda: self._applied, loop.time, spawn
+            )
+            server = self._server = self._make_server(replica_manager, groups, spawn)
             await server.start(self._config.listener.host, self._config.listener.port)
             spawn(self._fatal_error.wait())
             registration, stop_requested = spawn(self._register(previous_epoch)), spawn(_until(stopping))
             await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             registered = registration.done()
             if registered:
-                spawn(self._follow_metadata(replicas, groups))
+                spawn(self._follow_metadata(replica_manager, groups))
                 session = spawn(self._keep_session())
-                spawn(self._tick(replicas))
+                spawn(self._tick(replica_manager))
                 spawn(groups.run())
-                spawn(self._checkpoint(replicas))
-                spawn(self._retain(replicas))
+                spawn(self._checkpoint(replica_manager))
+                spawn(self._retain(replica_manager))
                 await stop_requested
                 session.cancel()
                 await self._controlled_shutdown()
@@ -144,12 +150,12 @@ class BrokerNode:
                 task.cancel()
             await server.close()
             if registered:
-                self._leave(replicas)
+                self._leave(replica_manager)
             else:
                 self._leave_unregistered(previous_epoch)
 
-    def _leave(self, replicas: ReplicaManager) -> None:
-        if not replicas.close():
+    def _leave(self, replica_manager: ReplicaManager) -> None:
+        if not replica_manager.close():
             raise OSError(EIO, "stopped, but not every record is on disk: the next start counts as after a crash")
         leave_clean_shutdown(self._node_ports.files, self._epoch)
         self._node_ports.log("shut down cleanly")
@@ -160,46 +166,39 @@ class BrokerNode:
             leave_clean_shutdown(self._node_ports.files, previous_epoch)
         self._node_ports.log("stopped before the controller had registered this broker")
 
-    def _make_server(self, replicas: ReplicaManager, groups: GroupCoordinator, spawn: Spawn) -> Server:
-        serving = Serving(
-            replicas,
-            lambda: self._applied,
-            FetchSessionCache(
-                self._config.number("max.incremental.fetch.session.cache.slots"),
-                self._config.seconds("min.incremental.fetch.session.eviction.ms"),
-                asyncio.get_running_loop().time,
-                self._node_ports.random,
-            ),
-            fetch_max_bytes=self._config.number("fetch.max.bytes"),
-            latest_timeout_s=self._config.seconds("replica.fetch.wait.max.ms"),
-        )
-        describing = Describing(self._config, lambda: self._applied, self._forwarding_channel, lambda: self._epoch)
-        administering = Administering(lambda: self._applied, self._forwarding_channel)
-        finding = FindCoordinatorApi(
-            self._config, lambda: self._applied, self._forwarding_channel, spawn, self._node_ports.log
+    def _make_server(self, replica_manager: ReplicaManager, groups: GroupCoordinator, spawn: Spawn) -> Server:
+        config, forwards = self._config, self._forwarding_channel
+
+        def image() -> ClusterImage:
+            return self._applied
+
+        def broker_epoch() -> int:
+            return self._epoch
+
+        sessions = FetchSessionCache(
+            config.number("max.incremental.fetch.session.cache.slots"),
+            config.seconds("min.incremental.fetch.session.eviction.ms"),
+            asyncio.get_running_loop().time,
+            self._node_ports.random,
         )
         handlers: dict[Api, Handler] = {
-            Api.PRODUCE: serving.produce,
-            Api.FETCH: serving.fetch,
-            Api.LIST_OFFSETS: serving.list_offsets,
-            Api.OFFSET_FOR_LEADER_EPOCH: serving.offset_for_leader_epoch,
-            Api.DELETE_RECORDS: DeleteRecordsApi(replicas, lambda: self._applied).delete_records,
-            Api.METADATA: describing.metadata,
-            Api.DESCRIBE_CLUSTER: describing.describe_cluster,
-            Api.DESCRIBE_CONFIGS: describing.describe_configs,
-            Api.CREATE_TOPICS: describing.create_topics,
-            Api.DELETE_TOPICS: describing.delete_topics,
-            Api.INIT_PRODUCER_ID: describing.init_producer_id,
-            Api.FIND_COORDINATOR: finding.find_coordinator,
-            Api.GET_REPLICA_LOG_INFO: ReplicaLogInfoApi(replicas, lambda: self._applied, lambda: self._epoch).get,
-            **administering.handlers(),
+            **ProduceFetchApis(replica_manager, image, sessions, config.number("fetch.max.bytes")).handlers(),
+            **OffsetApis(replica_manager, image, config.seconds("replica.fetch.wait.max.ms")).handlers(),
+            **DeleteRecordsApis(replica_manager, image).handlers(),
+            **ReplicaLogInfoApis(replica_manager, image, broker_epoch).handlers(),
+            **TopicApis(image, forwards).handlers(),
+            **ClusterApis(config, image, forwards).handlers(),
+            **ConfigApis(config, image, forwards).handlers(),
+            **ReassignmentApis(forwards).handlers(),
+            **ProducerIdApis(config.node_id, forwards, broker_epoch).handlers(),
+            **FindCoordinatorApis(config, image, forwards, spawn, self._node_ports.log).handlers(),
             **groups.handlers(),
         }
         return Server(
             {api: self._fatal_error.guard(handler) for api, handler in handlers.items()},
             log=self._node_ports.log,
-            topic_names=describing,
-            max_frame_bytes=self._config.number("socket.request.max.bytes"),
+            topic_names=AppliedTopicNames(image),
+            max_frame_bytes=config.number("socket.request.max.bytes"),
         )
 
     # --- the session with the controller ------------------------------------------------------------------------------
@@ -280,7 +279,7 @@ class BrokerNode:
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
-    async def _follow_metadata(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
+    async def _follow_metadata(self, replica_manager: ReplicaManager, groups: GroupCoordinator) -> None:
         while True:
             try:
                 response = await self._metadata_channel.call(self._metadata_fetch(), _METADATA_WAIT_S)
@@ -302,7 +301,7 @@ class BrokerNode:
                 self._read_metadata(answer.records)
             if (answer.records or answer.snapshot_id.end_offset >= 0) and self._image.offset > self._epoch:
                 self._applied = self._image
-                replicas.apply(self._image)
+                replica_manager.apply(self._image)
                 groups.apply()
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> bool:
@@ -338,24 +337,24 @@ class BrokerNode:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    async def _tick(self, replicas: ReplicaManager) -> None:
+    async def _tick(self, replica_manager: ReplicaManager) -> None:
         # Half of the lag allowed, as Kafka's isr-expiration task.
         interval_s = self._config.seconds("replica.lag.time.max.ms") / 2
         while True:
             await asyncio.sleep(interval_s)
-            replicas.tick()
+            replica_manager.tick()
 
-    async def _retain(self, replicas: ReplicaManager) -> None:
+    async def _retain(self, replica_manager: ReplicaManager) -> None:
         interval_s = self._config.seconds("log.retention.check.interval.ms")
         while True:
             await asyncio.sleep(interval_s)
-            replicas.retain()
+            replica_manager.retain()
 
-    async def _checkpoint(self, replicas: ReplicaManager) -> None:
+    async def _checkpoint(self, replica_manager: ReplicaManager) -> None:
         interval_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
         while True:
             await asyncio.sleep(interval_s)
-            replicas.checkpoint_high_watermarks()
+            replica_manager.checkpoint_high_watermarks()
 
 
 async def _until(stopping: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from images.broker.apis.produce_fetch import Serving
+from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.broker_node import CLEAN_SHUTDOWN, leave_clean_shutdown, take_clean_shutdown
 from images.broker.controller.channel import ControllerChannel
 from images.broker.replication.replica_manager import HIGH_WATERMARKS
@@ -166,10 +166,10 @@ def test_a_full_disk_at_recovery_ends_the_broker_and_costs_nothing(tmp_path: Pat
 def test_a_bug_in_answering_ends_the_broker_rather_than_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: Serving, request: Any) -> Any:
+    async def broken(self: ProduceFetchApis, request: Any) -> Any:
         raise LookupError("out of reason")
 
-    monkeypatch.setattr(Serving, "produce", broken)
+    monkeypatch.setattr(ProduceFetchApis, "produce", broken)
 
     async def scenario() -> None:
         cluster = Cluster(tmp_path)

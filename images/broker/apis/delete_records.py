@@ -1,8 +1,9 @@
-"""DeleteRecords (KIP-107): a client has the records below an offset deleted.
+"""DeleteRecords (KIP-107): a client deletes the records below an offset.
 
-The leader moves the start of its log at once, and answers with the low watermark when every replica in sync, and every
-other that is alive, has followed, or REQUEST_TIMED_OUT when that takes too long; the records are then deleted all the
-same, on the leader and, as they hear of it, on the others. The topic that groups live by is not to be touched.
+The leader advances the start of its log at once. It answers with the low watermark as soon as every in-sync replica,
+and every other replica on an active broker, has done the same, or with REQUEST_TIMED_OUT if that takes too long; the
+records are then deleted all the same, on the leader now and on each follower with its next fetch. Records of
+`__consumer_offsets` cannot be deleted (INVALID_TOPIC_EXCEPTION).
 """
 
 from __future__ import annotations
@@ -22,43 +23,48 @@ from kio.schema.errors import ErrorCode
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_manager import ReplicaManager, find
-from images.broker.runtime.server import Request
+from images.broker.replication.replica_manager import ReplicaManager, find_replica
+from images.broker.runtime.server import Handler, Request
+from images.wire.messages import Api
 
 
-class DeleteRecordsApi:
-    """The handler of one broker. `image` gives the metadata this broker has applied."""
+class DeleteRecordsApis:
+    """The handler of one broker. `image` returns the metadata that this broker has applied."""
 
-    def __init__(self, replicas: ReplicaManager, image: Callable[[], ClusterImage]) -> None:
-        self._replicas = replicas
+    def __init__(self, replica_manager: ReplicaManager, image: Callable[[], ClusterImage]) -> None:
+        self._replica_manager = replica_manager
         self._image = image
 
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of each API."""
+        return {Api.DELETE_RECORDS: self.delete_records}
+
     async def delete_records(self, request: Request) -> DeleteRecordsResponse:
-        """Move every log's start, then wait for the followers, for all of them together as long as was asked."""
+        """Advance the start of every log, then wait for the followers; the request's timeout covers all of them."""
         body = request.body
         until = asyncio.get_running_loop().time() + body.timeout.total_seconds()
-        moved = [
+        deletions = [
             (topic.name, [(part.partition_index, *self._delete(topic.name, part)) for part in topic.partitions])
             for topic in body.topics
         ]
         topics = []
-        for name, parts in moved:
+        for name, partitions in deletions:
             results = []
-            for index, replica, error, wanted in parts:
-                reached = -1
+            for index, replica, error, log_start in partitions:
+                low_watermark = -1
                 if replica is not None and error is ErrorCode.none:
-                    error, reached = await replica.deleted(wanted, lambda: self._replicas.active, until)
+                    error, low_watermark = await replica.deleted(log_start, lambda: self._replica_manager.active, until)
                 results.append(
-                    DeleteRecordsPartitionResult(partition_index=index, low_watermark=reached, error_code=error)
+                    DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
                 )
             topics.append(DeleteRecordsTopicResult(name=name, partitions=tuple(results)))
         return DeleteRecordsResponse(throttle_time=timedelta(0), topics=tuple(topics))
 
     def _delete(self, topic: str, part: Any) -> tuple[Replica | None, ErrorCode, int]:
-        """The replica whose start moved, an error, the offset all logs are to start at."""
+        """The replica whose log start was advanced, an error, and the offset at which all its logs are to start."""
         if topic == CONSUMER_OFFSETS_TOPIC:
             return None, ErrorCode.invalid_topic_exception, -1
-        replica, error = find(self._replicas, self._image(), topic, part.partition_index)
+        replica, error = find_replica(self._replica_manager, self._image(), topic, part.partition_index)
         if replica is None:
             return None, error, -1
         return replica, *replica.delete_records(part.offset)

@@ -1,7 +1,7 @@
 """FindCoordinator: which broker coordinates a group.
 
-It is the leader of the partition of `__consumer_offsets` that the group's name falls to. The topic is created when
-somebody first looks for a coordinator, who is told to come again (COORDINATOR_NOT_AVAILABLE).
+The coordinator is the leader of the partition of `__consumer_offsets` to which the group's name hashes. The first
+request of this kind creates the topic and is answered with COORDINATOR_NOT_AVAILABLE, upon which clients ask again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from images.broker.controller.channel import ControllerChannel
 from images.broker.groups.records import partition_for
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
-from images.broker.runtime.server import Request
+from images.broker.runtime.server import Handler, Request
 from images.broker.runtime.spawn import Spawn
 from images.wire.connection import ConnectionLost
+from images.wire.messages import Api
 
-_OF_GROUPS = 0
-"""The key type of groups; coordinators of transactions and share groups there are none."""
+_GROUP = 0
+"""Kafka's key type of groups. There are no coordinators of transactions and of share groups."""
 
 
-class FindCoordinatorApi:
-    """The handler of FindCoordinator on one broker."""
+class FindCoordinatorApis:
+    """The handler of one broker. `image` returns the metadata that this broker has applied."""
 
     def __init__(
         self,
@@ -45,17 +46,21 @@ class FindCoordinatorApi:
         self._log = log
         self._creating = False
 
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of each API."""
+        return {Api.FIND_COORDINATOR: self.find_coordinator}
+
     async def find_coordinator(self, request: Request) -> FindCoordinatorResponse:
-        """Who leads the partition that each group falls to; creates the topic if there is none yet."""
+        """The leader of the partition of each group. Creates the topic if there is none yet."""
         image = self._image()
         topic = image.topics.get(CONSUMER_OFFSETS_TOPIC)
-        if topic is None and not self._creating and request.body.key_type == _OF_GROUPS:
+        if topic is None and not self._creating and request.body.key_type == _GROUP:
             self._creating = True
             self._spawn(self._create_topic())
         coordinators = []
         for key in request.body.coordinator_keys:
             error, broker = ErrorCode.coordinator_not_available, None
-            if request.body.key_type != _OF_GROUPS:
+            if request.body.key_type != _GROUP:
                 error = ErrorCode.invalid_request
             elif topic is not None and topic.partitions:
                 leader = topic.partitions[partition_for(key, len(topic.partitions))].leader

@@ -58,7 +58,7 @@ class GroupCoordinator:
         self,
         config: NodeConfig,
         node_ports: NodePorts,
-        replicas: ReplicaManager,
+        replica_manager: ReplicaManager,
         image: Callable[[], ClusterImage],
         clock: Callable[[], float],
         spawn: Spawn,
@@ -66,7 +66,7 @@ class GroupCoordinator:
         self._config = config
         self._random: Random = node_ports.random
         self._log = node_ports.log
-        self._replicas = replicas
+        self._replica_manager = replica_manager
         self._image = image
         self._clock = clock
         self._spawn = spawn
@@ -103,7 +103,7 @@ class GroupCoordinator:
         does not lead any more."""
         led = {
             replica.index: replica
-            for replica in self._replicas
+            for replica in self._replica_manager
             if replica.topic == CONSUMER_OFFSETS_TOPIC and replica.state.role is ReplicaRole.LEADER
         }
         for index, shard in list(self._shards.items()):

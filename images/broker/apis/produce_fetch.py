@@ -1,30 +1,20 @@
-"""What a broker does with records: Produce, Fetch, ListOffsets and OffsetForLeaderEpoch.
+"""Produce and Fetch.
 
-Each handler looks its partitions up, asks each replica, waits where the request waits (for the high watermark, for
-data), and answers. What is allowed is decided in `partition.py`.
+Each handler finds the replica of every partition in the request, appends to it or reads from it, waits if the request
+allows it (for the high watermark, for data), and answers. The rules are in `replication/leader.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, LeaderIdAndEpoch
-from kio.schema.fetch.v16.response import PartitionData as FetchedPartition
-from kio.schema.list_offsets.v7.response import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from kio.schema.offset_for_leader_epoch.v4.response import (
-    EpochEndOffset,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
+from kio.schema.fetch.v16.response import PartitionData as FetchPartitionResponse
 from kio.schema.produce.v11.response import LeaderIdAndEpoch as ProduceLeader
 from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
@@ -33,22 +23,18 @@ from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, FetchSessionCache
 from images.broker.replication.partition import ReplicaFetch
 from images.broker.replication.replica import ACKS_ALL, AppendResult, FetchResult, Replica
-from images.broker.replication.replica_manager import ReplicaManager, find
+from images.broker.replication.replica_manager import ReplicaManager, find_replica
 from images.broker.runtime.condition import wait_for_any
-from images.broker.runtime.server import CloseConnection, Request
+from images.broker.runtime.server import CloseConnection, Handler, Request
+from images.wire.messages import Api
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-MEANINGS_SINCE: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
-"""Timestamps of ListOffsets that are no times, and the version each came with. No other is negative."""
 LAST_FETCH_BY_NAME = 12
-"""The last version of Fetch that names topics instead of telling their ids."""
-NOW = timedelta(0)
+"""The last version of Fetch that has names of topics instead of their ids."""
+NO_THROTTLE = timedelta(0)
 
 
-class _Asked(NamedTuple):
-    """One partition of a Fetch request, and the replica that answers for it, if this broker has it."""
+class _PartitionFetch(NamedTuple):
+    """One partition of a Fetch request, with its replica if it is on this broker."""
 
     topic_id: Any
     partition: Any
@@ -56,59 +42,60 @@ class _Asked(NamedTuple):
     error: ErrorCode
 
 
-class Serving:
-    """The handlers of one broker. `image` gives the metadata this broker has applied."""
+class ProduceFetchApis:
+    """The handlers of one broker. `image` returns the metadata that this broker has applied."""
 
     def __init__(
         self,
-        replicas: ReplicaManager,
+        replica_manager: ReplicaManager,
         image: Callable[[], ClusterImage],
         sessions: FetchSessionCache,
-        *,
         fetch_max_bytes: int,
-        latest_timeout_s: float,
     ) -> None:
-        self._replicas = replicas
+        self._replica_manager = replica_manager
         self._image = image
         self._sessions = sessions
         self._fetch_max_bytes = fetch_max_bytes
-        self._latest_timeout_s = latest_timeout_s
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of each API."""
+        return {Api.PRODUCE: self.produce, Api.FETCH: self.fetch}
 
     # --- Produce ------------------------------------------------------------------------------------------------------
 
     async def produce(self, request: Request) -> ProduceResponse | None:
-        """Append, then (acks=all) wait until what was appended is committed.
+        """Append, then (acks=all) wait until the records are committed.
 
-        With acks=0 nobody is answered; as in Kafka a producer whose batch was refused loses its connection instead, and
-        so learns that it should look for the leader. Raises Hangup.
+        With acks=0 there is no answer. As in Kafka, a refusal then closes the connection, so that the producer looks
+        for the leader again. Raises CloseConnection.
         """
         body = request.body
         until = asyncio.get_running_loop().time() + body.timeout.total_seconds()
-        appended = [
+        appends = [
             (topic.name, [self._append(topic.name, part, body.acks) for part in topic.partition_data])
             for topic in body.topic_data
         ]
         if body.acks == 0:
-            _hang_up_if_refused(appended)
+            _hang_up_if_refused(appends)
             return None
         topics = []
-        for name, parts in appended:
+        for name, partitions in appends:
             answers = []
-            for index, replica, found in parts:
-                error = found.error
+            for index, replica, result in partitions:
+                error = result.error
                 if error is ErrorCode.none and replica is not None:
                     if body.acks == ACKS_ALL:
-                        error = await replica.committed(found, until)
+                        error = await replica.committed(result, until)
                     if error is ErrorCode.none:
-                        replica.acknowledged(found.base_offset, found.end, body.acks)
-                answers.append(_produced(index, error, found.base_offset, replica))
+                        replica.acknowledged(result.base_offset, result.end, body.acks)
+                answers.append(_produce_response(index, error, result.base_offset, replica))
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
-        return ProduceResponse(responses=tuple(topics), throttle_time=NOW)
+        return ProduceResponse(responses=tuple(topics), throttle_time=NO_THROTTLE)
 
     def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, AppendResult]:
         if acks not in (0, 1, ACKS_ALL):
             return part.index, None, AppendResult(ErrorCode.invalid_required_acks)
-        if topic == CONSUMER_OFFSETS_TOPIC:  # written by the coordinator of groups alone
+        if topic == CONSUMER_OFFSETS_TOPIC:
             return part.index, None, AppendResult(ErrorCode.invalid_topic_exception)
         replica, error = self._find(topic, part.index)
         if replica is None:
@@ -116,7 +103,7 @@ class Serving:
         return part.index, replica, replica.append(part.records, acks)
 
     def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
-        return find(self._replicas, self._image(), topic, index)
+        return find_replica(self._replica_manager, self._image(), topic, index)
 
     # --- Fetch --------------------------------------------------------------------------------------------------------
 
@@ -126,49 +113,52 @@ class Serving:
         until = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
         replica_id = body.replica_state.replica_id
         by_name = request.version <= LAST_FETCH_BY_NAME
-        opened = self._sessions.open(body, of_follower=_is_replica(replica_id), by_name=by_name)
-        if opened.error is not ErrorCode.none:
-            return FetchResponse(throttle_time=NOW, error_code=opened.error, responses=())
-        asked = [self._look_up(topic_id, partition) for topic_id, partition in opened.asked]
-        # Consumers are limited by the broker's setting too; followers ask for what their own setting says.
-        most = body.max_bytes if _is_replica(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
-        enough = min(body.min_bytes, most)
-        slices = self._read(asked, request, most, first=True)
-        watched = [
-            item.replica.offers if _is_replica(replica_id) else item.replica.changes
-            for item in asked
-            if item.replica is not None
+        context = self._sessions.open(body, of_follower=_is_follower(replica_id), by_name=by_name)
+        if context.error is not ErrorCode.none:
+            return FetchResponse(throttle_time=NO_THROTTLE, error_code=context.error, responses=())
+        fetches = [self._find_by_id(topic_id, partition) for topic_id, partition in context.partitions]
+        # fetch.max.bytes limits consumers; a follower's own setting limits followers.
+        max_bytes = body.max_bytes if _is_follower(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
+        min_bytes = min(body.min_bytes, max_bytes)
+        results = self._read(fetches, request, max_bytes, first=True)
+        conditions = [
+            fetch.replica.offers if _is_follower(replica_id) else fetch.replica.changes
+            for fetch in fetches
+            if fetch.replica is not None
         ]
-        while not _worth_answering(slices, enough) and await wait_for_any(watched, until):
-            slices = self._read(asked, request, most, first=False)
-        if _is_replica(replica_id):
-            for item, found in zip(asked, slices, strict=True):
-                if item.replica is not None and found.error is ErrorCode.none:
-                    item.replica.answered(replica_id, request.connection)
-        return _fetched(asked, slices, opened)
+        while not _worth_answering(results, min_bytes) and await wait_for_any(conditions, until):
+            results = self._read(fetches, request, max_bytes, first=False)
+        if _is_follower(replica_id):
+            for fetch, result in zip(fetches, results, strict=True):
+                if fetch.replica is not None and result.error is ErrorCode.none:
+                    fetch.replica.answered(replica_id, request.connection)
+        return _fetch_response(fetches, results, context)
 
-    def _look_up(self, topic_id: Any, partition: Any) -> _Asked:
+    def _find_by_id(self, topic_id: Any, partition: Any) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)
         if topic is None:
-            return _Asked(topic_id, partition, None, ErrorCode.unknown_topic_id)
+            return _PartitionFetch(topic_id, partition, None, ErrorCode.unknown_topic_id)
         replica, error = self._find(topic.name, partition.partition)
-        return _Asked(topic_id, partition, replica, error)
+        return _PartitionFetch(topic_id, partition, replica, error)
 
-    def _read(self, asked: list[_Asked], request: Request, most: int, *, first: bool) -> list[FetchResult]:
-        """One slice a partition, `most` bytes together; the first partition with data may exceed it by one batch."""
+    def _read(
+        self, fetches: list[_PartitionFetch], request: Request, max_bytes: int, *, first: bool
+    ) -> list[FetchResult]:
+        """A result for each partition, `max_bytes` in total; the first partition with data may exceed it by one batch.
+        Only the first read of a request updates a follower's position."""
         replica_id = request.body.replica_state.replica_id
-        left, slices = most, []
-        for item in asked:
-            if item.replica is None:
-                slices.append(FetchResult(item.error))
+        remaining, results = max_bytes, []
+        for fetch in fetches:
+            if fetch.replica is None:
+                results.append(FetchResult(fetch.error))
                 continue
-            part, replica = item.partition, item.replica
-            size = min(part.partition_max_bytes, left)
-            at_least_one = left == most and most > 0
-            if not _is_replica(replica_id):
-                found = replica.fetch_for_consumer(part.current_leader_epoch, part.fetch_offset, size, at_least_one)
+            part, replica = fetch.partition, fetch.replica
+            size = min(part.partition_max_bytes, remaining)
+            at_least_one = remaining == max_bytes and max_bytes > 0
+            if not _is_follower(replica_id):
+                result = replica.fetch_for_consumer(part.current_leader_epoch, part.fetch_offset, size, at_least_one)
             elif first:
-                fetch = ReplicaFetch(
+                follower_fetch = ReplicaFetch(
                     replica_id,
                     request.body.replica_state.replica_epoch,
                     part.current_leader_epoch,
@@ -176,102 +166,40 @@ class Serving:
                     part.last_fetched_epoch,
                     log_start=part.log_start_offset,
                 )
-                found = replica.fetch_for_replica(fetch, request.connection, self._replicas.active, size, at_least_one)
+                result = replica.fetch_for_replica(
+                    follower_fetch, request.connection, self._replica_manager.active, size, at_least_one
+                )
             else:
-                found = replica.read_for_replica(
+                result = replica.read_for_replica(
                     replica_id, part.current_leader_epoch, part.fetch_offset, size, at_least_one
                 )
-            left = max(0, left - len(found.records))
-            slices.append(found)
-        return slices
-
-    # --- ListOffsets and OffsetForLeaderEpoch -------------------------------------------------------------------------
-
-    async def list_offsets(self, request: Request) -> ListOffsetsResponse:
-        """Offsets by timestamp: the earliest, the latest, the one of the largest timestamp, or the first not before."""
-        until = asyncio.get_running_loop().time() + self._latest_timeout_s
-        topics = []
-        for topic in request.body.topics:
-            answers = [await self._list_offset(topic.name, part, request, until) for part in topic.partitions]
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
-        return ListOffsetsResponse(throttle_time=NOW, topics=tuple(topics))
-
-    async def _list_offset(self, topic: str, part: Any, request: Request, until: float) -> ListOffsetsPartitionResponse:
-        replica, error = self._find(topic, part.partition_index)
-        offset, timestamp, epoch = -1, -1, -1
-        if _means_nothing(part.timestamp, request.version):
-            error = ErrorCode.unsupported_version
-        elif replica is not None:
-            error = replica.refuses("list_offsets", part.current_leader_epoch)
-        if replica is not None and error is ErrorCode.none:
-            if part.timestamp == LATEST:
-                if _is_replica(request.body.replica_id):
-                    offset = replica.log.end
-                else:
-                    error, offset = await replica.latest(until)
-                epoch = replica.state.leader_epoch if error is ErrorCode.none else -1
-            elif part.timestamp == EARLIEST:
-                offset = replica.log.start
-                epoch = replica.log.epochs.epoch_at(offset)
-            else:
-                time_ms = None if part.timestamp == MAX_TIMESTAMP else part.timestamp
-                error, offset, timestamp = replica.offset_for_time(time_ms)
-                if offset >= 0:
-                    epoch = replica.log.epochs.epoch_at(offset)
-        return ListOffsetsPartitionResponse(
-            partition_index=part.partition_index,
-            error_code=error,
-            timestamp=timestamp,
-            offset=offset,
-            leader_epoch=epoch,
-        )
-
-    async def offset_for_leader_epoch(self, request: Request) -> OffsetForLeaderEpochResponse:
-        """Where a leader epoch ends in this leader's log (KIP-101, KIP-279, KIP-320)."""
-        topics = []
-        for topic in request.body.topics:
-            answers = []
-            for part in topic.partitions:
-                replica, error = self._find(topic.topic, part.partition)
-                epoch, end = -1, -1
-                if replica is not None:
-                    error = replica.refuses("offset_for_leader_epoch", part.current_leader_epoch)
-                    if error is ErrorCode.none:
-                        epoch, end = replica.state.epochs.end_offset_for(part.leader_epoch, replica.state.log_end)
-                answers.append(
-                    EpochEndOffset(error_code=error, partition=part.partition, leader_epoch=epoch, end_offset=end)
-                )
-            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answers)))
-        return OffsetForLeaderEpochResponse(throttle_time=NOW, topics=tuple(topics))
+            remaining = max(0, remaining - len(result.records))
+            results.append(result)
+        return results
 
 
-def _is_replica(replica_id: int) -> bool:
-    """Whether it is a broker that asks. Below zero are consumers: -1, and -2 that Kafka's tools used for debugging."""
+def _is_follower(replica_id: int) -> bool:
+    """Whether the sender is a broker. Consumers have negative ids: -1, and -2 in Kafka's debugging tools."""
     return replica_id >= 0
 
 
-def _means_nothing(timestamp: int, version: int) -> bool:
-    since = MEANINGS_SINCE.get(timestamp)
-    return timestamp < 0 and (since is None or version < since)
+def _hang_up_if_refused(appends: list[tuple[str, list[tuple[int, Replica | None, AppendResult]]]]) -> None:
+    for topic, partitions in appends:
+        for index, _, result in partitions:
+            if result.error is not ErrorCode.none:
+                raise CloseConnection(f"refused with acks=0: {topic}-{index}: {result.error.name}")
 
 
-def _hang_up_if_refused(appended: list[tuple[str, list[tuple[int, Replica | None, AppendResult]]]]) -> None:
-    for topic, parts in appended:
-        for index, _, found in parts:
-            if found.error is not ErrorCode.none:
-                raise CloseConnection(f"refused with acks=0: {topic}-{index}: {found.error.name}")
-
-
-def _worth_answering(slices: list[FetchResult], min_bytes: int) -> bool:
-    got = 0
-    for found in slices:
-        if found.error is not ErrorCode.none or found.diverging is not None or found.urgent:
+def _worth_answering(results: list[FetchResult], min_bytes: int) -> bool:
+    size = 0
+    for result in results:
+        if result.error is not ErrorCode.none or result.diverging is not None or result.urgent:
             return True
-        got += len(found.records)
-    return got >= min_bytes or not slices
+        size += len(result.records)
+    return size >= min_bytes or not results
 
 
-def _produced(index: int, error: ErrorCode, base: int, replica: Replica | None) -> PartitionProduceResponse:
+def _produce_response(index: int, error: ErrorCode, base: int, replica: Replica | None) -> PartitionProduceResponse:
     optional: dict[str, Any] = {}
     if error is ErrorCode.not_leader_or_follower and replica is not None:
         optional["current_leader"] = ProduceLeader(
@@ -287,42 +215,46 @@ def _produced(index: int, error: ErrorCode, base: int, replica: Replica | None) 
     )
 
 
-def _fetched(asked: list[_Asked], slices: list[FetchResult], opened: FetchContext) -> FetchResponse:
-    session = opened.session
-    topics: dict[int | None, tuple[Any, list[FetchedPartition]]] = {}  # by number: ids hash in Python
-    for item, found in zip(asked, slices, strict=True):
+def _fetch_response(fetches: list[_PartitionFetch], results: list[FetchResult], context: FetchContext) -> FetchResponse:
+    session = context.session
+    # Keyed by the topic id as a number: UUIDs hash in Python, which is slow.
+    topics: dict[int | None, tuple[Any, list[FetchPartitionResponse]]] = {}
+    for fetch, result in zip(fetches, results, strict=True):
         if session is not None:
-            key = (item.topic_id, item.partition.partition)
-            plain = found.error is ErrorCode.none and found.diverging is None and not found.records
-            silent = opened.incremental and plain and not session.is_news(key, found.high_watermark, found.log_start)
-            session.answered(key, found.high_watermark, found.log_start, records=bool(found.records))
-            if silent:
+            key = (fetch.topic_id, fetch.partition.partition)
+            empty = result.error is ErrorCode.none and result.diverging is None and not result.records
+            unchanged = (
+                context.incremental and empty and not session.has_changed(key, result.high_watermark, result.log_start)
+            )
+            session.answered(key, result.high_watermark, result.log_start, records=bool(result.records))
+            if unchanged:
                 continue
         optional: dict[str, Any] = {}
-        if found.diverging is not None:
-            epoch, end = found.diverging
+        if result.diverging is not None:
+            epoch, end = result.diverging
             optional["diverging_epoch"] = DivergingEpoch(epoch=epoch, end_offset=end)
-        if item.replica is not None and found.error is not ErrorCode.none:
-            state = item.replica.state
+        if fetch.replica is not None and result.error is not ErrorCode.none:
+            state = fetch.replica.state
             optional["current_leader"] = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
-        number = None if item.topic_id is None else item.topic_id.int
-        topics.setdefault(number, (item.topic_id, []))[1].append(
-            FetchedPartition(
-                partition_index=item.partition.partition,
-                error_code=found.error,
-                high_watermark=found.high_watermark,
-                last_stable_offset=found.high_watermark,
-                log_start_offset=found.log_start,
+        number = None if fetch.topic_id is None else fetch.topic_id.int
+        topics.setdefault(number, (fetch.topic_id, []))[1].append(
+            FetchPartitionResponse(
+                partition_index=fetch.partition.partition,
+                error_code=result.error,
+                high_watermark=result.high_watermark,
+                last_stable_offset=result.high_watermark,
+                log_start_offset=result.log_start,
                 aborted_transactions=None,
-                records=found.records,
+                records=result.records,
                 **optional,
             )
         )
     return FetchResponse(
-        throttle_time=NOW,
+        throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         session_id=NO_SESSION if session is None else session.id,
         responses=tuple(
-            FetchableTopicResponse(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.values()
+            FetchableTopicResponse(topic_id=topic, partitions=tuple(partitions))
+            for topic, partitions in topics.values()
         ),
     )

@@ -1,24 +1,25 @@
-"""Incremental fetch sessions (KIP-227): what was asked and answered before is not said again.
+"""Incremental fetch sessions (KIP-227): a fetch and its answer leave out what has not changed since the last ones.
 
-The leader's side, `FetchSessions`, remembers for each session the partitions as they were last asked for, and what the
-last answer told. The follower's side, `AskingSession`, remembers what it sent. A request names its session and an epoch
-that counts its requests:
+The leader keeps the sessions in a `FetchSessionCache`: for each session the partitions as the client last sent them,
+and the offsets of the last answer. The client keeps a `FetchSessionHandler` with what it sent. A request has the id of
+its session and an epoch that counts its requests:
 
-    session, epoch   the request names              the answer holds                         and the session
+    session, epoch   partitions in the request      partitions in the answer                 session
     ---------------  -----------------------------  ---------------------------------------  --------------------------
-    any, -1          all partitions                 all of them                              ends; none is made
-    any, 0           all partitions                 all of them                              ends; a new one is made
-    s, n > 0         partitions that changed, and   those with records, an error, a diver-   s goes on, if n is its next
-                     those to be forgotten          gence or another high watermark or log   epoch
-                                                    start than told
+    any, -1          all                            all                                      is closed; none is created
+    any, 0           all                            all                                      is closed; one is created
+    s, n > 0         those that changed, and those  those with records, an error, a          s goes on, if n is its next
+                     to forget                      divergence, or another high watermark    epoch
+                                                    or log start than in the last answer
 
 A session that does not exist is answered with FETCH_SESSION_ID_NOT_FOUND (70), an epoch out of turn with
-INVALID_FETCH_SESSION_EPOCH (71). Being remembered spares a partition nothing else: each fetch of a session asks every
-partition of it anew, with the leader epoch it was last named with, so that a session is fenced like any other fetch.
+INVALID_FETCH_SESSION_EPOCH (71). A session saves bytes and no checks: each of its fetches reads every partition, with
+the leader epoch that the client last sent for it, so it is fenced like any other fetch.
 
-When all slots are taken a new session replaces the one that has rested longest, if it has for so long, or if it is a
-consumer's and the new one a follower's; otherwise the request is served without a session, whose id is then 0. So is a
-request that names topics instead of their ids (up to version 12): a name whose topic is gone could not be told again.
+If all slots are taken, a new session replaces the one that has been idle longest, provided it has been idle for long
+enough, or belongs to a consumer while the new one belongs to a follower. Otherwise the request is served without a
+session, whose id is then 0. So is a request with topic names instead of ids (up to version 12), since the topic of a
+name may be gone by the time of the answer.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 NO_SESSION: Final = 0
-FULL_AND_NO_MORE: Final = -1
+FINAL_EPOCH: Final = -1
 """The epoch of a request outside of any session."""
-FULL: Final = 0
-"""The epoch of a request that asks for a session."""
+INITIAL_EPOCH: Final = 0
+"""The epoch of a request that creates a session."""
 _LAST_EPOCH: Final = (1 << 31) - 1
 
 Key = tuple[Any, int]
@@ -42,7 +43,7 @@ Key = tuple[Any, int]
 
 
 class SessionPartition(NamedTuple):
-    """One partition that a fetch asks for."""
+    """One partition of a fetch."""
 
     topic_id: Any
     partition: Any
@@ -56,31 +57,32 @@ class FetchSession:
     of_follower: bool
     used_s: float
     epoch: int = 1
-    """Of the request that comes next."""
-    asked: dict[Key, Any] = field(default_factory=dict)
-    told: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    """The high watermark and log start that were last told."""
+    """The epoch of the next request."""
+    requested: dict[Key, Any] = field(default_factory=dict)
+    """Each partition as the client last sent it."""
+    last_answer: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    """The high watermark and log start of each partition in its last answer."""
 
     def partitions(self) -> list[SessionPartition]:
         """Every partition of the session."""
-        return [SessionPartition(topic_id, partition) for (topic_id, _), partition in self.asked.items()]
+        return [SessionPartition(topic_id, partition) for (topic_id, _), partition in self.requested.items()]
 
-    def is_news(self, key: Key, high_watermark: int, log_start: int) -> bool:
-        """Whether an answer without records still tells something new of a partition."""
-        return self.told.get(key) != (high_watermark, log_start)
+    def has_changed(self, key: Key, high_watermark: int, log_start: int) -> bool:
+        """Whether an answer without records differs from the last answer for the partition."""
+        return self.last_answer.get(key) != (high_watermark, log_start)
 
     def answered(self, key: Key, high_watermark: int, log_start: int, *, records: bool) -> None:
-        """An answer for the partition leaves; one that had records is served after the others next time."""
-        self.told[key] = (high_watermark, log_start)
-        if records and key in self.asked:
-            self.asked[key] = self.asked.pop(key)
+        """Record the answer for a partition. A partition that had records comes after the others in the next fetch."""
+        self.last_answer[key] = (high_watermark, log_start)
+        if records and key in self.requested:
+            self.requested[key] = self.requested.pop(key)
 
 
 class FetchContext(NamedTuple):
-    """What a request comes to."""
+    """The partitions to serve for a request, and its session."""
 
     error: ErrorCode = ErrorCode.none
-    asked: list[SessionPartition] = []  # noqa: RUF012  (never changed)
+    partitions: list[SessionPartition] = []  # noqa: RUF012  (never changed)
     session: FetchSession | None = None
     incremental: bool = False
 
@@ -99,13 +101,13 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def open(self, request: Any, *, of_follower: bool, by_name: bool = False) -> FetchContext:
-        """The partitions that a FetchRequest asks for, and its session, if it has one or is given one."""
-        named = [SessionPartition(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
-        if request.session_epoch in (FULL, FULL_AND_NO_MORE):
+        """The partitions of a FetchRequest, and its session if it continues or creates one."""
+        sent = [SessionPartition(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            asks = request.session_epoch == FULL and named and not by_name
-            session = self._make(named, of_follower) if asks else None
-            return FetchContext(asked=named, session=session)
+            creates = request.session_epoch == INITIAL_EPOCH and sent and not by_name
+            session = self._create(sent, of_follower) if creates else None
+            return FetchContext(partitions=sent, session=session)
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchContext(ErrorCode.fetch_session_id_not_found)
@@ -113,26 +115,26 @@ class FetchSessionCache:
             return FetchContext(ErrorCode.invalid_fetch_session_epoch)
         session.epoch = next_epoch(session.epoch)
         session.used_s = self._clock()
-        for topic_id, part in named:
-            session.asked[topic_id, part.partition] = part
+        for topic_id, part in sent:
+            session.requested[topic_id, part.partition] = part
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
-                session.asked.pop((topic.topic_id, index), None)
-                session.told.pop((topic.topic_id, index), None)
-        return FetchContext(asked=session.partitions(), session=session, incremental=True)
+                session.requested.pop((topic.topic_id, index), None)
+                session.last_answer.pop((topic.topic_id, index), None)
+        return FetchContext(partitions=session.partitions(), session=session, incremental=True)
 
-    def _make(self, named: Iterable[SessionPartition], of_follower: bool) -> FetchSession | None:
+    def _create(self, sent: Iterable[SessionPartition], of_follower: bool) -> FetchSession | None:
         now_s = self._clock()
-        if len(self._sessions) >= self._slots and not self._make_room(now_s, of_follower):
+        if len(self._sessions) >= self._slots and not self._evict(now_s, of_follower):
             return None
         number = NO_SESSION
         while number == NO_SESSION or number in self._sessions:
             number = self._random.randrange(1, _LAST_EPOCH)
         session = self._sessions[number] = FetchSession(number, of_follower, now_s)
-        session.asked = {(topic_id, part.partition): part for topic_id, part in named}
+        session.requested = {(topic_id, part.partition): part for topic_id, part in sent}
         return session
 
-    def _make_room(self, now_s: float, of_follower: bool) -> bool:
+    def _evict(self, now_s: float, of_follower: bool) -> bool:
         if not self._sessions:
             return False
         oldest = min(self._sessions.values(), key=lambda session: session.used_s)
@@ -146,50 +148,50 @@ class FetchSessionCache:
 
 
 class SessionRequest(NamedTuple):
-    """What the next request of an asking session says."""
+    """The session fields of a Fetch request."""
 
     session_id: int
     epoch: int
-    named: list[SessionPartition]
+    changed: list[SessionPartition]
     forgotten: list[Key]
 
 
 class FetchSessionHandler:
-    """A session as the one who fetches keeps it. One request at a time."""
+    """The client's side of one session, with one request in flight at a time."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
-        self._epoch = FULL
-        self._asked: dict[Key, Any] = {}
+        self._epoch = INITIAL_EPOCH
+        self._sent: dict[Key, Any] = {}
 
     def next_request(self, wanted: Mapping[Key, Any]) -> SessionRequest:
-        """How to ask for exactly these partitions."""
-        before = self._asked if self._epoch != FULL else {}
-        named = [
+        """The session fields of a request for exactly these partitions."""
+        before = self._sent if self._epoch != INITIAL_EPOCH else {}
+        changed = [
             SessionPartition(key[0], part)
             for key, part in wanted.items()
-            if (asked := before.get(key)) is not part and asked != part  # nearly all are the very same
+            if (sent := before.get(key)) is not part and sent != part  # nearly all are the very same object
         ]
         forgotten = [key for key in before if key not in wanted]
-        self._asked = dict(wanted)
-        return SessionRequest(self._id, self._epoch, named, forgotten)
+        self._sent = dict(wanted)
+        return SessionRequest(self._id, self._epoch, changed, forgotten)
 
     def answered(self, error: ErrorCode, session_id: int) -> bool:
-        """Take the answer to the last question; False when it was refused and has to be asked again, in full."""
+        """Process the answer to the last request. False for a session error: the next request is a full one."""
         if error is not ErrorCode.none:
             if error is ErrorCode.fetch_session_id_not_found:
                 self._id = NO_SESSION
-            self._epoch = FULL
+            self._epoch = INITIAL_EPOCH
             return False
-        if self._epoch != FULL:
+        if self._epoch != INITIAL_EPOCH:
             self._epoch = next_epoch(self._epoch)
         elif session_id != NO_SESSION:
             self._id, self._epoch = session_id, 1
         return True
 
-    def broken(self) -> None:
-        """Nobody knows whether the last question arrived: ask in full next time, and have what there was ended."""
-        self._epoch = FULL
+    def connection_lost(self) -> None:
+        """The last request may not have arrived: the next request is a full one and closes the session."""
+        self._epoch = INITIAL_EPOCH
 
 
 def next_epoch(epoch: int) -> int:

@@ -1,10 +1,10 @@
-"""Following: one fetcher for each broker that leads partitions this broker follows.
+"""One fetcher for each broker that leads partitions which this broker follows.
 
-A fetcher asks for all its partitions in one Fetch, waits at the leader until there is something new, and hands each
-answer, with the offset and leader epoch it was asked at, to the replica, which decides whether it still means anything.
-What has not moved since the last request is not named again (`fetch_sessions.py`).
-A partition that fails rests for `replica.fetch.backoff.ms`; the others go on. What the generation of the protocol has a
-follower ask before it fetches (`truncation.py`) is asked first, for all such partitions at once.
+A fetcher sends one Fetch for all its partitions, waits at the leader until there is data, and passes each answer to the
+replica together with the offset and the leader epoch of the request; the replica decides whether the answer still
+applies. Partitions that have not changed since the last request are left out (`fetch_sessions.py`). A partition that
+fails is delayed by `replica.fetch.backoff.ms`, the others go on. If the truncation protocol has a follower send
+OffsetForLeaderEpoch before it fetches (`truncation.py`), that request comes first, for all such partitions at once.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from images.broker.truncation_protocol import TruncationProtocol
 from images.wire.connection import Connection, ConnectionLost
 
 LATEST, EARLIEST = -1, -2
-"""The timestamps by which ListOffsets asks for the end and the start of a log."""
+"""Special timestamps of ListOffsets: the end and the start of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How much and how long a fetcher asks for."""
+    """Limits of the requests of a fetcher."""
 
     max_wait_s: float
     partition_max_bytes: int
@@ -54,8 +54,8 @@ class FetchLimits:
     timeout_s: float
 
 
-class _Sent(NamedTuple):
-    """Where a partition stood when it was asked for."""
+class _FetchState(NamedTuple):
+    """The state of a replica when its partition is put into a request."""
 
     replica: Replica
     offset: int
@@ -65,19 +65,19 @@ class _Sent(NamedTuple):
     epoch_query: int | None
 
     @classmethod
-    def of(cls, replica: Replica) -> _Sent:
-        """Where `replica` stands now."""
+    def of(cls, replica: Replica) -> _FetchState:
+        """The state of `replica` now."""
         state = replica.state
         return cls(replica, state.log_end, state.leader_epoch, state.epochs.latest, state.log_start, state.epoch_query)
 
     @property
-    def fence(self) -> int:
-        """The leader epoch that what is asked carries, by which the leader fences."""
+    def current_leader_epoch(self) -> int:
+        """The leader epoch in the request, by which the leader fences it; -1 if the protocol has no fencing."""
         return self.leader_epoch if self.replica.limits.truncation_protocol.fences_requests else NO_EPOCH
 
 
 class Fetcher:
-    """Fetches from one leader for as long as there is something to follow."""
+    """Fetches from one leader, for as long as there are replicas to follow it."""
 
     def __init__(
         self,
@@ -96,22 +96,22 @@ class Fetcher:
         self._broker_epoch = broker_epoch
         self._log = log
         self._replicas: tuple[Replica, ...] = ()
-        self._resting_until: dict[Replica, float] = {}
+        self._delayed_until: dict[Replica, float] = {}
         self._connection: Connection | None = None
-        self._woken: asyncio.Future[None] | None = None
+        self._wake_up: asyncio.Future[None] | None = None
         self._session = FetchSessionHandler()
-        self._named: dict[Key, tuple[_Sent, FetchPartition]] = {}
-        """How each partition was asked for last, and as what."""
+        self._last_sent: dict[Key, tuple[_FetchState, FetchPartition]] = {}
+        """Each partition of the last request: the replica's state, and the partition as sent."""
         self._task = spawn(self._run())
 
     def follow(self, replicas: Iterable[Replica]) -> None:
-        """Fetch for these replicas from the next round on, which begins now if nothing is being waited for."""
+        """Fetch for these replicas from the next request on. Ends a back-off of the whole fetcher."""
         self._replicas = tuple(replicas)
-        self._resting_until = {
-            replica: until for replica, until in self._resting_until.items() if replica in self._replicas
+        self._delayed_until = {
+            replica: until for replica, until in self._delayed_until.items() if replica in self._replicas
         }
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        if self._wake_up is not None and not self._wake_up.done():
+            self._wake_up.set_result(None)
 
     def close(self) -> None:
         """Stop fetching."""
@@ -123,36 +123,36 @@ class Fetcher:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            sent = {
-                (replica.topic_id, replica.index): _Sent.of(replica)
+            states = {
+                (replica.topic_id, replica.index): _FetchState.of(replica)
                 for replica in self._replicas
                 if replica.state.role is ReplicaRole.FOLLOWER
                 and replica.state.leader == self.leader
-                and self._resting_until.get(replica, now) <= now
+                and self._delayed_until.get(replica, now) <= now
             }
-            if not sent:
-                await self._rest_all()
+            if not states:
+                await self._back_off()
                 continue
             try:
-                if any(asked.epoch_query is not None for asked in sent.values()):
-                    await self._ask(sent)
+                if any(state.epoch_query is not None for state in states.values()):
+                    await self._query_epochs(states)
                     continue
-                response = await self._call(self._question(sent))
+                response = await self._call(self._fetch_request(states))
                 if not self._session.answered(response.error_code, response.session_id):
                     self._log(f"broker {self.leader} ended the fetch session: {response.error_code.name}")
                     continue
-                unsaid = dict(sent)
+                unanswered = dict(states)
                 for topic in response.responses:
                     for answer in topic.partitions:
-                        asked = unsaid.pop((topic.topic_id, answer.partition_index), None)
-                        if asked is not None:
-                            await self._take(asked, answer)
-                for asked in unsaid.values():
-                    asked.replica.fits(asked.offset, asked.leader_epoch)
+                        state = unanswered.pop((topic.topic_id, answer.partition_index), None)
+                        if state is not None:
+                            await self._process(state, answer)
+                for state in unanswered.values():
+                    state.replica.on_fit(state.offset, state.leader_epoch)
             except ConnectionLost as lost:
-                self._session.broken()
+                self._session.connection_lost()
                 self._log(f"fetching from broker {self.leader} failed: {lost}")
-                await self._rest_all()
+                await self._back_off()
 
     async def _call(self, request: Any) -> Any:
         if self._connection is None or self._connection.closed:
@@ -161,55 +161,54 @@ class Fetcher:
             )
         return await self._connection.call(request, self._limits.timeout_s + self._limits.max_wait_s)
 
-    def _question(self, sent: Mapping[Key, _Sent]) -> FetchRequest:
-        """The request for what stands at `sent`."""
-        named = {}
-        for key, asked in sent.items():
-            before = self._named.get(key)
-            named[key] = before if before is not None and before[0] == asked else (asked, self._partition(asked))
-        self._named = named
-        epoch_query = self._session.next_request({key: partition for key, (_, partition) in named.items()})
+    def _fetch_request(self, states: Mapping[Key, _FetchState]) -> FetchRequest:
+        partitions = {}
+        for key, state in states.items():
+            last = self._last_sent.get(key)
+            partitions[key] = last if last is not None and last[0] == state else (state, self._partition(state))
+        self._last_sent = partitions
+        request = self._session.next_request({key: partition for key, (_, partition) in partitions.items()})
         topics: dict[Any, list[FetchPartition]] = {}
-        for topic_id, partition in epoch_query.named:
+        for topic_id, partition in request.changed:
             topics.setdefault(topic_id, []).append(partition)
         forgotten: dict[Any, list[int]] = {}
-        for topic_id, index in epoch_query.forgotten:
+        for topic_id, index in request.forgotten:
             forgotten.setdefault(topic_id, []).append(index)
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
             max_wait=timedelta(seconds=self._limits.max_wait_s),
             min_bytes=1,
             max_bytes=self._limits.max_bytes,
-            session_id=epoch_query.session_id,
-            session_epoch=epoch_query.epoch,
+            session_id=request.session_id,
+            session_epoch=request.epoch,
             topics=tuple(FetchTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
             forgotten_topics_data=tuple(
                 ForgottenTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in forgotten.items()
             ),
         )
 
-    def _partition(self, asked: _Sent) -> FetchPartition:
+    def _partition(self, state: _FetchState) -> FetchPartition:
         return FetchPartition(
-            partition=asked.replica.index,
-            current_leader_epoch=asked.fence,
-            fetch_offset=asked.offset,
-            last_fetched_epoch=asked.last_epoch if _tells_last_epoch(asked.replica) else NO_EPOCH,
-            log_start_offset=asked.log_start,
+            partition=state.replica.index,
+            current_leader_epoch=state.current_leader_epoch,
+            fetch_offset=state.offset,
+            last_fetched_epoch=state.last_epoch if _sends_last_epoch(state.replica) else NO_EPOCH,
+            log_start_offset=state.log_start,
             partition_max_bytes=self._limits.partition_max_bytes,
         )
 
-    async def _ask(self, sent: Mapping[Key, _Sent]) -> None:
-        """Ask where epochs end, for each partition that has to know before it fetches."""
-        asking = {
-            (asked.replica.topic, asked.replica.index): asked
-            for asked in sent.values()
-            if asked.epoch_query is not None
+    async def _query_epochs(self, states: Mapping[Key, _FetchState]) -> None:
+        """Send OffsetForLeaderEpoch for every partition that needs an end offset before it fetches."""
+        queries = {
+            (state.replica.topic, state.replica.index): state
+            for state in states.values()
+            if state.epoch_query is not None
         }
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for (topic, index), asked in asking.items():
+        for (topic, index), state in queries.items():
             topics.setdefault(topic, []).append(
                 OffsetForLeaderPartition(
-                    partition=index, current_leader_epoch=asked.fence, leader_epoch=asked.epoch_query
+                    partition=index, current_leader_epoch=state.current_leader_epoch, leader_epoch=state.epoch_query
                 )
             )
         response = await self._call(
@@ -220,74 +219,74 @@ class Fetcher:
         )
         for topic in response.topics:
             for answer in topic.partitions:
-                asked = asking[topic.topic, answer.partition]
-                if answer.error_code is ErrorCode.none and asked.epoch_query is not None:
-                    asked.replica.epoch_ends(
-                        asked.epoch_query, asked.leader_epoch, answer.leader_epoch, answer.end_offset
+                state = queries[topic.topic, answer.partition]
+                if answer.error_code is ErrorCode.none and state.epoch_query is not None:
+                    state.replica.on_epoch_end(
+                        state.epoch_query, state.leader_epoch, answer.leader_epoch, answer.end_offset
                     )
                 else:
-                    self._rest(asked.replica)
+                    self._delay(state.replica)
 
-    async def _take(self, asked: _Sent, answer: Any) -> None:
-        replica = asked.replica
+    async def _process(self, state: _FetchState, answer: Any) -> None:
+        replica = state.replica
         if answer.error_code is ErrorCode.none:
             diverging = answer.diverging_epoch
             if diverging.end_offset >= 0:
-                replica.diverged(asked.offset, asked.leader_epoch, diverging.epoch, diverging.end_offset)
+                replica.on_divergence(state.offset, state.leader_epoch, diverging.epoch, diverging.end_offset)
                 return
-            complaint = replica.replicate(
-                asked.offset,
-                asked.leader_epoch,
+            problem = replica.replicate(
+                state.offset,
+                state.leader_epoch,
                 answer.records or b"",
                 answer.high_watermark,
                 answer.log_start_offset,
             )
-            if complaint is not None:
-                self._log(complaint)
-                self._rest(replica)
+            if problem is not None:
+                self._log(problem)
+                self._delay(replica)
         elif answer.error_code is ErrorCode.offset_out_of_range:
-            await self._return_to_range(asked)
+            await self._on_offset_out_of_range(state)
         else:
-            # Fenced, not yet known, no longer the leader: metadata on one side or the other is on its way.
-            self._rest(replica)
+            # Fenced, epoch unknown, not the leader: one of the two brokers has yet to read newer metadata.
+            self._delay(replica)
 
-    async def _return_to_range(self, asked: _Sent) -> None:
-        """The leader does not have the offset asked for: cut to its end if that is lower, else begin at its start."""
-        end = await self._leader_offset(asked, LATEST)
-        if end is not None and end < asked.offset:
-            asked.replica.cut_to_leader_end(asked.leader_epoch, end)
+    async def _on_offset_out_of_range(self, state: _FetchState) -> None:
+        """Truncate to the leader's end offset if that is lower, else start again at the leader's start offset."""
+        end = await self._leader_offset(state, LATEST)
+        if end is not None and end < state.offset:
+            state.replica.truncate_to_leader_end(state.leader_epoch, end)
             return
-        start = None if end is None else await self._leader_offset(asked, EARLIEST)
-        if start is not None and start > asked.offset:
-            asked.replica.truncate_fully_and_start_at(asked.offset, asked.leader_epoch, start)
+        start = None if end is None else await self._leader_offset(state, EARLIEST)
+        if start is not None and start > state.offset:
+            state.replica.truncate_fully_and_start_at(state.offset, state.leader_epoch, start)
         else:
-            self._rest(asked.replica)
+            self._delay(state.replica)
 
-    async def _leader_offset(self, asked: _Sent, timestamp: int) -> int | None:
+    async def _leader_offset(self, state: _FetchState, timestamp: int) -> int | None:
         partition = ListOffsetsPartition(
-            partition_index=asked.replica.index, current_leader_epoch=asked.fence, timestamp=timestamp
+            partition_index=state.replica.index, current_leader_epoch=state.current_leader_epoch, timestamp=timestamp
         )
         response = await self._call(
             ListOffsetsRequest(
                 replica_id=self._node_id,
                 isolation_level=0,
-                topics=(ListOffsetsTopic(name=asked.replica.topic, partitions=(partition,)),),
+                topics=(ListOffsetsTopic(name=state.replica.topic, partitions=(partition,)),),
             )
         )
         answer = response.topics[0].partitions[0]
         return int(answer.offset) if answer.error_code is ErrorCode.none else None
 
-    def _rest(self, replica: Replica) -> None:
-        self._resting_until[replica] = asyncio.get_running_loop().time() + self._limits.backoff_s
+    def _delay(self, replica: Replica) -> None:
+        self._delayed_until[replica] = asyncio.get_running_loop().time() + self._limits.backoff_s
 
-    async def _rest_all(self) -> None:
-        """Wait for the back-off, or until `follow` brings something new."""
+    async def _back_off(self) -> None:
+        """Wait for the back-off, or until `follow` brings other replicas."""
         loop = asyncio.get_running_loop()
-        self._woken = woken = loop.create_future()
-        timer = loop.call_later(self._limits.backoff_s, resolve, woken)
-        await woken
+        self._wake_up = wake_up = loop.create_future()
+        timer = loop.call_later(self._limits.backoff_s, resolve, wake_up)
+        await wake_up
         timer.cancel()
 
 
-def _tells_last_epoch(replica: Replica) -> bool:
+def _sends_last_epoch(replica: Replica) -> bool:
     return replica.limits.truncation_protocol is TruncationProtocol.TRUNCATE_ON_FETCH

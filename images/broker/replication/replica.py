@@ -254,7 +254,7 @@ class Replica:
 
     def fetch_for_consumer(self, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool) -> FetchResult:
         """Answer a consumer: committed records only, all below one high watermark."""
-        error = self.refuses("fetch", leader_epoch)
+        error = self.check_leader("fetch", leader_epoch)
         if error is not ErrorCode.none:
             return FetchResult(error)
         end = leader.readable_end(self.state, self.limits)
@@ -263,7 +263,7 @@ class Replica:
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
         return FetchResult(ErrorCode.none, records, end, self.log.start)
 
-    def refuses(self, api: str, leader_epoch: int) -> ErrorCode:
+    def check_leader(self, api: str, leader_epoch: int) -> ErrorCode:
         """The error for a request in `leader_epoch` that only the leader may answer; none if it may be answered."""
         error = leader.check_leader(self.state, leader_epoch, self.limits)
         if error is not ErrorCode.none:
@@ -341,22 +341,22 @@ class Replica:
 
     # --- following ----------------------------------------------------------------------------------------------------
 
-    def diverged(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
+    def on_divergence(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader says that the logs part at or before (`epoch`, `end`)."""
         if follower.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             self._take(truncation.on_divergence(self.state, epoch, end))
 
-    def epoch_ends(self, asked_epoch: int, sent_epoch: int, epoch: int, end: int) -> None:
+    def on_epoch_end(self, asked_epoch: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader's answer to the question where `asked_epoch` ends, put while following in `sent_epoch`."""
         if self.state.epoch_query == asked_epoch and self.state.leader_epoch == sent_epoch:
             self._take(truncation.on_epoch_end(self.state, epoch, end, self.limits.truncation_protocol))
 
-    def fits(self, sent_offset: int, sent_epoch: int) -> None:
+    def on_fit(self, sent_offset: int, sent_epoch: int) -> None:
         """The leader had nothing to say to a fetch of this replica, so the logs do not part."""
         if self.state.truncation_rounds and follower.still_awaited(self.state, sent_offset, sent_epoch, self.limits):
             self._take(truncation.on_fit(self.state))
 
-    def cut_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
+    def truncate_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
         """The leader does not have the offset asked for; its log ends at `leader_end`."""
         if self.state.role is ReplicaRole.FOLLOWER and self.state.leader_epoch == sent_epoch:
             self._take(follower.truncate(self.state, leader_end))

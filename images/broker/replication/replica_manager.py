@@ -229,9 +229,11 @@ class ReplicaManager:
             self._fetchers[leader].follow(replicas)
 
 
-def find(replicas: ReplicaManager, image: ClusterImage, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
+def find_replica(
+    replica_manager: ReplicaManager, image: ClusterImage, topic: str, index: int
+) -> tuple[Replica | None, ErrorCode]:
     """The replica of a partition asked for here, or the error that answers for it."""
-    replica = replicas.get(topic, index)
+    replica = replica_manager.get(topic, index)
     if replica is not None:
         return replica, ErrorCode.none
     if image.partition(topic, index) is not None:

@@ -18,9 +18,8 @@ from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_partition_reassignments.v0 import request as listing
 from kio.schema.produce.v11 import request as producing
 
-from images.broker.apis.administration import Administering
+from images.broker.apis.reassignments import ReassignmentApis
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
-from images.broker.metadata.image import ClusterImage
 from images.broker.runtime.server import Request
 from images.wire import batch as batches
 from images.wire.get_replica_log_info import GetReplicaLogInfoRequest, TopicPartitions
@@ -122,12 +121,12 @@ def test_a_reassignment_is_listed_as_soon_as_it_is_asked_for(tmp_path: Path) -> 
         )
         await cluster.call(reassigning.AlterPartitionReassignmentsRequest(timeout=SECOND, topics=(topic,)))
         with closing(ControllerChannel(ControllerLocator(cluster.voters), "test", 5.0, 0.01)) as channel:
-            behind = Administering(ClusterImage, channel)
+            broker_without_metadata = ReassignmentApis(channel)
 
             async def listed(*topics: listing.ListPartitionReassignmentsTopics) -> Any:
                 asked = listing.ListPartitionReassignmentsRequest(timeout=SECOND, topics=topics or None)
                 request = Request(Api.LIST_PARTITION_REASSIGNMENTS, 0, "test", 1, asked)
-                return (await behind.reassignments(request)).topics
+                return (await broker_without_metadata.list_partition_reassignments(request)).topics
 
             (moving,) = await listed()
             assert [(moved.replicas, moved.adding_replicas) for moved in moving.partitions] == [((2, 1), (2,))]

@@ -17,7 +17,8 @@ from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.offset_for_leader_epoch.v4 import request as epochs
 from kio.schema.produce.v11 import request as producing
 
-from images.broker.apis.produce_fetch import Serving
+from images.broker.apis.list_offsets import OffsetApis
+from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.config import NodeConfig
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
@@ -76,11 +77,11 @@ class Broker:
             ],
             0,
         )
-        self.replicas.apply(self.image)
+        self.replica_manager.apply(self.image)
 
     def restart(self) -> None:
         """Another life on the same disk, which knows of no metadata yet."""
-        self.replicas = ReplicaManager(
+        self.replica_manager = ReplicaManager(
             CONFIG,
             NodePorts(self.disk, Random(1), self.trace.append, lambda line: None),
             asyncio.get_running_loop().time,
@@ -89,31 +90,32 @@ class Broker:
             _never_run,
         )
         sessions = FetchSessionCache(2, 60.0, asyncio.get_running_loop().time, Random(1))
-        self.serving = Serving(
-            self.replicas, lambda: self.image, sessions, fetch_max_bytes=1 << 20, latest_timeout_s=0.02
-        )
+        self.handlers = {
+            **ProduceFetchApis(self.replica_manager, lambda: self.image, sessions, fetch_max_bytes=1 << 20).handlers(),
+            **OffsetApis(self.replica_manager, lambda: self.image, latest_timeout_s=0.02).handlers(),
+        }
 
     def partition(self, index: int = 0) -> Replica:
-        found = self.replicas.get("t", index)
+        found = self.replica_manager.get("t", index)
         assert found is not None
         return found
 
     def elect(self, leader: int, epoch: int, *, index: int = 0, isr: tuple[int, ...] = (1,)) -> None:
         """Have the controller's metadata say so."""
         self.image = self.image.apply(_partition(index, leader, epoch, isr, self.image.offset), self.image.offset)
-        self.replicas.apply(self.image)
+        self.replica_manager.apply(self.image)
 
     def follow(self, index: int, offset: int, *, replica: int = 2, epoch: int = 0) -> None:
         """Replica 2 fetches from here."""
 
         last = self.partition(index).state.epochs.epoch_at(offset - 1) if offset else -1
         fetch = ReplicaFetch(replica, replica - 1, epoch, offset, last)
-        self.partition(index).fetch_for_replica(fetch, 9, self.replicas.active, 0, False)
+        self.partition(index).fetch_for_replica(fetch, 9, self.replica_manager.active, 0, False)
 
     async def ask(self, api: Api, body: Any, *, version: int | None = None) -> Any:
         """A request from connection 1; the answer, which every version can tell."""
         version = SUPPORTED[api][-1] if version is None else version
-        handler = getattr(self.serving, api.name.lower())
+        handler = self.handlers[api]
         answer = await handler(Request(api, version, "test", 1, body))
         if answer is not None:
             names = {TOPIC: "t", uuid.UUID(int=0): ""}
@@ -198,7 +200,7 @@ def test_a_partition_that_changed_hands_while_another_was_waited_for_is_not_ackn
         waiting = asyncio.ensure_future(broker.produce((0, produced(b"a")), (1, produced(b"b"))))
         await settle()
         broker.elect(2, 2, index=1, isr=(2,))
-        broker.partition(1).diverged(1, 2, 1, 0)
+        broker.partition(1).on_divergence(1, 2, 1, 0)
         assert broker.partition(1).log.end == 0
         broker.elect(1, 3, index=1)
         await broker.produce((1, produced(b"c")))
@@ -519,7 +521,7 @@ def test_high_watermarks_survive_a_restart_and_a_damaged_checkpoint_costs_only_t
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")))
-        broker.replicas.checkpoint_high_watermarks()
+        broker.replica_manager.checkpoint_high_watermarks()
         for content, expected in ((None, 1), (b"0\n1\nt 0 \xc2\xb2\n", 0), (b"0\n9\nt 0 1\n", 0), (b"\xff", 0)):
             if content is not None:
                 broker.disk.delete(HIGH_WATERMARKS)
@@ -536,10 +538,10 @@ def test_a_broker_that_leaves_before_it_opened_a_replica_leaves_the_high_waterma
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")))
-        assert broker.replicas.close()
+        assert broker.replica_manager.close()
         before = read_whole(broker.disk, HIGH_WATERMARKS)
         broker.restart()
-        assert broker.replicas.close()
+        assert broker.replica_manager.close()
         assert read_whole(broker.disk, HIGH_WATERMARKS) == before
         assert b"t 0 1" in (before or b"")
 
@@ -555,7 +557,7 @@ def test_records_whose_topic_cannot_be_told_are_not_deleted(content: bytes) -> N
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")))
-        assert broker.replicas.close()
+        assert broker.replica_manager.close()
         for index in (0, 1):
             broker.disk.delete(f"t-{index}/{PARTITION_METADATA}")
             broker.disk.open(f"t-{index}/{PARTITION_METADATA}").append(content)
@@ -575,7 +577,7 @@ def test_what_is_left_of_a_deleted_namesake_is_not_taken_over() -> None:
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")), (1, produced(b"b")))
-        assert broker.replicas.close()
+        assert broker.replica_manager.close()
         broker.disk.delete(f"t-0/{PARTITION_METADATA}")
         broker.disk.delete(f"t-1/{PARTITION_METADATA}")
         broker.disk.open(f"t-1/{PARTITION_METADATA}").append(f"version: 0\ntopic_id: {uuid.UUID(int=41)}\n".encode())

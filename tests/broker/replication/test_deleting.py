@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kio.schema.delete_records.v2 import request as deleting
 from kio.schema.errors import ErrorCode
 
-from images.broker.apis.delete_records import DeleteRecordsApi
+from images.broker.apis.delete_records import DeleteRecordsApis
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.producer_state import Duplicate, check_sequence
 from images.broker.log.retention import Retention
@@ -69,7 +69,7 @@ def fetch_as_fetcher(leader: Replica, follower: Replica, max_bytes: int = PLENTY
     found = fetch(leader, follower, max_bytes=max_bytes)
     if found.error is ErrorCode.offset_out_of_range:
         if leader.log.end < before.log_end:
-            follower.cut_to_leader_end(before.leader_epoch, leader.log.end)
+            follower.truncate_to_leader_end(before.leader_epoch, leader.log.end)
         else:
             follower.truncate_fully_and_start_at(before.log_end, before.leader_epoch, leader.log.start)
     return found.error
@@ -220,7 +220,7 @@ def test_a_diverging_answer_moves_no_start() -> None:
 
 def test_a_follower_that_ends_below_its_leaders_start_begins_there() -> None:
     nodes = cluster()
-    nodes[1].replica.cut_to_leader_end(1, 2)
+    nodes[1].replica.truncate_to_leader_end(1, 2)
     nodes[0].replica.delete_records(4)
     assert fetch_as_fetcher(nodes[0].replica, nodes[1].replica) is ErrorCode.offset_out_of_range
     state = nodes[1].replica.state
@@ -267,7 +267,7 @@ def test_a_follower_that_starts_above_its_leaders_end_begins_at_that_end() -> No
     nodes[1].replica.retain(0)
     assert nodes[1].replica.log.start == 6
     nodes[0].replica.apply_registration(PartitionRegistration((1, 2, 3), (1,), 2, 3, 30))
-    nodes[0].replica.cut_to_leader_end(3, 3)
+    nodes[0].replica.truncate_to_leader_end(3, 3)
     leader = nodes[0].lead(4, isr=(1,))
     nodes[1].follow(1, 4)
     for _ in range(3):
@@ -349,7 +349,7 @@ def test_every_partition_is_answered_with_its_low_watermark_or_error() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a", b"b")), (1, produced(b"a")))
         broker.elect(2, 1, index=1)
-        deletion = DeleteRecordsApi(broker.replicas, lambda: broker.image)
+        deletion = DeleteRecordsApis(broker.replica_manager, lambda: broker.image)
         answer = await deletion.delete_records(
             asked(
                 ("t", 0, 1),

@@ -1,4 +1,4 @@
-"""Fetch sessions: both sides by themselves, together under every loss, and at a broker."""
+"""Fetch sessions: each side alone, both sides when messages are lost, and at a broker."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import request as fetching
 
 from images.broker.replication.fetch_sessions import (
-    FULL,
-    FULL_AND_NO_MORE,
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
     FetchSessionCache,
     FetchSessionHandler,
     Key,
@@ -29,20 +29,20 @@ from tests.broker.apis.test_produce_fetch import TOPIC, Broker, produced
 OTHER = uuid.UUID(int=99)
 
 
-def request(next_request: SessionRequest, replica: int = 2) -> Any:
-    """The Fetch that a question becomes."""
+def request(session_request: SessionRequest, replica: int = 2) -> Any:
+    """The FetchRequest with these session fields."""
     topics: dict[uuid.UUID, list[Any]] = {}
-    for topic, part in next_request.named:
+    for topic, part in session_request.changed:
         topics.setdefault(topic, []).append(part)
     forgotten: dict[uuid.UUID, list[int]] = {}
-    for topic, index in next_request.forgotten:
+    for topic, index in session_request.forgotten:
         forgotten.setdefault(topic, []).append(index)
     return fetching.FetchRequest(
         replica_state=fetching.ReplicaState(replica_id=replica, replica_epoch=replica - 1),
         max_wait=timedelta(0),
         min_bytes=0,
-        session_id=next_request.session_id,
-        session_epoch=next_request.epoch,
+        session_id=session_request.session_id,
+        session_epoch=session_request.epoch,
         topics=tuple(fetching.FetchTopic(topic_id=topic, partitions=tuple(it)) for topic, it in topics.items()),
         forgotten_topics_data=tuple(
             fetching.ForgottenTopic(topic_id=topic, partitions=tuple(it)) for topic, it in forgotten.items()
@@ -71,34 +71,34 @@ def sessions(slots: int = 2, clock: Clock | None = None) -> FetchSessionCache:
     return FetchSessionCache(slots, 60.0, clock or Clock(), Random(1))
 
 
-def seen(opened: Any) -> dict[Key, Any]:
-    return {(topic, each.partition): each for topic, each in opened.asked}
+def partitions_of(context: Any) -> dict[Key, Any]:
+    return {(topic, each.partition): each for topic, each in context.partitions}
 
 
 # --- both sides -------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_changed_is_named_and_everything_is_asked() -> None:
+def test_a_request_has_the_changed_partitions_and_the_leader_serves_all() -> None:
     leader, follower = sessions(), FetchSessionHandler()
     first = leader.open(request(follower.next_request(wanted(part(0), part(1)))), of_follower=True)
     assert follower.answered(ErrorCode.none, first.session.id if first.session else 0)
     next_request = follower.next_request(wanted(part(0, offset=5), part(1)))
-    assert [each.partition.partition for each in next_request.named] == [0]
-    assert seen(leader.open(request(next_request), of_follower=True)) == wanted(part(0, offset=5), part(1))
+    assert [each.partition.partition for each in next_request.changed] == [0]
+    assert partitions_of(leader.open(request(next_request), of_follower=True)) == wanted(part(0, offset=5), part(1))
 
 
-def test_what_is_no_longer_wanted_is_forgotten() -> None:
+def test_a_partition_that_is_no_longer_fetched_is_forgotten() -> None:
     leader, follower = sessions(), FetchSessionHandler()
     first = leader.open(request(follower.next_request(wanted(part(0), part(1)))), of_follower=True)
     follower.answered(ErrorCode.none, first.session.id if first.session else 0)
     next_request = follower.next_request(wanted(part(1)))
-    assert (next_request.named, next_request.forgotten) == ([], [(TOPIC, 0)])
-    assert seen(leader.open(request(next_request), of_follower=True)) == wanted(part(1))
+    assert (next_request.changed, next_request.forgotten) == ([], [(TOPIC, 0)])
+    assert partitions_of(leader.open(request(next_request), of_follower=True)) == wanted(part(1))
 
 
 @settings(max_examples=300)
 @given(st.data())
-def test_a_leader_asks_itself_for_just_what_its_follower_wants_whatever_is_lost(data: st.DataObject) -> None:
+def test_the_leader_serves_exactly_the_follower_s_partitions_whatever_is_lost(data: st.DataObject) -> None:
     leader, follower = sessions(slots=1), FetchSessionHandler()
     rival = FetchSessionHandler()
     for _ in range(data.draw(st.integers(1, 12))):
@@ -109,19 +109,19 @@ def test_a_leader_asks_itself_for_just_what_its_follower_wants_whatever_is_lost(
         }
         fate = data.draw(st.sampled_from(["answered", "request lost", "answer lost", "evicted"]))
         if fate == "evicted":
-            rival.broken()
+            rival.connection_lost()
             leader.open(request(rival.next_request(wanted(part(7)))), of_follower=True)
         next_request = follower.next_request(want)
         if fate == "request lost":
-            follower.broken()
+            follower.connection_lost()
             continue
-        opened = leader.open(request(next_request), of_follower=True)
+        context = leader.open(request(next_request), of_follower=True)
         if fate == "answer lost":
-            follower.broken()
+            follower.connection_lost()
             continue
-        if opened.error is ErrorCode.none:
-            assert seen(opened) == want
-        follower.answered(opened.error, opened.session.id if opened.session else 0)
+        if context.error is ErrorCode.none:
+            assert partitions_of(context) == want
+        follower.answered(context.error, context.session.id if context.session else 0)
 
 
 # --- the leader's side ------------------------------------------------------------------------------------------------
@@ -133,27 +133,29 @@ def test_an_unknown_session_and_an_epoch_out_of_turn_are_refused() -> None:
         leader.open(request(SessionRequest(77, 3, [], [])), of_follower=True).error
         is ErrorCode.fetch_session_id_not_found
     )
-    made = leader.open(request(FetchSessionHandler().next_request(wanted(part(0)))), of_follower=True).session
-    assert made is not None
-    error = leader.open(request(SessionRequest(made.id, 2, [], [])), of_follower=True).error
+    session = leader.open(request(FetchSessionHandler().next_request(wanted(part(0)))), of_follower=True).session
+    assert session is not None
+    error = leader.open(request(SessionRequest(session.id, 2, [], [])), of_follower=True).error
     assert error is ErrorCode.invalid_fetch_session_epoch
 
 
-def test_a_full_request_ends_the_session_it_names() -> None:
+def test_a_full_request_closes_its_session() -> None:
     leader, follower = sessions(), FetchSessionHandler()
-    made = leader.open(request(follower.next_request(wanted(part(0)))), of_follower=True).session
-    assert made is not None
-    closing = request(SessionRequest(made.id, FULL_AND_NO_MORE, [], []))
+    session = leader.open(request(follower.next_request(wanted(part(0)))), of_follower=True).session
+    assert session is not None
+    closing = request(SessionRequest(session.id, FINAL_EPOCH, [], []))
     assert leader.open(closing, of_follower=True).session is None
     assert len(leader) == 0
 
 
-def test_a_follower_takes_a_consumers_place_and_a_consumer_only_one_that_rests() -> None:
+def test_a_follower_evicts_a_consumer_s_session_and_a_consumer_only_an_idle_one() -> None:
     clock = Clock()
     leader = sessions(slots=1, clock=clock)
 
     def ask(*, of_follower: bool) -> Any:
-        return leader.open(request(SessionRequest(0, FULL, [*_named()], [])), of_follower=of_follower).session
+        return leader.open(
+            request(SessionRequest(0, INITIAL_EPOCH, [*_changed()], [])), of_follower=of_follower
+        ).session
 
     assert ask(of_follower=False) is not None
     assert ask(of_follower=False) is None
@@ -163,13 +165,15 @@ def test_a_follower_takes_a_consumers_place_and_a_consumer_only_one_that_rests()
     assert ask(of_follower=False) is not None
 
 
-def _named() -> Any:
-    return FetchSessionHandler().next_request(wanted(part(0))).named
+def _changed() -> Any:
+    return FetchSessionHandler().next_request(wanted(part(0))).changed
 
 
 def test_a_request_by_name_is_served_without_a_session() -> None:
-    opened = sessions().open(request(SessionRequest(0, FULL, [*_named()], [])), of_follower=False, by_name=True)
-    assert (opened.session, seen(opened)) == (None, wanted(part(0)))
+    context = sessions().open(
+        request(SessionRequest(0, INITIAL_EPOCH, [*_changed()], [])), of_follower=False, by_name=True
+    )
+    assert (context.session, partitions_of(context)) == (None, wanted(part(0)))
 
 
 # --- at a broker ------------------------------------------------------------------------------------------------------
@@ -183,7 +187,7 @@ def served(scenario: Any) -> None:
     asyncio.run(limited())
 
 
-def test_an_answer_within_a_session_tells_news_only() -> None:
+def test_an_answer_within_a_session_has_only_the_changed_partitions() -> None:
     async def scenario() -> None:
         broker, consumer = Broker(), FetchSessionHandler()
 
@@ -202,15 +206,15 @@ def test_an_answer_within_a_session_tells_news_only() -> None:
 
 
 @pytest.mark.parametrize("replica", [2, -1])
-def test_a_partition_of_a_session_is_fenced_though_the_request_does_not_name_it(replica: int) -> None:
+def test_a_partition_of_a_session_is_fenced_though_it_is_not_in_the_request(replica: int) -> None:
     async def scenario() -> None:
-        broker, asking = Broker(), FetchSessionHandler()
+        broker, consumer = Broker(), FetchSessionHandler()
 
         async def ask() -> list[ErrorCode]:
             answer = await broker.ask(
-                Api.FETCH, request(asking.next_request(wanted(part(0), part(1))), replica=replica)
+                Api.FETCH, request(consumer.next_request(wanted(part(0), part(1))), replica=replica)
             )
-            assert asking.answered(answer.error_code, answer.session_id)
+            assert consumer.answered(answer.error_code, answer.session_id)
             return [each.error_code for topic in answer.responses for each in topic.partitions]
 
         await ask()

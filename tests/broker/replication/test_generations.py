@@ -59,11 +59,11 @@ def exchange(leader: Node, follower: Node, *, answer_lost: bool = False) -> Erro
     state, protocol = asking.state, asking.limits.truncation_protocol
     fence = state.leader_epoch if protocol.fences_requests else -1
     if state.epoch_query is not None:
-        error = asked.refuses("offset_for_leader_epoch", fence)
+        error = asked.check_leader("offset_for_leader_epoch", fence)
         if error is not ErrorCode.none:
             return error
         epoch, end = asked.state.epochs.end_offset_for(state.epoch_query, asked.state.log_end)
-        asking.epoch_ends(state.epoch_query, state.leader_epoch, epoch, end)
+        asking.on_epoch_end(state.epoch_query, state.leader_epoch, epoch, end)
         return None
     last_epoch = state.epochs.latest if protocol is TruncationProtocol.TRUNCATE_ON_FETCH else -1
     request = ReplicaFetch(state.node, ACTIVE[state.node], fence, state.log_end, last_epoch)
@@ -71,11 +71,11 @@ def exchange(leader: Node, follower: Node, *, answer_lost: bool = False) -> Erro
     if answer_lost:
         return None
     if found.error is ErrorCode.offset_out_of_range:
-        asking.cut_to_leader_end(state.leader_epoch, asked.log.end)
+        asking.truncate_to_leader_end(state.leader_epoch, asked.log.end)
     elif found.error is not ErrorCode.none:
         return found.error
     elif found.diverging is not None:
-        asking.diverged(state.log_end, state.leader_epoch, *found.diverging)
+        asking.on_divergence(state.log_end, state.leader_epoch, *found.diverging)
     else:
         return asking.replicate(state.log_end, state.leader_epoch, found.records, found.high_watermark, found.log_start)
     return None

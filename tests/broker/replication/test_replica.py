@@ -39,7 +39,7 @@ def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connec
     if found.error is ErrorCode.none:
         leader.answered(state.node, connection)
         if found.diverging is not None:
-            follower.diverged(asked.offset, asked.leader_epoch, *found.diverging)
+            follower.on_divergence(asked.offset, asked.leader_epoch, *found.diverging)
         else:
             follower.replicate(asked.offset, asked.leader_epoch, found.records, found.high_watermark, found.log_start)
     return found
@@ -317,7 +317,7 @@ def test_a_cut_inside_a_batch_takes_all_of_it_and_the_machine_knows() -> None:
     first.replica.append(produced(b"a", b"b", b"c"), LEADER_ONLY)
     catch_up(first.replica, second.replica)
     follower = second.replica
-    follower.cut_to_leader_end(1, 2)
+    follower.truncate_to_leader_end(1, 2)
     assert in_step(follower)
     assert follower.state.log_end == 0
     assert follower.state.high_watermark == 0
@@ -376,7 +376,7 @@ def test_machine_and_log_agree_after_every_step(steps: list[tuple[str, int]]) ->
         elif what == "cut":
             for node in nodes:
                 if node.replica.state.role is ReplicaRole.FOLLOWER:
-                    node.replica.cut_to_leader_end(epoch, number)
+                    node.replica.truncate_to_leader_end(epoch, number)
         assert all(in_step(node.replica) for node in nodes)
         assert all(node.replica.state.high_watermark <= node.replica.log.end for node in nodes)
     if leader.replica.state.leadership is not None:

@@ -1,0 +1,125 @@
+"""DescribeConfigs and IncrementalAlterConfigs.
+
+DescribeConfigs is answered from the metadata that this broker has applied and from its own configuration file.
+IncrementalAlterConfigs goes to the controller, which changes topics only; if the controller does not answer, every
+resource fails with REQUEST_TIMED_OUT and may or may not have been changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from kio.schema.errors import ErrorCode
+
+from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigKey, NodeConfig
+from images.broker.controller import admin_messages
+from images.broker.controller.channel import ControllerChannel
+from images.broker.controller.requests import TopicResult
+from images.broker.metadata.image import ClusterImage
+from images.broker.runtime.server import Handler, Request
+from images.wire.connection import ConnectionLost
+from images.wire.messages import Api
+
+_TOPIC, _BROKER = 2, 4
+"""Kafka's resource types."""
+_FROM_TOPIC, _FROM_FILE, _FROM_DEFAULT = 1, 4, 5
+"""Kafka's config sources."""
+_TYPE_OF: dict[type, int] = {bool: 1, str: 2, int: 3}
+"""Kafka's config types."""
+
+
+class ConfigApis:
+    """The handlers of one broker. `image` returns the metadata that this broker has applied."""
+
+    def __init__(self, config: NodeConfig, image: Callable[[], ClusterImage], channel: ControllerChannel) -> None:
+        self._config = config
+        self._image = image
+        self._channel = channel
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of each API."""
+        return {
+            Api.DESCRIBE_CONFIGS: self.describe_configs,
+            Api.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
+        }
+
+    async def describe_configs(self, request: Request) -> DescribeConfigsResponse:
+        """Configuration of topics and of this broker; another broker's is INVALID_REQUEST."""
+        results = []
+        for resource in request.body.resources:
+            wanted = None if resource.configuration_keys is None else list(resource.configuration_keys)
+            error, entries = self._entries(resource.resource_type, resource.resource_name)
+            results.append(
+                DescribeConfigsResult(
+                    error_code=error,
+                    error_message=None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=tuple(
+                        _described(
+                            name,
+                            key,
+                            value,
+                            source,
+                            read_only=resource.resource_type != _TOPIC,
+                            documented=request.body.include_documentation,
+                        )
+                        for name, key, value, source in entries
+                        if wanted is None or name in wanted
+                    ),
+                )
+            )
+        return DescribeConfigsResponse(throttle_time=timedelta(0), results=tuple(results))
+
+    async def incremental_alter_configs(self, request: Request) -> Any:
+        """Forward to the controller."""
+        try:
+            return await self._channel.forward(request.body)
+        except ConnectionLost as lost:
+            timed_out = TopicResult(None, ErrorCode.request_timed_out, f"the controller did not answer: {lost}")
+            return admin_messages.alter_configs_response(request.body, [timed_out for _ in request.body.resources])
+
+    def _entries(self, kind: int, name: str) -> tuple[ErrorCode, list[tuple[str, ConfigKey, Any, int]]]:
+        """(key name, key, value, source) of every key of a resource."""
+        if kind == _TOPIC:
+            topic = self._image().topics.get(name)
+            if topic is None:
+                return ErrorCode.unknown_topic_or_partition, []
+            return ErrorCode.none, [
+                (key_name, key, topic.config[key_name], _FROM_TOPIC)
+                if key_name in topic.config
+                else (key_name, key, *self._broker_value(BROKER_NAME_OF_TOPIC_KEY[key_name], key))
+                for key_name, key in TOPIC_KEYS.items()
+            ]
+        if kind == _BROKER and name == str(self._config.node_id):
+            keys = dict(NODE_KEYS) | {BROKER_NAME_OF_TOPIC_KEY[topic]: key for topic, key in TOPIC_KEYS.items()}
+            return ErrorCode.none, [
+                (key_name, key, *self._broker_value(key_name, key)) for key_name, key in keys.items()
+            ]
+        return ErrorCode.invalid_request, []
+
+    def _broker_value(self, name: str, key: ConfigKey) -> tuple[Any, int]:
+        value = self._config.values[name]
+        return value, _FROM_DEFAULT if value == key.default else _FROM_FILE
+
+
+def _described(
+    name: str, key: ConfigKey, value: Any, source: int, *, read_only: bool, documented: bool
+) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=str(value).lower() if isinstance(value, bool) else str(value),
+        read_only=read_only,
+        config_source=source,
+        is_sensitive=False,
+        synonyms=(),
+        config_type=_TYPE_OF[key.kind],
+        documentation=key.documentation if documented else None,
+    )

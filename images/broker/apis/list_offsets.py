@@ -1,0 +1,117 @@
+"""ListOffsets and OffsetForLeaderEpoch: offsets by time, and the end offsets of leader epochs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+from images.broker.metadata.image import ClusterImage
+from images.broker.replication.replica import Replica
+from images.broker.replication.replica_manager import ReplicaManager, find_replica
+from images.broker.runtime.server import Handler, Request
+from images.wire.messages import Api
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+SPECIAL_TIMESTAMPS: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
+"""Special timestamp → the version of ListOffsets that introduced it. No other negative timestamp is valid."""
+NO_THROTTLE = timedelta(0)
+
+
+class OffsetApis:
+    """The handlers of one broker. `image` returns the metadata that this broker has applied."""
+
+    def __init__(
+        self, replica_manager: ReplicaManager, image: Callable[[], ClusterImage], latest_timeout_s: float
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._image = image
+        self._latest_timeout_s = latest_timeout_s
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of each API."""
+        return {
+            Api.LIST_OFFSETS: self.list_offsets,
+            Api.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+        }
+
+    async def list_offsets(self, request: Request) -> ListOffsetsResponse:
+        """For each partition the earliest offset, the latest, that of the largest timestamp, or the first not older
+        than a timestamp."""
+        until = asyncio.get_running_loop().time() + self._latest_timeout_s
+        topics = []
+        for topic in request.body.topics:
+            answers = [await self._list_offset(topic.name, part, request, until) for part in topic.partitions]
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
+        return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+    async def _list_offset(self, topic: str, part: Any, request: Request, until: float) -> ListOffsetsPartitionResponse:
+        replica, error = self._find(topic, part.partition_index)
+        offset, timestamp, epoch = -1, -1, -1
+        if _is_invalid(part.timestamp, request.version):
+            error = ErrorCode.unsupported_version
+        elif replica is not None:
+            error = replica.check_leader("list_offsets", part.current_leader_epoch)
+        if replica is not None and error is ErrorCode.none:
+            if part.timestamp == LATEST:
+                if request.body.replica_id >= 0:
+                    offset = replica.log.end
+                else:
+                    error, offset = await replica.latest(until)
+                epoch = replica.state.leader_epoch if error is ErrorCode.none else -1
+            elif part.timestamp == EARLIEST:
+                offset = replica.log.start
+                epoch = replica.log.epochs.epoch_at(offset)
+            else:
+                time_ms = None if part.timestamp == MAX_TIMESTAMP else part.timestamp
+                error, offset, timestamp = replica.offset_for_time(time_ms)
+                if offset >= 0:
+                    epoch = replica.log.epochs.epoch_at(offset)
+        return ListOffsetsPartitionResponse(
+            partition_index=part.partition_index,
+            error_code=error,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=epoch,
+        )
+
+    async def offset_for_leader_epoch(self, request: Request) -> OffsetForLeaderEpochResponse:
+        """The end offset of a leader epoch in this leader's log (KIP-101, KIP-279, KIP-320)."""
+        topics = []
+        for topic in request.body.topics:
+            answers = []
+            for part in topic.partitions:
+                replica, error = self._find(topic.topic, part.partition)
+                epoch, end = -1, -1
+                if replica is not None:
+                    error = replica.check_leader("offset_for_leader_epoch", part.current_leader_epoch)
+                    if error is ErrorCode.none:
+                        epoch, end = replica.state.epochs.end_offset_for(part.leader_epoch, replica.state.log_end)
+                answers.append(
+                    EpochEndOffset(error_code=error, partition=part.partition, leader_epoch=epoch, end_offset=end)
+                )
+            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answers)))
+        return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+    def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
+        return find_replica(self._replica_manager, self._image(), topic, index)
+
+
+def _is_invalid(timestamp: int, version: int) -> bool:
+    since = SPECIAL_TIMESTAMPS.get(timestamp)
+    return timestamp < 0 and (since is None or version < since)

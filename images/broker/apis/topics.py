@@ -1,0 +1,173 @@
+"""CreateTopics, DeleteTopics and DescribeTopicPartitions.
+
+CreateTopics and DeleteTopics go to the controller. If it does not answer, every topic fails with REQUEST_TIMED_OUT and
+may or may not have been created or deleted. DescribeTopicPartitions (KIP-966) is answered from the metadata that this
+broker has applied, ELR and LastKnownELR included.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+
+from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.describe_topic_partitions.v0.response import (
+    Cursor,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kio.schema.errors import ErrorCode
+
+from images.broker.controller.channel import ControllerChannel
+from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.runtime.server import Handler, Request
+from images.wire.connection import ConnectionLost
+from images.wire.messages import Api
+
+NO_THROTTLE = timedelta(0)
+
+
+class TopicApis:
+    """The handlers of one broker. `image` returns the metadata that this broker has applied."""
+
+    def __init__(self, image: Callable[[], ClusterImage], channel: ControllerChannel) -> None:
+        self._image = image
+        self._channel = channel
+
+    def handlers(self) -> dict[Api, Handler]:
+        """The handler of each API."""
+        return {
+            Api.CREATE_TOPICS: self.create_topics,
+            Api.DELETE_TOPICS: self.delete_topics,
+            Api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
+        }
+
+    async def create_topics(self, request: Request) -> CreateTopicsResponse:
+        """Forward to the controller."""
+        try:
+            return await self._channel.forward(request.body)
+        except ConnectionLost as lost:
+            return CreateTopicsResponse(
+                throttle_time=NO_THROTTLE,
+                topics=tuple(
+                    CreatableTopicResult(
+                        name=topic.name,
+                        topic_id=None,
+                        error_code=ErrorCode.request_timed_out,
+                        error_message=f"the controller did not answer: {lost}",
+                        configs=None,
+                    )
+                    for topic in request.body.topics
+                ),
+            )
+
+    async def delete_topics(self, request: Request) -> DeleteTopicsResponse:
+        """Forward to the controller."""
+        try:
+            return await self._channel.forward(request.body)
+        except ConnectionLost as lost:
+            return DeleteTopicsResponse(
+                throttle_time=NO_THROTTLE,
+                responses=tuple(
+                    DeletableTopicResult(
+                        name=topic.name,
+                        topic_id=topic.topic_id,
+                        error_code=ErrorCode.request_timed_out,
+                        error_message=f"the controller did not answer: {lost}",
+                    )
+                    for topic in request.body.topics
+                ),
+            )
+
+    async def describe_topic_partitions(self, request: Request) -> DescribeTopicPartitionsResponse:
+        """Topics in the order of their names, from the cursor on, at most as many partitions as the request allows.
+        A request that names no topic gets all of them."""
+        image, cursor = self._image(), request.body.cursor
+        names = sorted({topic.name for topic in request.body.topics} or image.topics)
+        remaining = max(1, request.body.response_partition_limit)
+        topics: list[DescribeTopicPartitionsResponseTopic] = []
+        for name in names:
+            first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+            if cursor is not None and name < cursor.topic_name:
+                continue
+            topic = image.topics.get(name)
+            if topic is None:
+                topics.append(_unknown_topic(name))
+                continue
+            if remaining == 0:
+                return _page(topics, Cursor(topic_name=name, partition_index=0))
+            partitions = topic.partitions[first : first + remaining]
+            remaining -= len(partitions)
+            topics.append(_topic(image, topic, partitions))
+            if first + len(partitions) < len(topic.partitions):
+                return _page(topics, Cursor(topic_name=name, partition_index=first + len(partitions)))
+        return _page(topics, None)
+
+
+class AppliedTopicNames:
+    """Topic ids and names in the metadata that this broker has applied, for the message versions that name topics."""
+
+    def __init__(self, image: Callable[[], ClusterImage]) -> None:
+        self._image = image
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """The id of the topic `name`, None if there is no such topic."""
+        topic = self._image().topics.get(name)
+        return topic.id if topic is not None else None
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of the topic with this id, None if there is no such topic."""
+        topic = self._image().topic_by_id(topic_id)
+        return topic.name if topic is not None else None
+
+
+def leader_error(partition: PartitionImage) -> ErrorCode:
+    """LEADER_NOT_AVAILABLE for a partition without a leader."""
+    return ErrorCode.none if partition.leader >= 0 else ErrorCode.leader_not_available
+
+
+def offline_replicas(image: ClusterImage, partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas on brokers that are fenced or not registered."""
+    return tuple(
+        replica for replica in partition.replicas if replica not in image.brokers or image.brokers[replica].fenced
+    )
+
+
+def _page(topics: list[DescribeTopicPartitionsResponseTopic], cursor: Cursor | None) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=cursor)
+
+
+def _unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.unknown_topic_or_partition, name=name, topic_id=None, partitions=()
+    )
+
+
+def _topic(
+    image: ClusterImage, topic: TopicImage, partitions: tuple[PartitionImage, ...]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name == CONSUMER_OFFSETS_TOPIC,
+        partitions=tuple(_partition(image, partition) for partition in partitions),
+    )
+
+
+def _partition(image: ClusterImage, partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=leader_error(partition),
+        partition_index=partition.index,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        offline_replicas=offline_replicas(image, partition),
+    )
