@@ -9,8 +9,6 @@ unavailable_seconds_longest   the longest time, on any partition, in which no ap
 append_ms_p50 … p99, max      from invocation to acknowledgement, of acknowledged appends
 poll_ms_…, end_offset_ms_…    likewise, of reads that were answered
 
-`by_window` tells the outcome of appends over time, for the report.
-
 What it cannot see: a client that never asked; time lost inside the client; it trusts the one clock of the history.
 """
 
@@ -88,20 +86,3 @@ def _longest(main: _MainPhase, appends: Int64) -> float:
     wanted = asked < len(invoked)
     waited = ends[wanted] - np.maximum(begins[wanted], invoked[asked[wanted]])
     return float(max(0, waited.max(initial=0))) / 1e9
-
-
-def by_window(history: pa.Table, window_ns: int) -> pa.Table:
-    """One row a window of `window_ns`: `start_ns`, `invoked`, and of those appends the numbers that ended `ok`, `fail`
-    and `info`, by the time of invocation; main phase only, empty windows included."""
-    main = history.filter((pc.field("phase") == "main") & (pc.field("kind") == KINDS[APPEND]))
-    invoked = main.column("invoked_ns").to_numpy().astype(np.int64)
-    windows = invoked // window_ns
-    count = int(windows.max(initial=-1)) + 1
-    columns = {
-        "start_ns": np.arange(count, dtype=np.int64) * window_ns,
-        "invoked": np.bincount(windows, minlength=count).astype(np.int64),
-    }
-    outcome = main.column("outcome").to_numpy(zero_copy_only=False)
-    for name in OUTCOMES:
-        columns[name] = np.bincount(windows[outcome == name], minlength=count).astype(np.int64)
-    return pa.table(columns)

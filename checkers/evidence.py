@@ -1,4 +1,4 @@
-"""What a run left behind, as the checkers are handed it.
+"""The evidence of a run, as the checkers receive it.
 
 A checker is a pure function from `RunEvidence` to a `Verdict`. What a system does not offer (a trace, replica logs) is
 an empty table; a checker that needs it says so in its verdict and never passes because of it.
@@ -14,6 +14,9 @@ import pyarrow as pa
 
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from workloads.history import SCHEMA as HISTORY
+
+_OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
+"""Setting in runs recorded by earlier versions → its name today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,18 @@ class CheckSettings:
     """How long the clients were driven, healing and final reads excluded."""
     faults_asked: bool = False
     """Whether the spec asked for faults, so that a run without any that bit tested less than it was meant to."""
-    trace_has_one_clock: bool = True
-    """Whether the trace's times and `seq` order events of different nodes; so in simulation only."""
+    has_trace: bool = True
+    """Whether the system under test writes a protocol trace."""
+    comparable_clocks: bool = True
+    """Whether the times and the `seq` of the trace order events of different nodes: all nodes then read one clock, that
+    of the simulation or of the one kernel below all containers."""
     brokers: int = 3
     retention_ms: int = -1
     """`retention.ms` of the topic; -1 for no limit."""
     retention_bytes: int = -1
     """`retention.bytes` of the topic; -1 for no limit."""
     groups: bool = False
-    """Whether the workload's consumers form a group, so that `checkers.groups` has something to judge."""
+    """Whether the workload's consumers form a group, so that there is something for `checkers.groups` to check."""
 
     def __post_init__(self) -> None:
         if self.recency not in ("default", "strict"):
@@ -52,9 +58,9 @@ class CheckSettings:
             raise ValueError(f"acks: {self.acks!r} is not -1 (all), 0 or 1")
 
     @property
-    def promises_durability(self) -> bool:
-        """Whether an acknowledged record may be lost only when the fault model is exceeded."""
-        return self.acks == -1 and not self.unclean_election
+    def has_ordered_trace(self) -> bool:
+        """Whether there is a trace, and its events of different nodes have an order."""
+        return self.has_trace and self.comparable_clocks
 
     @property
     def retains_less(self) -> bool:
@@ -72,9 +78,11 @@ class CheckSettings:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CheckSettings:
-        """The inverse of `to_json`; unknown names are dropped, so that newer runs can be judged by older code."""
+        """The inverse of `to_json`. Unknown names are dropped, so that older code can check newer runs; names that
+        older runs were recorded with are read by `_OLD_NAMES`."""
         known = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        current = {_OLD_NAMES.get(name, name): value for name, value in values.items()}
+        return cls(**{name: value for name, value in current.items() if name in known})
 
 
 @dataclass(frozen=True, slots=True)

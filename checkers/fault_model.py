@@ -15,12 +15,12 @@ Consequences worth stating:
 - Two replicas that lose data one after the other, the first having caught up in between, exceed nothing.
 - A replica that loses a tail nobody else lacks exceeds nothing, at whatever offset others lost theirs.
 
-Where no recovery of the node's log was traced after the fault (the system offers no trace, or the run ended first)
-nobody knows what it lost: it counts as without every offset from the beginning of the fault to the end of the run. That
-is lenient, and the verdict it can lead to is `unknown`.
+Where no recovery of the node's log was traced after the fault (the system has no trace, its nodes have no comparable
+clocks, or the run ended first) nobody knows what it lost: it counts as without every offset from the beginning of the
+fault to the end of the run. That is lenient, and the verdict it can lead to is `unknown`.
 
 What it cannot see: which of the lost records had been acknowledged; and data lost by a fault that reports no
-`lost_bytes`. Times of different nodes are compared, so a trace with one clock is assumed.
+`lost_bytes`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
 from checkers.violations import FaultModelExceeded, Tolerance
 from workloads.columns import NEVER
-
-Partition = tuple[str, int]
+from workloads.history import TopicPartition
 
 _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered")
 
@@ -100,7 +99,7 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
     return failures
 
 
-def replica_losses(evidence: RunEvidence) -> dict[Partition, list[ReplicaLoss]]:
+def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLoss]]:
     """What every replica lost, for each partition named in the history or the trace."""
     # Controllers hold no replica of a partition.
     lossy = [
@@ -109,14 +108,16 @@ def replica_losses(evidence: RunEvidence) -> dict[Partition, list[ReplicaLoss]]:
     if not lossy:
         return {}
     names = {(topic, number) for topic, number in _named(evidence.history) | _named(evidence.trace) if topic}
-    lost: dict[Partition, list[ReplicaLoss]] = {name: [] for name in sorted(names)}
-    recovered = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "log_recovered"))
+    lost: dict[TopicPartition, list[ReplicaLoss]] = {name: [] for name in sorted(names)}
+    # Without comparable clocks no event of a node can be placed before or after a fault.
+    trace = evidence.trace if evidence.settings.has_ordered_trace else evidence.trace.slice(0, 0)
+    recovered = trace.filter(pc.equal(trace.column("kind"), "log_recovered"))
     last_recovery_ns: dict[str, int] = {}
     for node, time_ns in zip(
         recovered.column("node").to_pylist(), recovered.column("time_ns").to_pylist(), strict=True
     ):
         last_recovery_ns[node] = max(time_ns, last_recovery_ns.get(node, -1))
-    for name, events in _log_events(evidence.trace, {failure.node for failure in lossy}).items():
+    for name, events in _log_events(trace, {failure.node for failure in lossy}).items():
         for node, rows in events.items():
             lost.setdefault(name, []).extend(_lost_by(node, rows, [b for b in lossy if b.node == node]))
     for failure in lossy:
@@ -126,7 +127,7 @@ def replica_losses(evidence: RunEvidence) -> dict[Partition, list[ReplicaLoss]]:
     return lost
 
 
-def _named(table: pa.Table) -> set[Partition]:
+def _named(table: pa.Table) -> set[TopicPartition]:
     keys = table.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
     return {(key["topic"], key["partition"]) for key in keys}
 
@@ -135,7 +136,7 @@ _Event = tuple[int, str, int, int]
 """time_ns, kind, offset, log_end."""
 
 
-def _log_events(trace: pa.Table, nodes: Iterable[str]) -> dict[Partition, dict[str, list[_Event]]]:
+def _log_events(trace: pa.Table, nodes: Iterable[str]) -> dict[TopicPartition, dict[str, list[_Event]]]:
     """Events that move the end of a log on `nodes`, in order, by partition and node."""
     wanted = pc.and_(
         pc.is_in(trace.column("kind"), value_set=pa.array(_LOG_KINDS)),
@@ -143,7 +144,7 @@ def _log_events(trace: pa.Table, nodes: Iterable[str]) -> dict[Partition, dict[s
     )
     rows = trace.filter(wanted).sort_by("seq")
     names = ("topic", "partition", "node", "time_ns", "kind", "offset", "log_end")
-    by_partition: dict[Partition, dict[str, list[_Event]]] = {}
+    by_partition: dict[TopicPartition, dict[str, list[_Event]]] = {}
     for topic, partition, node, time_ns, kind, offset, log_end in zip(
         *(rows.column(name).to_pylist() for name in names), strict=True
     ):
@@ -214,7 +215,7 @@ def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replic
     )
 
 
-def tolerances(evidence: RunEvidence) -> Mapping[Partition, Tolerance]:
+def tolerances(evidence: RunEvidence) -> Mapping[TopicPartition, Tolerance]:
     """The tolerance of every partition that has a special one; all others have `usual(evidence)`."""
     unclean = evidence.settings.unclean_election
     special = {}

@@ -7,14 +7,14 @@ leader has an ISR change under way any more.
 not-recovered      something was still missing when the limit had passed
 reads-not-finished the cluster was whole, and yet the final reads did not reach the ends they were told
 change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 s before the last event of the trace,
-                   and neither an answer nor metadata nor the end of its leadership or its process settled it; asked
-                   of traces with one clock
+                   and neither an answer nor metadata nor the end of its leadership or its process settled it; this
+                   needs a trace with comparable clocks
 
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
 `min.insync.replicas` nobody is left who is known to hold every committed record, and the protocol waits for a person
 (`unclean.recovery.strategy=manual`) rather than risk a loss. The verdict is then `unknown`, with that cause. It takes
-both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace, a partition
-whose last known leader is none.
+both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace with
+comparable clocks, a partition whose last known leader is none.
 
 The verdict is `unknown` when the run ended before it came to recovery.
 
@@ -78,7 +78,7 @@ def check(evidence: RunEvidence) -> Verdict:
 
 def _unsettled(evidence: RunEvidence) -> list[str]:
     """ISR changes that were still under way when the cluster had long been whole, a line each."""
-    if not evidence.settings.trace_has_one_clock:
+    if not evidence.settings.has_ordered_trace:
         return []
     trace = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_ISR_CHANGES)))
     last_ns = pc.max(evidence.trace.column("time_ns")).as_py() or 0
@@ -130,7 +130,9 @@ def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
 
 
 def _leaderless(evidence: RunEvidence) -> list[str] | None:
-    """Partitions the controller left without a leader; None without a trace."""
+    """Partitions the controllers left without a leader; None without a trace that orders what they decided."""
+    if not evidence.settings.has_ordered_trace:
+        return None
     trace = evidence.trace
     changes = trace.filter(pc.equal(trace.column("kind"), "partition_changed")).sort_by("seq")
     if not changes.num_rows:

@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
-from checkers.tables import LOST
+from checkers.tables import LOST, of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
 from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
@@ -108,11 +108,6 @@ def _every_log(evidence: RunEvidence, topic: str, number: int) -> bool:
     """Whether the log of every replica was collected."""
     logs = of_partition(evidence.replica_ends, topic, number).num_rows
     return bool(logs >= max(1, evidence.settings.replication_factor))
-
-
-def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:
-    """The rows of one partition."""
-    return table.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))
 
 
 def check_partition(

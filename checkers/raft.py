@@ -37,7 +37,7 @@ from checkers.evidence import RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 
-NAME = "quorum"
+NAME = "raft"
 _SHOWN_OF_A_KIND = 3
 _COLUMNS = ("time_ns", "node", "kind", "leader_epoch", "broker", "broker_epoch", "offset", "log_end", "high_watermark")
 _UNKNOWN = -1
@@ -271,7 +271,7 @@ _HANDLERS = {
 
 def check(evidence: RunEvidence) -> Verdict:
     """All controllers of the run."""
-    if not evidence.settings.trace_has_one_clock:
+    if not evidence.settings.comparable_clocks:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     raft = _RaftState()
     for event in _events(evidence.trace):

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from checkers.evidence import RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
-from checkers.loss import of_partition
+from checkers.tables import of_partition
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions

@@ -1,11 +1,11 @@
-"""Every checker on one run.
+"""The registry of checkers, and running them on one run.
 
-Each is called by itself: one that crashes says `unknown` with the error, and the others are not disturbed. The verdict
-on the run is the worst of all (`checkers.verdict.worst`).
+Each checker runs by itself: one that crashes says `unknown` with the error, and the others still run. The verdict on
+the run is the worst of all (`checkers.verdict.worst`).
 
-The checkers in PARTITIONED judge each partition by itself and put the verdicts together. So they may as well be asked
-of one partition at a time (`check_partition`), wherever it is stored, and their verdicts put together later (`whole`):
-the outcome is the same to the letter.
+The checkers in PARTITIONED check each partition by itself and merge the verdicts. So they can also run on one partition
+at a time (`check_partition`), wherever it is stored, and the verdicts can be merged later (`merge_partition_verdicts`):
+the outcome is identical.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, liveness, logs, loss, processes, reads
-from checkers import raft as quorum
+from checkers import availability, faults, groups, liveness, logs, loss, processes, raft, reads
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import node_failures
@@ -35,7 +34,7 @@ CHECKERS: Mapping[str, Checker] = {
     reads.NAME: reads.check,
     logs.NAME: logs.check,
     protocol.NAME: protocol.check,
-    quorum.NAME: quorum.check,
+    raft.NAME: raft.check,
     groups.NAME: groups.check,
     liveness.NAME: liveness.check,
     faults.NAME: faults.check,
@@ -49,9 +48,7 @@ CRASHED = "crashed"
 
 
 def check(evidence: RunEvidence, checkers: Mapping[str, Checker] = CHECKERS) -> list[Verdict]:
-    """One verdict a checker, in order. `protocol` and `quorum` are left out where the system offers no trace with one
-    clock, and `groups` where no consumers form one: what is not offered is not looked at, and should not keep every run
-    of that system or workload from being valid."""
+    """One verdict a checker, in order, of those that apply (`applicable_checkers`)."""
     return [
         run_checker(name, checker, evidence)
         for name, checker in applicable_checkers(evidence.settings, checkers).items()
@@ -59,28 +56,33 @@ def check(evidence: RunEvidence, checkers: Mapping[str, Checker] = CHECKERS) -> 
 
 
 def applicable_checkers(settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS) -> Mapping[str, Checker]:
-    """The checkers that there is something to look at for, in order."""
-    looked_at = {
-        protocol.NAME: settings.trace_has_one_clock,
-        quorum.NAME: settings.trace_has_one_clock,
+    """The checkers that apply to a run with these settings, in order.
+
+    `protocol` and `raft` need a trace whose events have an order across nodes, `groups` needs consumers that form a
+    group. A checker without its subject is left out instead of saying `unknown`, which would keep every run of that
+    system, environment or workload from being valid.
+    """
+    applies = {
+        protocol.NAME: settings.has_ordered_trace,
+        raft.NAME: settings.has_ordered_trace,
         groups.NAME: settings.groups,
     }
-    return {name: checker for name, checker in checkers.items() if looked_at.get(name, True)}
+    return {name: checker for name, checker in checkers.items() if applies.get(name, True)}
 
 
 def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
-    """What the checkers in PARTITIONED say of one partition; those that have nothing to look at say nothing.
+    """The verdicts of the checkers in PARTITIONED on one partition; a checker without any evidence gives none.
 
     `evidence` is the run's, with history, replicas and replica ends of this partition alone. Of the trace there must be
     its events and every `log_recovered`; nothing, where `needs_trace` says so. `collected_ns` is when the last
     operation of the whole run completed.
     """
-    told: dict[str, Checker] = {}
+    chosen: dict[str, Checker] = {}
     if next(partitions(evidence.history), None) is not None:
-        told |= {name: CHECKERS[name] for name in PARTITIONED if name != logs.NAME}
+        chosen |= {name: CHECKERS[name] for name in PARTITIONED if name != logs.NAME}
     if evidence.replica_ends.num_rows:
-        told[logs.NAME] = partial(logs.check, collected_ns=collected_ns)
-    return [run_checker(name, checker, evidence) for name, checker in told.items()]
+        chosen[logs.NAME] = partial(logs.check, collected_ns=collected_ns)
+    return [run_checker(name, checker, evidence) for name, checker in chosen.items()]
 
 
 def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
@@ -92,23 +94,23 @@ def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
 def merge_partition_verdicts(settings: CheckSettings, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """One verdict a checker, as `check` gives them. `verdicts` are those of `check_partition`, by topic and partition,
     and of every other checker on the whole run."""
-    told = []
+    merged = []
     for name, checker in applicable_checkers(settings).items():
         mine = [verdict for verdict in verdicts if verdict.checker == name]
         crashed = [verdict for verdict in mine if any(finding.kind == CRASHED for finding in verdict.findings)]
         if name not in PARTITIONED:
-            told += mine
+            merged += mine
         elif crashed:
-            told.append(crashed[0])
+            merged.append(crashed[0])
         elif mine:
-            told.append(merge_verdicts(name, mine, ""))
+            merged.append(merge_verdicts(name, mine, ""))
         else:
-            told.append(checker(RunEvidence(settings=settings)))
-    return told
+            merged.append(checker(RunEvidence(settings=settings)))
+    return merged
 
 
 def run_checker(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
-    """What `checker` says, or `unknown` and why it could not."""
+    """The verdict of `checker`; `unknown` with the error when it crashes."""
     try:
         return checker(evidence)
     except Exception as error:

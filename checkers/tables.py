@@ -31,6 +31,7 @@ hold the record at the end.
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -115,3 +116,8 @@ LOST = pa.schema(
     ],
     metadata={"faultline.table": "lost", "faultline.version": "1"},
 )
+
+
+def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:
+    """The rows of one partition."""
+    return table.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))

@@ -27,6 +27,15 @@ def worst(answers: Iterable[Validity]) -> Validity:
     return max(answers, key=_SEVERITY.__getitem__, default=Validity.UNKNOWN)
 
 
+_OLD_CHECKER_NAMES: Mapping[str, str] = {"quorum": "raft"}
+"""Checker in runs recorded by earlier versions → its name today."""
+
+
+def checker_name(stored: str) -> str:
+    """The name today of the checker that a stored verdict calls `stored`."""
+    return _OLD_CHECKER_NAMES.get(stored, stored)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One violation, or one stated reason for not deciding."""

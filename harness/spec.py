@@ -40,7 +40,7 @@ from typing import Any, Final
 from checkers.evidence import CheckSettings
 from harness.cluster.hosts import Host, check_hosts
 from harness.cluster.systems import DEFAULTS, SYSTEMS, Capability
-from harness.environments.registry import ENVIRONMENTS, ONE_CLOCK
+from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from images.broker.rules import NAMES
 from nemesis import old_names
 from nemesis.cluster_shape import ClusterShape
@@ -201,7 +201,8 @@ class Spec:
             recency=self.recency,
             time_limit_ns=round(self.time_limit_s * 1e9),
             faults_asked=self.faults_asked,
-            trace_has_one_clock=self.environment in ONE_CLOCK,
+            has_trace=Capability.TRACE in SYSTEMS[self.system].capabilities,
+            comparable_clocks=self.environment in COMPARABLE_CLOCKS,
             brokers=self.brokers,
             retention_ms=self._retention("retention.ms"),
             retention_bytes=self._retention("retention.bytes"),

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
-from checkers.loss import of_partition
+from checkers.tables import of_partition
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
 
 STRETCH_NS = 100_000_000

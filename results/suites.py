@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from checkers.verdict import checker_name
 from results.errors import StoreError
 from results.pages.page import numeral
 from results.statistics import Interval, share
@@ -255,7 +256,8 @@ def _kinds(checker: str, findings: str) -> list[str]:
         kinds = [str(finding["kind"]) for finding in json.loads(findings)]
     except (KeyError, TypeError, ValueError):
         kinds = []
-    return [f"{checker}: {kind}" for kind in kinds] or [checker]
+    name = checker_name(checker)
+    return [f"{name}: {kind}" for kind in kinds] or [name]
 
 
 def _coverage(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str, int, int], ...]:

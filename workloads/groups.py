@@ -25,10 +25,9 @@ from random import Random
 from typing import Final
 
 from workloads.append import AppendWorkload
-from workloads.clients.completed_fetch import TopicPartition
 from workloads.clients.membership import Assignment, GroupMember, GroupSettings
 from workloads.clients.native import Client, Consumer, OffsetAndEpoch
-from workloads.history import Phase, Recorder
+from workloads.history import Phase, Recorder, TopicPartition
 from workloads.workload import WorkloadSettings
 
 GROUP: Final = "faultline"

@@ -48,6 +48,8 @@ OperationKind = Literal["append", "poll", "end_offset", "assign", "commit"]
 Phase = Literal["main", "final"]
 OperationOutcome = Literal["ok", "fail", "info"]
 
+TopicPartition = tuple[str, int]
+
 CHANGES: Final = ("append", "commit")
 """The kinds of operations that change something, and so are never forgotten."""
 

@@ -80,7 +80,7 @@ NAME = "protocol"
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition that the trace tells of."""
-    if not evidence.settings.trace_has_one_clock:
+    if not evidence.settings.comparable_clocks:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     if not evidence.trace.num_rows:
         return unknown_verdict(NAME, "no protocol trace was recorded")

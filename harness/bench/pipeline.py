@@ -137,7 +137,7 @@ def generated(number: int, operations: int = OF_A_RUN) -> dict[str, pa.Table]:
         "evidence": True,
         "spec": "",
         "facts": "{}",
-        "settings": json.dumps(CheckSettings(trace_has_one_clock=False).to_json()),
+        "settings": json.dumps(CheckSettings(has_trace=False).to_json()),
         "recovery": json.dumps({**recovery, "crashes": []}),
     }
     rows = {name: schema.empty_table() for name, schema in SCHEMAS.items()}

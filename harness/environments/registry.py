@@ -9,7 +9,7 @@ from harness.environments.base import Environment
 
 ENVIRONMENTS: tuple[str, ...] = ("sim", "docker", "ssh")
 
-ONE_CLOCK: tuple[str, ...] = ("sim", "docker")
+COMPARABLE_CLOCKS: tuple[str, ...] = ("sim", "docker")
 """Environments whose nodes share one clock, so that the events of their traces have an order: the simulation's, or that
 of the one kernel under all containers."""
 

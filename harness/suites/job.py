@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from checkers.verdict import checker_name
 from harness.suites.plan import PlannedRun
 from harness.suites.record import SuiteRecord
 from harness.suites.spark_task import ROW, maker
@@ -171,7 +172,7 @@ def _ended(tables: Mapping[str, Table]) -> Iterator[RunResult]:
     for row in tables["runs"].to_pylist():
         facts = json.loads(row["facts"])
         findings = [
-            (verdict["checker"], finding)
+            (checker_name(verdict["checker"]), finding)
             for verdict in verdicts.get(row["run"], [])
             if verdict["validity"] != "valid"
             for finding in json.loads(verdict["findings"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.verdict import Finding, Validity, Verdict, checker_name, worst
 from images.trace import TraceEvent
 from workloads.compact_json import compact, quoted
 
@@ -62,7 +62,7 @@ def verdicts_from_json(value: Mapping[str, Any]) -> list[Verdict]:
     """The inverse of `verdicts_to_json`; none when nothing was checked."""
     return [
         Verdict(
-            checker=check["checker"],
+            checker=checker_name(check["checker"]),
             validity=Validity(check["validity"]),
             findings=tuple(_finding_from_json(finding) for finding in check["findings"]),
             figures=check["figures"],

@@ -85,14 +85,21 @@ def test_without_a_traced_recovery_everything_counts_as_lost_for_good() -> None:
     assert (excess.offset, excess.time_ns) == (0, 30 * small_evidence.S)
 
 
+def test_a_recovery_traced_without_comparable_clocks_does_not_tell_what_was_lost() -> None:
+    events = [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 10), recovered(8, "b2", 4)]
+    both = [power_loss("b1", 5), power_loss("b2", 7)]
+    (excess,) = tolerances(evidence(events, *both, comparable_clocks=False))[T].exceeded
+    assert (excess.offset, excess.time_ns) == (0, 7 * small_evidence.S)
+
+
 def test_numbers_of_one_node_are_preferred_to_the_sum() -> None:
     both = {"lost_bytes": 8, "nodes": {"b1": {"lost_bytes": 8}, "b2": {"lost_bytes": 0}}}
-    hit = node_failures(small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, both)))
-    assert [blow.lost_bytes for blow in hit] == [8, 0]
+    measured = node_failures(small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, both)))
+    assert [failure.lost_bytes for failure in measured] == [8, 0]
     summed = node_failures(
         small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, {"lost_bytes": 8}))
     )
-    assert [blow.lost_bytes for blow in summed] == [8, 8]
+    assert [failure.lost_bytes for failure in summed] == [8, 8]
 
 
 def test_a_second_disaster_is_told_apart_from_the_first() -> None:

@@ -247,4 +247,4 @@ def test_what_the_trace_leaves_out_is_held_against_nobody() -> None:
 
 def test_without_a_trace_nothing_is_decided() -> None:
     assert judged([]).validity is Validity.UNKNOWN
-    assert judged(COMMITTED, trace_has_one_clock=False).validity is Validity.UNKNOWN
+    assert judged(COMMITTED, comparable_clocks=False).validity is Validity.UNKNOWN

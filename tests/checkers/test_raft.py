@@ -56,8 +56,8 @@ COMMITTED = [*ELECTED, appended(1.2, "c2", 0, 1, 1), committed(1.3, "c1", 1, 0, 
 UNCOMMITTED = [*COMMITTED, appended(2, "c1", 1, 3, 1, crc=8)]
 
 
-def verdict(*events: Event, faults: Sequence[Any] = (), one_clock: bool = True) -> Verdict:
-    settings = CheckSettings(trace_has_one_clock=one_clock)
+def verdict(*events: Event, faults: Sequence[Any] = (), comparable_clocks: bool = True) -> Verdict:
+    settings = CheckSettings(comparable_clocks=comparable_clocks)
     return check(
         RunEvidence(trace=small_evidence.trace(*events), faults=small_evidence.faults(*faults), settings=settings)
     )
@@ -147,6 +147,6 @@ def test_a_disk_that_lies_about_fsync_leaves_it_open() -> None:
     assert verdict(*COMMITTED, faults=[lies]).validity is Validity.VALID
 
 
-def test_without_one_clock_or_any_controller_nothing_is_decided() -> None:
-    assert verdict(*COMMITTED, one_clock=False).validity is Validity.UNKNOWN
+def test_the_verdict_is_unknown_without_comparable_clocks_or_any_controller() -> None:
+    assert verdict(*COMMITTED, comparable_clocks=False).validity is Validity.UNKNOWN
     assert verdict().validity is Validity.UNKNOWN

@@ -10,7 +10,8 @@ import pytest
 
 from checkers import availability, faults, liveness, registry
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.verdict import Validity, Verdict, worst
+from checkers.verdict import Validity, Verdict, checker_name, worst
+from results.run.encoding import verdicts_from_json
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import append, end_offset, poll
 from workloads.columns import FAIL, INFO
@@ -122,18 +123,6 @@ def test_time_in_which_nobody_asked_is_not_unavailability() -> None:
     assert figures["unavailable_seconds_longest"] == 1
 
 
-def test_appends_are_counted_by_window_of_invocation() -> None:
-    rows = [append(1, 1, 2, 0), append(2, 25, outcome=INFO), end_offset(70, 71, 2)]
-    table = availability.by_window(small_evidence.history(rows), 10 * small_evidence.S)
-    assert table.column("invoked").to_pylist() == [1, 0, 1]
-    assert table.column("ok").to_pylist() == [1, 0, 0]
-    assert table.column("info").to_pylist() == [0, 0, 1]
-    assert availability.by_window(RunEvidence().history, 10).num_rows == 0
-
-
-# all together
-
-
 def good_run() -> RunEvidence:
     replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[(1, 7)], b3=[(1, 7)])
     return RunEvidence(
@@ -160,9 +149,16 @@ def test_a_run_that_left_nothing_is_never_valid() -> None:
     assert all(verdict.findings for name, verdict in verdicts.items() if name != "faults")
 
 
-def test_the_protocol_is_left_out_where_nodes_have_clocks_of_their_own() -> None:
-    run = replace(good_run(), settings=CheckSettings(trace_has_one_clock=False))
-    assert "protocol" not in [verdict.checker for verdict in registry.check(run)]
+@pytest.mark.parametrize("settings", [{"has_trace": False}, {"comparable_clocks": False}])
+def test_protocol_and_raft_are_left_out_without_a_trace_or_without_comparable_clocks(settings: dict[str, bool]) -> None:
+    run = replace(good_run(), settings=CheckSettings(**settings))
+    assert not {"protocol", "raft"} & {verdict.checker for verdict in registry.check(run)}
+
+
+def test_a_trace_that_a_system_has_but_nobody_recorded_is_unknown() -> None:
+    run = replace(good_run(), trace=RunEvidence().trace)
+    validity = {verdict.checker: verdict.validity for verdict in registry.check(run)}
+    assert validity["protocol"] is validity["raft"] is Validity.UNKNOWN
 
 
 def test_groups_are_judged_where_consumers_form_one() -> None:
@@ -181,8 +177,15 @@ def test_a_checker_that_crashes_says_unknown_and_disturbs_nobody() -> None:
     assert Path(__file__).name in verdicts[0].findings[0].lines[1]
 
 
-def test_settings_come_back_from_json_and_wrong_ones_are_refused() -> None:
+def test_settings_are_read_from_json_of_any_version_and_bad_values_are_refused() -> None:
     settings: dict[str, Any] = CheckSettings(acks=1, recency="strict").to_json()
     assert CheckSettings.from_json(settings | {"of a later version": 1}) == CheckSettings(acks=1, recency="strict")
+    assert CheckSettings.from_json({"trace_has_one_clock": False}) == CheckSettings(comparable_clocks=False)
     with pytest.raises(ValueError, match="recency: 'fast' is neither 'default' nor 'strict'"):
         CheckSettings(recency="fast")
+
+
+def test_a_verdict_stored_as_quorum_is_read_as_raft() -> None:
+    stored = {"checks": [{"checker": "quorum", "validity": "valid", "findings": [], "figures": {}}]}
+    assert [verdict.checker for verdict in verdicts_from_json(stored)] == ["raft"]
+    assert {checker_name(name) for name in registry.CHECKERS} == set(registry.CHECKERS)

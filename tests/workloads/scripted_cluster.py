@@ -16,7 +16,6 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.create_topics.v7.response import CreatableTopicResult
-from kio.schema.describe_cluster.v1.response import DescribeClusterBroker
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import FetchableTopicResponse, PartitionData
 from kio.schema.list_offsets.v7.response import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
@@ -164,7 +163,6 @@ class ScriptedCluster:
             Api.OFFSET_FOR_LEADER_EPOCH: lambda request: self._offset_for_leader_epoch(broker, request),
             Api.INIT_PRODUCER_ID: self._init_producer_id,
             Api.CREATE_TOPICS: self._create_topics,
-            Api.DESCRIBE_CLUSTER: self._describe_cluster,
         }
         return Server(handlers, log=self.lines.append)
 
@@ -317,15 +315,3 @@ class ScriptedCluster:
             name=TOPIC, topic_id=self.topic_id, error_code=ErrorCode(error), error_message=None, configs=()
         )
         return response_class(Api.CREATE_TOPICS)(throttle_time=NO_TIME, topics=(result,))
-
-    async def _describe_cluster(self, request: Request) -> Any:
-        return response_class(Api.DESCRIBE_CLUSTER)(
-            throttle_time=NO_TIME,
-            error_code=ErrorCode.none,
-            cluster_id="scripted",
-            controller_id=1,
-            brokers=tuple(
-                DescribeClusterBroker(broker_id=number + 1, host=host, port=port)
-                for number, (host, port) in reversed(list(enumerate(self.addresses)))
-            ),
-        )

@@ -8,45 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
-from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
 
 from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Backoff, Client, error_name
-from workloads.clients.metadata_cache import Leader
 
 
 class AdminError(Exception):
     """Something was not done; the message says what, and the last answer. It may still happen."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterDescription:
-    """What a broker says of its cluster."""
-
-    cluster_id: str
-    controller: int
-    """-1 when none is known."""
-    brokers: tuple[tuple[int, str, int], ...]
-    """(id, host, port) of every broker that is up, by id."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """What a broker says of a topic."""
-
-    id: UUID
-    leaders: Mapping[int, Leader]
-    replicas: Mapping[int, tuple[int, ...]]
-    isr: Mapping[int, tuple[int, ...]]
 
 
 class AdminClient:
@@ -137,29 +112,6 @@ class AdminClient:
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise AdminError(f"after {timeout_s} s metadata tells no leader of {name}, partitions {missing}")
             await asyncio.sleep(backoff.next_s())
-
-    async def describe_topic(self, name: str) -> TopicDescription:
-        """Ask any broker for one topic. Raises AdminError when it tells of none, ConnectionLost when nobody answers."""
-        response = await self.client.ask_any(self.client.metadata_request((name,)))
-        for topic in response.topics:
-            if topic.name == name and topic.error_code == 0:
-                ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)
-                return TopicDescription(
-                    topic.topic_id,
-                    {int(p.partition_index): Leader(int(p.leader_id), int(p.leader_epoch)) for p in ordered},
-                    {int(p.partition_index): tuple(map(int, p.replica_nodes)) for p in ordered},
-                    {int(p.partition_index): tuple(map(int, p.isr_nodes)) for p in ordered},
-                )
-        told = ", ".join(error_name(topic.error_code) for topic in response.topics) or "nothing"
-        raise AdminError(f"describe topic {name}: {told}")
-
-    async def describe_cluster(self) -> ClusterDescription:
-        """Ask any broker for its cluster. Raises AdminError or ConnectionLost."""
-        response = await self.client.ask_any(DescribeClusterRequest(include_cluster_authorized_operations=False))
-        if response.error_code != 0:
-            raise AdminError(f"describe cluster: {error_name(response.error_code)}")
-        brokers = sorted((int(broker.broker_id), str(broker.host), int(broker.port)) for broker in response.brokers)
-        return ClusterDescription(str(response.cluster_id), int(response.controller_id), tuple(brokers))
 
     async def _change(
         self, what: str, request: Any, already_done: int, again: frozenset[int], timeout_s: float

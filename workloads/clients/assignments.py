@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import Final
 
-from workloads.clients.completed_fetch import TopicPartition
+from workloads.history import TopicPartition
 
 RANGE: Final = "range"
 _VERSION: Final = 0

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from images.wire import batch as batches
 from workloads.clients.positions import OffsetAndEpoch, Truncation
-
-TopicPartition = tuple[str, int]
+from workloads.history import TopicPartition
 
 
 class OffsetOutOfRangeError(Exception):

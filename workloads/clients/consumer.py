@@ -42,7 +42,6 @@ from workloads.clients.completed_fetch import (
     CompletedFetch,
     LogTruncationError,
     OffsetOutOfRangeError,
-    TopicPartition,
     epochs,
     read,
 )
@@ -50,6 +49,7 @@ from workloads.clients.connections import Backoff, Client, connection_error_name
 from workloads.clients.metadata_cache import Leader
 from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer, confirmed, list_offset, validate
 from workloads.clients.positions import UNKNOWN_EPOCH, FetchPosition, OffsetAndEpoch, Truncation, required_before_fetch
+from workloads.history import TopicPartition
 
 Reset = Literal["none", "earliest", "latest"]
 
@@ -148,14 +148,6 @@ class Consumer:
         """For every partition where the records end that `poll` has returned, with the leader epoch of the last one: to
         be committed, or sought later."""
         return {(assigned.topic, assigned.partition): assigned.delivered for assigned in self._assigned}
-
-    def reset_position(self, topic: str, partition: int) -> None:
-        """Move to the earliest or latest offset, whichever the policy says, before the next fetch.
-
-        Raises KeyError for a partition that is not assigned, ValueError without a policy."""
-        if self._reset == "none":
-            raise ValueError("reset: 'none' does not say where to")
-        self._find(topic, partition).lost = True
 
     async def poll(self, timeout_s: float) -> list[CompletedFetch]:
         """What was answered, as soon as anything was; nothing after `timeout_s` seconds.

@@ -37,9 +37,9 @@ from workloads.clients.assignments import (
     encode_assignment,
     encode_subscription,
 )
-from workloads.clients.completed_fetch import TopicPartition
 from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
 from workloads.clients.positions import OffsetAndEpoch
+from workloads.history import TopicPartition
 
 _CONSUMER: Final = "consumer"
 _COORDINATOR, _HEARTBEAT = "coordinator", "heartbeat"

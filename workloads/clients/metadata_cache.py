@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-NO_BROKER = -1
 UNKNOWN_EPOCH = -1
 
 

@@ -4,7 +4,7 @@ The public face of this package. A `Client` is one client's connections and what
 `Producer`, a `Consumer` or an `AdminClient`, each with a client of its own.
 """
 
-from workloads.clients.admin import AdminClient, AdminError, ClusterDescription, TopicDescription
+from workloads.clients.admin import AdminClient, AdminError
 from workloads.clients.completed_fetch import CompletedFetch, ConsumerRecord, LogTruncationError, OffsetOutOfRangeError
 from workloads.clients.connections import Backoff, Client, ClientTimeouts
 from workloads.clients.consumer import Consumer, Reset
@@ -21,7 +21,6 @@ __all__ = [
     "AdminError",
     "Backoff",
     "Client",
-    "ClusterDescription",
     "Consumer",
     "Delivery",
     "CompletedFetch",
@@ -34,7 +33,6 @@ __all__ = [
     "Producer",
     "ConsumerRecord",
     "Reset",
-    "TopicDescription",
     "Truncation",
     "MetadataCache",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from checkers.verdict import checker_name
 from results.store import tables
 
 NOT_CHECKED = "not checked"
@@ -137,7 +138,7 @@ def _first_finding(checks: object) -> str:
         findings = check.get("findings")
         first = findings[0] if isinstance(findings, list) and findings else {}
         kind = first.get("kind", "") if isinstance(first, dict) else ""
-        return f"{check.get('checker', '')}: {kind}".rstrip(": ")
+        return f"{checker_name(check.get('checker', ''))}: {kind}".rstrip(": ")
     return ""
 
 
