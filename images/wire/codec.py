@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from struct import Struct
 from uuid import UUID
 
-from images.wire.schema import Entity, Shape, shapes
+from images.wire.schema import Entity, FieldShape, shapes
 
 
 class Malformed(Exception):
@@ -192,7 +192,7 @@ class _WriterSource(_Source):
         self.flush()
         return self.compiled()
 
-    def tag(self, shape: Shape, flexible: bool) -> Callable[[Entity], bytes]:
+    def tag(self, shape: FieldShape, flexible: bool) -> Callable[[Entity], bytes]:
         """A function that gives a tagged field whole: tag, size, value."""
         self.value(shape, "message", flexible, nullable=False)
         self.flush()
@@ -245,7 +245,7 @@ class _WriterSource(_Source):
         self.add(f"out.append(varint[len({tags})])")
         self.add(f"out.extend({tags})")
 
-    def value(self, shape: Shape, of: str, flexible: bool, *, nullable: bool) -> None:
+    def value(self, shape: FieldShape, of: str, flexible: bool, *, nullable: bool) -> None:
         if not shape.array:
             self.element(shape, of, flexible, nullable=nullable)
             return
@@ -263,7 +263,7 @@ class _WriterSource(_Source):
         self.flush()
         self.depth -= 1
 
-    def element(self, shape: Shape, of: str, flexible: bool, *, nullable: bool) -> None:
+    def element(self, shape: FieldShape, of: str, flexible: bool, *, nullable: bool) -> None:
         kind = shape.kafka_type
         if shape.struct:
             if nullable:
@@ -327,7 +327,7 @@ class _MeasurerSource(_Source):
         self.struct(message)
         return self.compiled(message.__name__)
 
-    def tag(self, shape: Shape, flexible: bool) -> Measure:
+    def tag(self, shape: FieldShape, flexible: bool) -> Measure:
         self.value(shape, flexible, nullable=False)
         return self.compiled(shape.name)
 
@@ -365,7 +365,7 @@ class _MeasurerSource(_Source):
             self.add("if frame[at]: at = measure_tags(frame, at, end, " + known + ")")
             self.add("else: at += 1")
 
-    def value(self, shape: Shape, flexible: bool, *, nullable: bool) -> None:
+    def value(self, shape: FieldShape, flexible: bool, *, nullable: bool) -> None:
         if not shape.array:
             if shape.struct and nullable:
                 self.nullable_struct(shape)
@@ -388,7 +388,7 @@ class _MeasurerSource(_Source):
             self.depth -= 1
         self.depth -= 1
 
-    def nullable_struct(self, shape: Shape) -> None:
+    def nullable_struct(self, shape: FieldShape) -> None:
         self.flush()
         self.add("at += 1")
         self.add(f"if frame[at - 1] == {_NOT_NULL[0]}:")
@@ -398,7 +398,7 @@ class _MeasurerSource(_Source):
         self.depth -= 1
         self.add(f"elif frame[at - 1] != {_NULL[0]}: raise Malformed('{shape.name} is neither null nor there')")
 
-    def element(self, shape: Shape, flexible: bool) -> None:
+    def element(self, shape: FieldShape, flexible: bool) -> None:
         if shape.struct:
             self.struct(shape.element)
         elif shape.kafka_type in _FIXED:
@@ -422,7 +422,7 @@ class _MeasurerSource(_Source):
         return length
 
 
-def _smallest(shape: Shape, flexible: bool) -> int:
+def _smallest(shape: FieldShape, flexible: bool) -> int:
     """The least bytes one element of an array can have."""
     if shape.struct:
         own = sum(_smallest_value(item, flexible) for item in shapes(shape.element) if item.tag is None)
@@ -432,7 +432,7 @@ def _smallest(shape: Shape, flexible: bool) -> int:
     return 1 if flexible else 2 if shape.kafka_type == "string" else 4
 
 
-def _smallest_value(shape: Shape, flexible: bool) -> int:
+def _smallest_value(shape: FieldShape, flexible: bool) -> int:
     if shape.array:
         return 1 if flexible else 4
     if shape.struct and shape.nullable:

@@ -24,13 +24,13 @@ from images.wire.messages import (
     CANONICAL,
     SUPPORTED,
     Api,
-    Head,
+    ParsedHeader,
     RequestEncoder,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
-    read_head,
+    read_request_header,
     request_class,
     response_class,
     response_class_of,
@@ -46,15 +46,15 @@ __all__ = [
     "Connection",
     "ConnectionLost",
     "Entity",
-    "Frames",
-    "Head",
+    "FrameDecoder",
+    "ParsedHeader",
     "Malformed",
     "convert",
     "decode_request",
     "decode_response",
     "encode_request",
     "encode_response",
-    "read_head",
+    "read_request_header",
     "request_class",
     "response_class",
     "response_class_of",
@@ -76,7 +76,7 @@ class CallTimeout(ConnectionLost):
     """No answer in time. The connection is closed, so that no late answer can be taken for another's."""
 
 
-class Frames:
+class FrameDecoder:
     """Cuts a byte stream into frames.
 
     `feed` gives the frames that are complete, length prefix included. Once a length comes that no frame may have,
@@ -129,7 +129,7 @@ class Frames:
         return frames
 
 
-class _Waiting(NamedTuple):
+class _PendingCall(NamedTuple):
     correlation_id: int
     answer: type
     future: Future[Entity]
@@ -145,12 +145,12 @@ class Connection(asyncio.Protocol):
         self._peer = peer
         self._requests = RequestEncoder(client_id)
         self._transport: asyncio.Transport | None = None
-        self._frames = Frames()
-        self._waiting: deque[_Waiting] = deque()
-        self._alarm: TimerHandle | None = None
+        self._frames = FrameDecoder()
+        self._pending_calls: deque[_PendingCall] = deque()
+        self._timer: TimerHandle | None = None
         """Set for the earliest deadline or before it; one timer serves all calls, and most never let it ring."""
-        self._next = 0
-        self._lost: str | None = None
+        self._next_correlation_id = 0
+        self._disconnect_reason: str | None = None
 
     @classmethod
     async def open(cls, host: str, port: int, client_id: str | None, connect_timeout: float) -> Connection:
@@ -161,20 +161,20 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(connect_timeout):
                 await loop.create_connection(lambda: connection, host, port)
         except asyncio.CancelledError:
-            connection._lose("gave up connecting")
+            connection._disconnect("gave up connecting")
             raise
         except TimeoutError as error:
-            connection._lose("gave up connecting")
+            connection._disconnect("gave up connecting")
             raise CallTimeout(f"{host}:{port}: no connection in {connect_timeout} s", sent=False) from error
         except (OSError, ValueError) as error:  # ValueError: nothing that could be the name of a host
-            connection._lose("could not connect")
+            connection._disconnect("could not connect")
             raise ConnectionLost(f"{host}:{port}: {error}", sent=False) from error
         return connection
 
     @property
     def closed(self) -> bool:
         """Whether the connection can no longer be used."""
-        return self._lost is not None
+        return self._disconnect_reason is not None
 
     async def call(self, request: Entity, timeout: float) -> Entity:
         """Send `request` and return its response, an instance of the response class of the same API and version.
@@ -186,9 +186,9 @@ class Connection(asyncio.Protocol):
         future: Future[Entity] = loop.create_future()
         correlation_id = self._write(request)
         deadline = loop.time() + timeout
-        self._waiting.append(_Waiting(correlation_id, answer, future, deadline, timeout))
-        if self._alarm is None or deadline < self._alarm.when():
-            self._set_alarm(deadline)
+        self._pending_calls.append(_PendingCall(correlation_id, answer, future, deadline, timeout))
+        if self._timer is None or deadline < self._timer.when():
+            self._set_timer(deadline)
         return await future
 
     def send_only(self, request: Entity) -> None:
@@ -197,78 +197,78 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once everything written has left; calls still waiting raise ConnectionLost."""
-        self._lose("closed by this client", abort=False)
+        self._disconnect("closed by this client", abort=False)
 
     def _write(self, request: Entity) -> int:
         transport = self._transport
-        if self._lost is not None or transport is None:
-            raise ConnectionLost(f"{self._peer}: {self._lost or 'not connected'}", sent=False)
-        correlation_id = self._next
+        if self._disconnect_reason is not None or transport is None:
+            raise ConnectionLost(f"{self._peer}: {self._disconnect_reason or 'not connected'}", sent=False)
+        correlation_id = self._next_correlation_id
         frame = self._requests.encode(request, correlation_id)
-        self._next = (correlation_id + 1) & 0x7FFFFFFF
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         transport.write(frame)
         return correlation_id
 
-    def _set_alarm(self, when: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = self._loop.call_at(when, self._look_for_late_answers)
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._check_deadlines)
 
-    def _look_for_late_answers(self) -> None:
-        self._alarm = None
-        if not self._waiting:
+    def _check_deadlines(self) -> None:
+        self._timer = None
+        if not self._pending_calls:
             return
-        earliest = min(waiting.deadline for waiting in self._waiting)
+        earliest = min(call.deadline for call in self._pending_calls)
         now = self._loop.time()
         if now < earliest:
-            self._set_alarm(earliest)
+            self._set_timer(earliest)
             return
-        for waiting in self._waiting:
-            if waiting.deadline <= now and not waiting.future.done():
-                waiting.future.set_exception(CallTimeout(f"{self._peer}: no answer in {waiting.timeout} s"))
-        self._lose("closed since another call was not answered in time")
+        for call in self._pending_calls:
+            if call.deadline <= now and not call.future.done():
+                call.future.set_exception(CallTimeout(f"{self._peer}: no answer in {call.timeout} s"))
+        self._disconnect("closed since another call was not answered in time")
 
-    def _lose(self, reason: str, *, abort: bool = True) -> None:
-        if self._lost is not None:
+    def _disconnect(self, reason: str, *, abort: bool = True) -> None:
+        if self._disconnect_reason is not None:
             return
-        self._lost = reason
+        self._disconnect_reason = reason
         if self._transport is not None:
             if abort:
                 self._transport.abort()
             else:
                 self._transport.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
-        for waiting in self._waiting:
-            if not waiting.future.done():
-                waiting.future.set_exception(ConnectionLost(f"{self._peer}: {reason}"))
-        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._pending_calls:
+            if not call.future.done():
+                call.future.set_exception(ConnectionLost(f"{self._peer}: {reason}"))
+        self._pending_calls.clear()
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._lost is not None:
+        if self._disconnect_reason is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._lost is not None:
+        if self._disconnect_reason is not None:
             return
         try:
             for frame in self._frames.feed(data):
-                if not self._waiting:
+                if not self._pending_calls:
                     raise Malformed("an answer that nobody asked for")
-                oldest = self._waiting[0]
-                got, payload = decode_response(oldest.answer, frame)
-                if got != oldest.correlation_id:
-                    raise Malformed(f"an answer to request {got}, expected {oldest.correlation_id}")
-                self._waiting.popleft()
+                oldest = self._pending_calls[0]
+                correlation_id, payload = decode_response(oldest.answer, frame)
+                if correlation_id != oldest.correlation_id:
+                    raise Malformed(f"an answer to request {correlation_id}, expected {oldest.correlation_id}")
+                self._pending_calls.popleft()
                 if not oldest.future.done():
                     oldest.future.set_result(payload)
             if self._frames.broken is not None:
                 raise Malformed(self._frames.broken)
         except Malformed as error:
-            self._lose(str(error))
+            self._disconnect(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose("connection closed by the peer" if exc is None else str(exc) or type(exc).__name__)
+        self._disconnect("connection closed by the peer" if exc is None else str(exc) or type(exc).__name__)

@@ -12,11 +12,11 @@ from kio.schema.offset_fetch.v9.request import OffsetFetchRequestGroup
 from images.wire.messages import Api
 from images.wire.schema import Entity, convert, shapes
 
-LAST_OF_ONE: Mapping[Api, int] = {Api.FIND_COORDINATOR: 3, Api.LEAVE_GROUP: 2, Api.OFFSET_FETCH: 7}
+LAST_SINGLE_VERSION: Mapping[Api, int] = {Api.FIND_COORDINATOR: 3, Api.LEAVE_GROUP: 2, Api.OFFSET_FETCH: 7}
 """The last version of each API that asks for one thing only."""
 
 
-def made_many(api: Api, body: Entity, canonical: Entity) -> Entity:
+def to_list_form(api: Api, body: Entity, canonical: Entity) -> Entity:
     """`canonical`, converted from `body` by name, with the one thing that `body` asks for in its list."""
     if api is Api.FIND_COORDINATOR:
         return replace(canonical, coordinator_keys=(body.key,))
@@ -26,18 +26,18 @@ def made_many(api: Api, body: Entity, canonical: Entity) -> Entity:
     return replace(canonical, groups=(group,))
 
 
-def made_one(api: Api, answer: Entity, target: type) -> Entity:
+def to_single_form(api: Api, answer: Entity, target: type) -> Entity:
     """The answer about one thing, as an instance of `target`."""
-    asked = convert(answer, target)
+    converted = convert(answer, target)
     if api is Api.LEAVE_GROUP:
         member = next((member.error_code for member in answer.members), ErrorCode.none)
         error = member if answer.error_code is ErrorCode.none else answer.error_code
-        return replace(asked, **_known(target, {"error_code": error}))
+        return replace(converted, **_existing_fields(target, {"error_code": error}))
     listed = answer.coordinators[0] if api is Api.FIND_COORDINATOR else answer.groups[0]
     one = convert(listed, target)
-    return replace(one, **_known(target, {"throttle_time": answer.throttle_time}))
+    return replace(one, **_existing_fields(target, {"throttle_time": answer.throttle_time}))
 
 
-def _known(target: type, values: Mapping[str, object]) -> dict[str, object]:
+def _existing_fields(target: type, values: Mapping[str, object]) -> dict[str, object]:
     names = {shape.name for shape in shapes(target)}
     return {name: value for name, value in values.items() if name in names}

@@ -113,11 +113,11 @@ CANONICAL: Mapping[Api, int] = MappingProxyType({api: versions[-1] for api, vers
 """The one version that handlers and native clients speak: the newest supported."""
 
 
-_OURS: Mapping[Api, str] = MappingProxyType({Api.GET_REPLICA_LOG_INFO: "images.wire.get_replica_log_info"})
+_OWN_MESSAGES: Mapping[Api, str] = MappingProxyType({Api.GET_REPLICA_LOG_INFO: "images.wire.get_replica_log_info"})
 """Where the classes of messages are that kio does not have."""
 
 
-class Head(NamedTuple):
+class ParsedHeader(NamedTuple):
     """The header of a request. `api_key` and `version` are as asked, known or not."""
 
     api_key: int
@@ -170,22 +170,22 @@ def response_class_of(request: type) -> type:
 
 
 def _message_class(api: Api, version: int, kind: str) -> type:
-    found = _classes.get((api, version, kind))
-    if found is None:
+    known = _classes.get((api, version, kind))
+    if known is None:
         name = "".join(word.capitalize() for word in api.name.split("_")) + kind.capitalize()
-        module = import_module(_OURS.get(api) or f"kio.schema.{api.name.lower()}.v{version}.{kind}")
+        module = import_module(_OWN_MESSAGES.get(api) or f"kio.schema.{api.name.lower()}.v{version}.{kind}")
         loaded: type = getattr(module, name)
-        found = _classes[api, version, kind] = loaded
-    return found
+        known = _classes[api, version, kind] = loaded
+    return known
 
 
 def _codec(message: type) -> _Codec:
-    found = _codecs.get(message)
-    if found is None:
+    known = _codecs.get(message)
+    if known is None:
         kind: Any = message
         # A request header has tags from v2 on, a response header from v1 on.
         tagged = bool(kind.__header_schema__.__flexible__)
-        found = _codecs[message] = _Codec(
+        known = _codecs[message] = _Codec(
             writer(message),
             measurer(message),
             entity_reader(message),
@@ -193,7 +193,7 @@ def _codec(message: type) -> _Codec:
             int(kind.__version__),
             tagged,
         )
-    return found
+    return known
 
 
 # -- frames ------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def encode_response(payload: Entity, correlation_id: int) -> bytes:
     return b"".join(pieces)  # records are copied here, and nowhere else between the file and the socket
 
 
-def read_head(frame: bytes) -> Head:
+def read_request_header(frame: bytes) -> ParsedHeader:
     """The header of a request frame, whatever its API. Raises Malformed."""
     if len(frame) < 14:
         raise Malformed(f"a request of {len(frame) - 4} bytes is shorter than its header")
@@ -260,13 +260,13 @@ def read_head(frame: bytes) -> Head:
         client_id = None if length < 0 else frame[14:end].decode()
     except UnicodeDecodeError as error:
         raise Malformed("the client id is not UTF-8") from error
-    return Head(api_key, version, correlation_id, client_id, end)
+    return ParsedHeader(api_key, version, correlation_id, client_id, end)
 
 
-def decode_request(frame: bytes, head: Head | None = None) -> tuple[Head, Entity]:
+def decode_request(frame: bytes, head: ParsedHeader | None = None) -> tuple[ParsedHeader, Entity]:
     """Header and message of a request frame of a supported API and version. Raises Malformed."""
     if head is None:
-        head = read_head(frame)
+        head = read_request_header(frame)
     message = _requests.get((head.api_key, head.version)) or _request_asked(head)
     codec = _codecs.get(message) or _codec(message)
     start = head.end
@@ -275,7 +275,7 @@ def decode_request(frame: bytes, head: Head | None = None) -> tuple[Head, Entity
     return head, _read(codec, message, frame, start)
 
 
-def _request_asked(head: Head) -> type:
+def _request_asked(head: ParsedHeader) -> type:
     try:
         message = _message_class(Api(head.api_key), head.version, "request")
     except (ValueError, ImportError) as error:
@@ -294,7 +294,7 @@ class RequestDecoder:
         self._content: tuple[int, int, bytes] | None = None
         self._message: Entity = None
 
-    def decode(self, frame: bytes, head: Head) -> Entity:
+    def decode(self, frame: bytes, head: ParsedHeader) -> Entity:
         """The message of a request frame. Raises Malformed."""
         if len(frame) > _SHORT_BYTES:
             return decode_request(frame, head)[1]

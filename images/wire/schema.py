@@ -33,7 +33,7 @@ _ZERO_BY_TYPE: tuple[tuple[type, object], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FieldShape:
     """One field of a message class."""
 
     name: str
@@ -51,10 +51,10 @@ class Shape:
     """What stands for the field where a version lacks it."""
 
 
-_shapes: dict[type, tuple[Shape, ...]] = {}
+_shapes: dict[type, tuple[FieldShape, ...]] = {}
 
 
-def shapes(message: type) -> tuple[Shape, ...]:
+def shapes(message: type) -> tuple[FieldShape, ...]:
     """The fields of a message class, in the order of the wire."""
     known = _shapes.get(message)
     if known is None:
@@ -62,7 +62,7 @@ def shapes(message: type) -> tuple[Shape, ...]:
     return known
 
 
-def _shape(item: Field[Any]) -> Shape:
+def _shape(item: Field[Any]) -> FieldShape:
     declared: Any = item.type
     nullable = get_origin(declared) is UnionType and NoneType in get_args(declared)
     if nullable:
@@ -82,7 +82,7 @@ def _shape(item: Field[Any]) -> Shape:
         default = element(**{shape.name: shape.default for shape in shapes(element)})
     else:
         default = next(zero for kind, zero in _ZERO_BY_TYPE if issubclass(element, kind))
-    return Shape(
+    return FieldShape(
         name=item.name,
         element=element,
         array=array,

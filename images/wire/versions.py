@@ -38,7 +38,7 @@ from uuid import UUID, uuid5
 
 from kio.schema.errors import ErrorCode
 
-from images.wire.group_versions import LAST_OF_ONE, made_many, made_one
+from images.wire.group_versions import LAST_SINGLE_VERSION, to_list_form, to_single_form
 from images.wire.messages import CANONICAL, SUPPORTED, Api, request_class, response_class
 from images.wire.schema import Entity, convert, shapes
 
@@ -101,8 +101,8 @@ def to_canonical(api: Api, version: int, body: Entity, topics: TopicNames) -> tu
     elif api is Api.DELETE_TOPICS and version <= 5:
         topic_class = next(shape.element for shape in shapes(type(canonical)) if shape.name == "topics")
         canonical = replace(canonical, topics=tuple(topic_class(name=name, topic_id=None) for name in body.topic_names))
-    elif version <= LAST_OF_ONE.get(api, -1):
-        canonical = made_many(api, body, canonical)
+    elif version <= LAST_SINGLE_VERSION.get(api, -1):
+        canonical = to_list_form(api, body, canonical)
     return canonical, names
 
 
@@ -113,18 +113,18 @@ def from_canonical(api: Api, version: int, answer: Entity, topics: TopicNames, n
     older = errors_before(api, version)
     if older:
         answer = _with_errors(answer, older)
-    if version <= LAST_OF_ONE.get(api, -1):
-        return made_one(api, answer, response_class(api, version))
-    asked = convert(answer, response_class(api, version))
+    if version <= LAST_SINGLE_VERSION.get(api, -1):
+        return to_single_form(api, answer, response_class(api, version))
+    converted = convert(answer, response_class(api, version))
     if api is Api.FETCH and version <= 12:
-        asked = replace(
-            asked,
+        converted = replace(
+            converted,
             responses=tuple(
                 replace(topic, topic=names.get(by_id.topic_id) or topics.topic_name(by_id.topic_id) or "")
-                for topic, by_id in zip(asked.responses, answer.responses, strict=True)
+                for topic, by_id in zip(converted.responses, answer.responses, strict=True)
             ),
         )
-    return asked
+    return converted
 
 
 # API, last version without the error, the error, what stands for it

@@ -20,7 +20,7 @@ from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.wire import batch as batches
 from images.wire.connection import Connection, ConnectionLost
 from images.wire.messages import SUPPORTED, Api, request_class
-from images.wire.schema import Shape, shapes
+from images.wire.schema import FieldShape, shapes
 from tests.broker.small_cluster import Cluster
 
 REQUESTS = 400
@@ -50,12 +50,12 @@ class Odd:
                 values[shape.name] = self._one(shape)
         return message(**values)
 
-    def _one(self, shape: Shape) -> Any:
+    def _one(self, shape: FieldShape) -> Any:
         if shape.struct:
             return self.request(shape.element)
         return self._random.choice(self._values(shape))
 
-    def _values(self, shape: Shape) -> tuple[Any, ...]:
+    def _values(self, shape: FieldShape) -> tuple[Any, ...]:
         match shape.kafka_type:
             case "string":
                 return _TEXTS + _NUMBERS + _SETTINGS

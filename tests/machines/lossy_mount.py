@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from images.base.lossyfs.control import call
-from images.base.lossyfs.mounting import Options, start
+from images.base.lossyfs.mounting import MountOptions, start
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def mounted(directory: Path, **options: bool) -> Iterator[Mounted]:
     for made in (backing, root):
         made.mkdir(exist_ok=True)
     with open(log, "a+b") as messages:
-        pid = start(Options(str(backing), str(root), str(control), **options), messages)
+        pid = start(MountOptions(str(backing), str(root), str(control), **options), messages)
     try:
         yield Mounted(backing, root, str(control), log, pid)
     finally:

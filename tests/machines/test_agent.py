@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.base.agent import netem, network
-from images.base.agent.clock import FROZEN, Bend
-from images.base.agent.collecting import collect
+from images.base.agent.clock import FROZEN, ClockSkew
+from images.base.agent.node_archive import collect
 
 ROOT = Path(__file__).parents[2]
 SECOND = 1_000_000_000
@@ -72,13 +72,13 @@ def test_a_kill_takes_the_whole_group_and_is_no_crash(agent: Agent) -> None:
     assert agent("kill") == {"killed": 0}
     assert not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text()
     (ended,) = agent("status")["exits"]
-    assert (ended["told"], ended["status"], ended["incarnation"]) == (True, -9, 1)
+    assert (ended["expected"], ended["status"], ended["incarnation"]) == (True, -9, 1)
 
 
 def test_a_process_that_ends_by_itself_crashed_and_its_last_words_are_kept(agent: Agent) -> None:
     agent.start("sh", "-c", "echo the disk is gone >&2; exit 3")
     ended = agent("wait", "1", "--limit", "10")["ended"]
-    assert (ended["told"], ended["status"], ended["error"]) == (False, 3, "the disk is gone")
+    assert (ended["expected"], ended["status"], ended["error"]) == (False, 3, "the disk is gone")
     assert agent.start("sleep", "60")["incarnation"] == 2
     assert agent("wait", "2", "--limit", "0.2") == {"ended": None}
 
@@ -160,14 +160,14 @@ changes = st.lists(st.tuples(st.integers(1, 10**10), st.floats(-5_000, 5_000), s
 def test_bending_moves_the_clock_by_the_jump_and_nothing_else(steps: list[tuple[int, float, float]], age: int) -> None:
     now_ns = 10**15
     start_ns = now_ns - age
-    bend = Bend(now_ns)
+    bend = ClockSkew(now_ns)
     for waited_ns, jump_ms, rate in steps:
         now_ns += waited_ns
         before = shown(bend.setting(start_ns), start_ns, now_ns)
-        bend = bend.bent(now_ns, jump_ms, rate)
+        bend = bend.skewed(now_ns, jump_ms, rate)
         after = shown(bend.setting(start_ns), start_ns, now_ns)
         assert after - before == pytest.approx(jump_ms * 1e6, abs=5_000)
-    freed = bend.unbent(now_ns)
+    freed = bend.steadied(now_ns)
     assert shown(freed.setting(start_ns), start_ns, now_ns) == pytest.approx(
         shown(bend.setting(start_ns), start_ns, now_ns), abs=5_000
     )
@@ -175,15 +175,15 @@ def test_bending_moves_the_clock_by_the_jump_and_nothing_else(steps: list[tuple[
 
 
 def test_the_next_process_goes_on_with_the_machines_clock() -> None:
-    bend = Bend(0).bent(0, 0.0, 1.5)
+    bend = ClockSkew(0).skewed(0, 0.0, 1.5)
     restarted_ns = 10 * SECOND
     seen = shown(bend.setting(restarted_ns), restarted_ns, 12 * SECOND)
     assert seen == pytest.approx(18 * SECOND, abs=5_000)
 
 
 def test_a_frozen_clock_is_as_good_as_frozen() -> None:
-    assert Bend(0).bent(0, 0.0, 0.0).rate == FROZEN
-    assert Bend(0).bent(0, 0.0, 0.0).offset_at(10 * SECOND) == pytest.approx(-10 * SECOND, rel=FROZEN)
+    assert ClockSkew(0).skewed(0, 0.0, 0.0).rate == FROZEN
+    assert ClockSkew(0).skewed(0, 0.0, 0.0).offset_at(10 * SECOND) == pytest.approx(-10 * SECOND, rel=FROZEN)
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from images.base.lossyfs.__main__ import main
 from images.base.lossyfs.control import ControlError, call
-from images.base.lossyfs.mounting import MountError, Options, mounts, serve, unmount
+from images.base.lossyfs.mounting import MountError, MountOptions, mounts, serve, unmount
 from tests.machines.lossy_machine import LossyMachine, tree_below
 from tests.machines.lossy_model import Tree
 from tests.machines.lossy_mount import Mounted, mounted, need_fuse
@@ -348,7 +348,7 @@ def test_a_killed_daemon_leaves_everything_written_and_a_mount_that_is_named_and
     assert said.count("\n") == 1
     assert f"{disk.root} is the mount of a dead daemon: fusermount3 -u {disk.root}" in said
     with pytest.raises(MountError, match="dead daemon"):
-        serve(Options(str(disk.backing), str(disk.root), disk.control))
+        serve(MountOptions(str(disk.backing), str(disk.root), disk.control))
     subprocess.run(["fusermount3", "-u", str(disk.root)], check=True)
     assert all(mount.mountpoint != str(disk.root) for mount in mounts())
     assert (disk.backing / "file").read_bytes() == b"unsynced"
@@ -419,10 +419,10 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         call(str(tmp_path / "nobody"), "report")
     monkeypatch.setattr("images.base.lossyfs.mounting.DEVICE", tmp_path / "fuse")
     with pytest.raises(MountError, match="fuse is missing: modprobe fuse, or give the container --device"):
-        serve(Options(str(tmp_path), str(tmp_path), str(tmp_path / "control")))
+        serve(MountOptions(str(tmp_path), str(tmp_path), str(tmp_path / "control")))
     monkeypatch.setattr("images.base.lossyfs.mounting.DEVICE", tmp_path)
     with pytest.raises(MountError, match=r"BACKING .* is not a directory"):
-        serve(Options(str(tmp_path / "nothing"), str(tmp_path), str(tmp_path / "control")))
+        serve(MountOptions(str(tmp_path / "nothing"), str(tmp_path), str(tmp_path / "control")))
     (tmp_path / "below").mkdir()
     with pytest.raises(MountError, match="must not contain each other"):
-        serve(Options(str(tmp_path), str(tmp_path / "below"), str(tmp_path / "control")))
+        serve(MountOptions(str(tmp_path), str(tmp_path / "below"), str(tmp_path / "control")))

@@ -14,12 +14,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from images.base.lossyfs import pieces, undo
-from images.base.lossyfs.keeping import Keep
-from images.base.lossyfs.loss import lose_power, unsynced
-from images.base.lossyfs.pieces import Piece, first_of_each_byte, put_aside
+from images.base.lossyfs import saved_extents, undo
+from images.base.lossyfs.power_loss import lose_power, unsynced
+from images.base.lossyfs.saved_extents import SavedExtent, earliest_extents, save_extents
+from images.base.lossyfs.survival import Survival
 from images.base.lossyfs.undo import UndoLog
-from images.base.lossyfs.volume import LIMBO, Volume
+from images.base.lossyfs.volume import ORPHANS, Volume
 from tests.machines.lossy_machine import LossyMachine, tree_below
 from tests.machines.lossy_model import Tree
 
@@ -84,11 +84,11 @@ class VolumeDisk:
         self.volume.rename(f"/{old}", f"/{new}")
 
     def tree(self) -> Tree:
-        return tree_below(self.root, frozenset({LIMBO}))
+        return tree_below(self.root, frozenset({ORPHANS}))
 
     def lose_power(self, keep: str, seed: int) -> None:
-        lose_power(self.volume, Keep(keep), seed)
-        assert os.listdir(self.volume.limbo_path) == []
+        lose_power(self.volume, Survival(keep), seed)
+        assert os.listdir(self.volume.orphans_path) == []
 
     def lie(self, on: bool) -> None:
         self.lying = on
@@ -229,7 +229,7 @@ def test_an_open_file_can_be_used_after_its_removal_is_durable(disk: VolumeDisk)
     assert disk.size(file) == 7
     assert disk.unsynced() == (0, 0)
     disk.close(file)
-    assert os.listdir(disk.volume.limbo_path) == []
+    assert os.listdir(disk.volume.orphans_path) == []
 
 
 # ---- reports ---------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_loss_tells_bytes_files_and_names(disk: VolumeDisk) -> None:
     _write(disk, "durable", b"12345", sync=True)
     disk.append("durable", b"678")
     disk.append("fresh", b"ab")
-    loss = lose_power(disk.volume, Keep.NOTHING, seed=1)
+    loss = lose_power(disk.volume, Survival.NOTHING, seed=1)
     assert (loss.unsynced_bytes, loss.unsynced_files, loss.unsynced_names) == (5, 2, 1)
     assert (loss.lost_bytes, loss.lost_files, loss.lost_names, loss.torn_files) == (5, 2, 1, 0)
     assert [(file.path, file.lost_bytes, file.vanished) for file in loss.files] == [
@@ -251,7 +251,7 @@ def test_a_loss_tells_bytes_files_and_names(disk: VolumeDisk) -> None:
 def test_synced_bytes_of_a_file_that_vanished_are_lost() -> None:
     disk = VolumeDisk(strict_names=True)
     _write(disk, "x", b"12345", sync=True)
-    loss = lose_power(disk.volume, Keep.NOTHING, seed=1)
+    loss = lose_power(disk.volume, Survival.NOTHING, seed=1)
     assert (loss.unsynced_bytes, loss.lost_bytes, loss.lost_files) == (0, 5, 1)
     disk.end()
 
@@ -272,7 +272,7 @@ def test_the_same_seed_leaves_the_same_disk() -> None:
 
 def test_a_full_journal_makes_its_oldest_half_durable() -> None:
     root = Path(mkdtemp(prefix="lossy-volume-"))
-    volume = Volume(root, journal_changes_max=10, limbo_bytes_max=100)
+    volume = Volume(root, journal_changes_max=10, orphan_bytes_max=100)
     for number in range(11):
         volume.mkdir(f"/d{number:02}", 0o755)
     assert len(volume.journal.changes) == 5
@@ -281,8 +281,8 @@ def test_a_full_journal_makes_its_oldest_half_durable() -> None:
         volume.write(handle, memoryview(bytes(30)), 0)
         volume.release(handle)
         volume.unlink(f"/f{number}")
-    assert sum(file.stat().st_size for file in (root / LIMBO).iterdir()) <= 100
-    lose_power(volume, Keep.NOTHING, seed=1)
+    assert sum(file.stat().st_size for file in (root / ORPHANS).iterdir()) <= 100
+    lose_power(volume, Survival.NOTHING, seed=1)
     assert {f"d{number:02}" for number in range(6)} <= set(os.listdir(root))
     shutil.rmtree(root)
 
@@ -319,16 +319,16 @@ class _Logged:
         size = os.fstat(self.descriptor).st_size
         self.last = None
         if kind == "resize":
-            saved = put_aside(self.descriptor, offset, size, str(self.directory))
+            saved = save_extents(self.descriptor, offset, size, str(self.directory))
             os.ftruncate(self.descriptor, offset)
-            self.log.resized(size, offset, saved)
+            self.log.record_resize(size, offset, saved)
         elif kind == "append":
             os.pwrite(self.descriptor, os.urandom(offset), size)
-            self.log.appended(size, size + offset)
+            self.log.record_append(size, size + offset)
         else:
-            saved = put_aside(self.descriptor, offset, min(offset + length, size), str(self.directory))
+            saved = save_extents(self.descriptor, offset, min(offset + length, size), str(self.directory))
             os.pwrite(self.descriptor, data := os.urandom(length), offset)
-            self.log.overwrote(size, offset, offset + length, saved)
+            self.log.record_overwrite(size, offset, offset + length, saved)
             self.last = (offset, data)
         self.states.append(self.content())
 
@@ -336,7 +336,11 @@ class _Logged:
 class _SmallLimits:
     """Limits small enough to be met; `always` says nothing about them."""
 
-    LIMITS: ClassVar = {(pieces, "SPILLED_ABOVE_BYTES"): PAGE, (undo, "OVERWRITES_MAX"): 6, (undo, "APPENDS_MAX"): 4}
+    LIMITS: ClassVar = {
+        (saved_extents, "SPILLED_ABOVE_BYTES"): PAGE,
+        (undo, "OVERWRITES_MAX"): 6,
+        (undo, "APPENDS_MAX"): 4,
+    }
 
     def __enter__(self) -> None:
         self.before = {key: getattr(*key) for key in self.LIMITS}
@@ -409,12 +413,14 @@ def test_a_torn_write_is_there_up_to_where_it_was_cut(
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=12), st.integers(0, 40))
 def test_of_overlapping_pieces_the_first_wins_for_each_byte(spans: list[tuple[int, int]], size: int) -> None:
-    given_pieces = [Piece(start, length, bytes([number]) * length) for number, (start, length) in enumerate(spans)]
+    given_pieces = [
+        SavedExtent(start, length, bytes([number]) * length) for number, (start, length) in enumerate(spans)
+    ]
     expected: dict[int, int] = {}
     for number, (start, length) in enumerate(spans):
         for at in range(start, min(start + length, size)):
             expected.setdefault(at, number)
-    chosen = first_of_each_byte(given_pieces, size)
+    chosen = earliest_extents(given_pieces, size)
     found = {piece.offset + i: byte for piece in chosen for i, byte in enumerate(piece.source or b"")}  # type: ignore[arg-type]
     assert found == expected
     assert sum(piece.length for piece in chosen) == len(expected)
@@ -423,7 +429,7 @@ def test_of_overlapping_pieces_the_first_wins_for_each_byte(spans: list[tuple[in
 def test_large_pieces_leave_memory_and_holes_take_none(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.pwrite(descriptor, data := os.urandom(3 << 20), 64 << 20)
-    aside = put_aside(descriptor, 0, 67 << 20, str(tmp_path))
+    aside = save_extents(descriptor, 0, 67 << 20, str(tmp_path))
     assert sum(piece.memory_bytes for piece in aside) == 0
     os.ftruncate(descriptor, 0)
     os.ftruncate(descriptor, 67 << 20)

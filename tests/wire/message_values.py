@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from images.wire.messages import SUPPORTED, Api, request_class, response_class
-from images.wire.schema import Shape, shapes
+from images.wire.schema import FieldShape, shapes
 
 EVERY_VERSION = [(api, version) for api in Api for version in SUPPORTED[api]]
 EVERY_CLASS = [
@@ -42,7 +42,7 @@ def _filled(message: type, random: Random) -> Any:
     return message(**values)
 
 
-def _filled_value(shape: Shape, random: Random) -> Any:
+def _filled_value(shape: FieldShape, random: Random) -> Any:
     if shape.struct:
         return _filled(shape.element, random)
     match shape.kafka_type:
@@ -69,7 +69,7 @@ def instances(message: type) -> st.SearchStrategy[Any]:
     return st.builds(message, **{shape.name: _values(shape) for shape in shapes(message)})
 
 
-def _values(shape: Shape) -> st.SearchStrategy[Any]:
+def _values(shape: FieldShape) -> st.SearchStrategy[Any]:
     one = _element(shape)
     if shape.array:
         values: st.SearchStrategy[Any] = st.lists(one, max_size=3).map(tuple)
@@ -81,7 +81,7 @@ def _values(shape: Shape) -> st.SearchStrategy[Any]:
     return one
 
 
-def _element(shape: Shape) -> st.SearchStrategy[Any]:
+def _element(shape: FieldShape) -> st.SearchStrategy[Any]:
     if shape.struct:
         return instances(shape.element)
     match shape.kafka_type:

@@ -20,7 +20,7 @@ from images.wire.messages import (
     decode_request,
     encode_request,
     encode_response,
-    read_head,
+    read_request_header,
     request_class,
     response_class,
 )
@@ -126,16 +126,16 @@ def test_a_frame_says_its_own_length_and_who_asks_what() -> None:
     fetch = filled(FetchRequest)
     frame = encode_request(fetch, 77, "me")
     assert int.from_bytes(frame[:4]) == len(frame) - 4
-    head = read_head(frame)
+    head = read_request_header(frame)
     assert (head.api_key, head.version, head.correlation_id, head.client_id) == (1, 16, 77, "me")
     assert decode_request(frame) == (head, fetch)
-    assert read_head(encode_request(fetch, 1, None)).client_id is None
+    assert read_request_header(encode_request(fetch, 1, None)).client_id is None
 
 
 def test_tagged_fields_in_a_request_header_are_skipped() -> None:
     fetch = filled(FetchRequest)
     frame = encode_request(fetch, 77, "me")
-    end = read_head(frame).end
+    end = read_request_header(frame).end
     tagged = frame[:end] + b"\x02" + b"\x00\x03abc" + b"\x05\x00" + frame[end + 1 :]
     assert decode_request(tagged)[1] == fetch
 

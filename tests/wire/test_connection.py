@@ -23,7 +23,7 @@ from images.wire.connection import (
     CallTimeout,
     Connection,
     ConnectionLost,
-    Frames,
+    FrameDecoder,
     decode_request,
     encode_request,
     encode_response,
@@ -91,7 +91,7 @@ def test_frames_come_out_whole_however_the_stream_is_cut(bodies: list[bytes], cu
     frames = [len(body).to_bytes(4) + body for body in bodies]
     stream = b"".join(frames)
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    cutter = Frames()
+    cutter = FrameDecoder()
     got: list[bytes] = []
     for start, end in pairwise(places):
         got.extend(cutter.feed(stream[start:end]))
@@ -102,7 +102,7 @@ def test_frames_come_out_whole_however_the_stream_is_cut(bodies: list[bytes], cu
 
 @pytest.mark.parametrize("length", [0, -1, 101, 2**31 - 1])
 def test_a_length_no_frame_may_have_breaks_the_stream_after_the_frames_before_it(length: int) -> None:
-    cutter = Frames(limit=100)
+    cutter = FrameDecoder(limit=100)
     good = (3).to_bytes(4) + b"abc"
     assert list(cutter.feed(good + length.to_bytes(4, signed=True) + b"rest")) == [good]
     assert f"a frame of {length} bytes" in str(cutter.broken)

@@ -21,7 +21,7 @@ from kio.schema.list_offsets.v7.response import (
 from kio.schema.metadata.v0.request import MetadataRequest as MetadataV0
 from kio.schema.metadata.v1.request import MetadataRequest as MetadataV1
 
-from images.wire.group_versions import LAST_OF_ONE
+from images.wire.group_versions import LAST_SINGLE_VERSION
 from images.wire.messages import CANONICAL, Api, request_class, response_class
 from images.wire.schema import convert, shapes
 from images.wire.versions import (
@@ -47,7 +47,7 @@ def every(versions: list[tuple[Api, int]]) -> pytest.MarkDecorator:
 
 
 def for_one_thing(api: Api, version: int) -> bool:
-    return version <= LAST_OF_ONE.get(api, -1)
+    return version <= LAST_SINGLE_VERSION.get(api, -1)
 
 
 EVERY = every([(api, version) for api, version in EVERY_VERSION if not for_one_thing(api, version)])

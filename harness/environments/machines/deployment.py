@@ -338,7 +338,7 @@ class MachineDeployment:
         ended = await station.until_ended(incarnation)
         if station.incarnation == incarnation:
             station.alive = False
-        if not ended["told"]:
+        if not ended["expected"]:
             error = ended["error"] or f"ended with status {ended['status']}"
             self._crashes.append(Crash(station.name, ended["time_ns"] - station.began_ns, error))
 
@@ -359,7 +359,7 @@ class MachineDeployment:
         return {name: answer["counters"] for name, answer in told.items()}
 
     async def _disk(self, station: Station, **request: Any) -> dict[str, Any]:
-        return await station.ask("disk", "tell", json.dumps(request))
+        return await station.ask("disk", "control", json.dumps(request))
 
     async def _clock(self, node: str, *command: str) -> Evidence:
         told = await self._station(node).alone(lambda station: station.ask("clock", *command))

@@ -34,7 +34,7 @@ from harness.simulation.storage.inodes import (
     settle_entries,
     walk,
 )
-from images.base.lossyfs.keeping import draw_prefix
+from images.base.lossyfs.survival import draw_surviving_prefix
 from nemesis.ports import KeepUnsynced
 
 
@@ -88,7 +88,7 @@ class SimDisk:
         """Drop what was not synced, as far as `keep` says; draws from `random`."""
         before = [file for _, file in walk(self._root, "")]
         unsynced = {file.serial: file.unsynced_bytes() for file in before}
-        kept_changes = draw_prefix(len(self._journal), keep, random)
+        kept_changes = draw_surviving_prefix(len(self._journal), keep, random)
         lost_changes = len(self._journal) - kept_changes
         for change in self._journal[:kept_changes]:
             change.apply()
@@ -232,7 +232,7 @@ class SimDisk:
 
 
 def _draw_writes(pending: list[bytes | int], keep: KeepUnsynced, random: Random) -> list[bytes | int]:
-    kept = pending[: draw_prefix(len(pending), keep, random)]
+    kept = pending[: draw_surviving_prefix(len(pending), keep, random)]
     if keep is KeepUnsynced.TORN and kept:
         last = kept[-1]
         if isinstance(last, bytes) and len(last) > 1:

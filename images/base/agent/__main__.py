@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from images.base.agent import clock, collecting, disk, netem, network, process
-from images.base.agent.places import AgentError, true_ns
+from images.base.agent import clock, disk, netem, network, node_archive, process
+from images.base.agent.run_directory import AgentError, true_ns
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer = command(options)
     except (AgentError, OSError, ValueError, KeyError) as error:
-        said = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
-        print(f"faultline-node: {' '.join(said.split())}", file=sys.stderr)
+        message = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
+        print(f"faultline-node: {' '.join(message.split())}", file=sys.stderr)
         return 1
     if answer is not None:
         print(json.dumps(answer))
@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
         "lacks": {
             "nftables": network.available(),
             "netem": netem.available(),
-            "fuse": disk.lacking(),
+            "fuse": disk.unavailable_reason(),
             "libfaketime": "" if clock.library() else "libfaketime is not installed",
         },
     }
@@ -59,7 +59,7 @@ def prepare(request: Any) -> dict[str, Any]:
 
 def power_off(keep: str, seed: int) -> dict[str, Any]:
     """Kill the process, then drop what its disk had not synced, as far as `keep` says."""
-    return {**process.kill(), **disk.tell("power-loss", keep=keep, seed=seed)}
+    return {**process.kill(), **disk.send_command("power-loss", keep=keep, seed=seed)}
 
 
 def wipe(directory: str) -> dict[str, Any]:
@@ -84,15 +84,15 @@ def idle() -> NoReturn:
         signal.sigwaitinfo([signal.SIGCHLD])
         while True:
             try:
-                buried, _ = os.waitpid(-1, os.WNOHANG)
+                pid, _ = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 break
-            if not buried:
+            if not pid:
                 break
 
 
 def _collect(options: argparse.Namespace) -> None:
-    collecting.collect(options.places, sys.stdout.buffer)
+    node_archive.collect(options.sources, sys.stdout.buffer)
 
 
 def _request() -> Any:
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     wiped = add("wipe", lambda options: wipe(options.directory), "kill, and delete all below a directory")
     wiped.add_argument("directory")
     collect = add("collect", _collect, "a tar of what the node left, on stdout")
-    collect.add_argument("places", nargs="+", metavar="NAME=PATH")
+    collect.add_argument("sources", nargs="+", metavar="NAME=PATH")
     add("remove", lambda _: remove(), "end the process, take rules and mounts away")
     return parser
 
@@ -144,12 +144,14 @@ def _add_clock(parser: argparse.ArgumentParser) -> None:
     change = commands.add_parser("set", help="jump, and run at a rate from now on")
     change.add_argument("--jump-ms", type=float, default=0.0)
     change.add_argument("--rate", type=float, default=1.0)
-    change.set_defaults(command=lambda options: _nudged(clock.change(options.jump_ms, options.rate)))
-    commands.add_parser("reset", help="run true again").set_defaults(command=lambda _: _nudged(clock.reset()))
+    change.set_defaults(command=lambda options: _with_waits_restarted(clock.change(options.jump_ms, options.rate)))
+    commands.add_parser("reset", help="run true again").set_defaults(
+        command=lambda _: _with_waits_restarted(clock.reset())
+    )
 
 
-def _nudged(answer: dict[str, Any]) -> dict[str, Any]:
-    process.nudge()
+def _with_waits_restarted(answer: dict[str, Any]) -> dict[str, Any]:
+    process.restart_waits()
     return answer
 
 

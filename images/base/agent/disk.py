@@ -1,7 +1,7 @@
 """The lossy file system under the system's data: mounted once a machine, asked over its control socket.
 
     faultline-node disk mount BACKING MOUNTPOINT
-    faultline-node disk tell '{"command": "power-loss", "keep": "torn", "seed": 7}'
+    faultline-node disk control '{"command": "power-loss", "keep": "torn", "seed": 7}'
     faultline-node disk unmount
 
 What can be told stands in `images.base.lossyfs.control`.
@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from images.base.agent.places import RUN, AgentError
+from images.base.agent.run_directory import RUN, AgentError
 from images.base.lossyfs import control, mounting
 
 CONTROL = "disk.socket"
@@ -29,9 +29,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     mounts.add_argument("backing")
     mounts.add_argument("mountpoint")
     mounts.set_defaults(command=lambda options: mount(options.backing, options.mountpoint))
-    tells = commands.add_parser("tell", help="one command to the mounted file system, as JSON")
-    tells.add_argument("request", type=json.loads)
-    tells.set_defaults(command=lambda options: tell(**options.request))
+    controls = commands.add_parser("control", help="one command to the mounted file system, as JSON")
+    controls.add_argument("request", type=json.loads)
+    controls.set_defaults(command=lambda options: send_command(**options.request))
     commands.add_parser("unmount", help="whatever still uses it").set_defaults(command=lambda _: unmount())
 
 
@@ -41,13 +41,13 @@ def mount(backing: str, mountpoint: str) -> dict[str, Any]:
         os.makedirs(directory, exist_ok=True)
     try:
         with open(RUN / _LOG, "a+b") as log:
-            pid = mounting.start(mounting.Options(backing, mountpoint, str(RUN / CONTROL)), log)
+            pid = mounting.start(mounting.MountOptions(backing, mountpoint, str(RUN / CONTROL)), log)
     except mounting.MountError as error:
         raise AgentError(f"the lossy file system: {error}") from None
     return {"mountpoint": mountpoint, "pid": pid}
 
 
-def tell(command: str, **arguments: Any) -> dict[str, Any]:
+def send_command(command: str, **arguments: Any) -> dict[str, Any]:
     """What the mounted file system answers. Raises AgentError."""
     try:
         return control.call(str(RUN / CONTROL), command, **arguments)
@@ -58,33 +58,33 @@ def tell(command: str, **arguments: Any) -> dict[str, Any]:
 def wipe(directory: str) -> dict[str, Any]:
     """Delete all below `directory`, so that no power loss brings any of it back. Raises OSError."""
     lost_bytes = lost_files = 0
-    for place, directories, files in os.walk(directory, topdown=False):
+    for directory_path, directories, files in os.walk(directory, topdown=False):
         for name in files:
-            lost_bytes += os.lstat(os.path.join(place, name)).st_size
+            lost_bytes += os.lstat(os.path.join(directory_path, name)).st_size
             lost_files += 1
-            os.unlink(os.path.join(place, name))
+            os.unlink(os.path.join(directory_path, name))
         for name in directories:
-            os.rmdir(os.path.join(place, name))
-        opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            os.rmdir(os.path.join(directory_path, name))
+        descriptor = os.open(directory_path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(opened)
+            os.fsync(descriptor)
         finally:
-            os.close(opened)
+            os.close(descriptor)
     return {"lost_bytes": lost_bytes, "lost_files": lost_files}
 
 
 def unmount() -> dict[str, Any]:
     """Unmount what is mounted, dead or alive."""
-    found = [mount.mountpoint for mount in mounting.mounts()]
-    for mountpoint in found:
+    mountpoints = [mount.mountpoint for mount in mounting.mounts()]
+    for mountpoint in mountpoints:
         try:
             mounting.unmount(mountpoint, lazy=True)
         except mounting.MountError as error:
             raise AgentError(f"the lossy file system: {error}") from None
-    return {"unmounted": found}
+    return {"unmounted": mountpoints}
 
 
-def lacking() -> str:
+def unavailable_reason() -> str:
     """Empty when there is FUSE here, else what is missing."""
     if not Path("/dev/fuse").exists():
         return "/dev/fuse is missing: modprobe fuse"

@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from images.base.agent.places import AgentError, keep, read
 from images.base.agent.programs import run
+from images.base.agent.run_directory import AgentError, keep, read
 
 BANDS = 16
 _DEVICES = "netem.json"
@@ -21,11 +21,11 @@ _DEVICES = "netem.json"
 
 def apply(delays: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Have exactly these hold; the packets that each address's queue, now gone, had delayed. Raises AgentError."""
-    before: dict[str, dict[str, str]] = read(_DEVICES) or {}
-    if not delays and not before:
+    previous: dict[str, dict[str, str]] = read(_DEVICES) or {}
+    if not delays and not previous:
         return {}
-    delayed = _sent(before)
-    for device in before:
+    delayed = _delayed_packets(previous)
+    for device in previous:
         _tc(["qdisc", "del", "dev", device, "root"])
     trees = _by_device(delays)
     for device, links in trees.items():
@@ -76,7 +76,7 @@ def _by_device(delays: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[st
     return trees
 
 
-def _sent(devices: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+def _delayed_packets(devices: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
     delayed: dict[str, int] = {}
     for device, addresses in devices.items():
         for queue in json.loads(_tc(["-s", "-j", "qdisc", "show", "dev", device]) or b"[]"):

@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from images.base.agent import netem
-from images.base.agent.places import AgentError, keep, locked, read
 from images.base.agent.programs import run
+from images.base.agent.run_directory import AgentError, keep, locked, read
 
 TABLE = "inet faultline"
 _COUNTERS = "counters.json"
@@ -39,11 +39,11 @@ Counters = dict[str, dict[str, int]]
 def apply(request: Mapping[str, Any]) -> dict[str, Any]:
     """Have exactly this hold; `counters` up to the moment before. Raises AgentError."""
     with locked("network"):
-        counters = _add_up(_nft_counters())
+        counters = _add_counters(_nft_counters())
         run(["nft", "-f", "-"], ruleset(request.get("cut", ()), request.get("degrade", ())))
         for address, delayed in netem.apply(request.get("delay", ())).items():
-            here = counters.setdefault(address, {})
-            here["delayed"] = here.get("delayed", 0) + delayed
+            address_counters = counters.setdefault(address, {})
+            address_counters["delayed"] = address_counters.get("delayed", 0) + delayed
         keep(_COUNTERS, counters)
     return {"counters": counters}
 
@@ -51,7 +51,7 @@ def apply(request: Mapping[str, Any]) -> dict[str, Any]:
 def counters() -> dict[str, Any]:
     """The counters as they are now."""
     with locked("network"):
-        return {"counters": _add_up(_nft_counters())}
+        return {"counters": _add_counters(_nft_counters())}
 
 
 def remove() -> None:
@@ -88,16 +88,16 @@ def available() -> str:
 def _cut(address: str, how: str) -> list[str]:
     if how not in ("drop", "reset"):
         raise AgentError(f"how: {how!r} is not drop or reset")
-    counted = {name: f"{name}_{address.replace('.', '_')}" for name in ("held", "refused", "reset")}
+    counter_names = {name: f"{name}_{address.replace('.', '_')}" for name in ("held", "refused", "reset")}
     verdict = "reject with tcp reset" if how == "reset" else "drop"
     rule = f"add rule {TABLE} input ip saddr {address}"
-    lines = [f"add counter {TABLE} {name}" for name in counted.values()]
+    lines = [f"add counter {TABLE} {name}" for name in counter_names.values()]
     if how == "reset":
         lines.append(f"{rule} tcp flags & rst == rst accept")
-    lines.append(f"{rule} tcp flags & (syn | ack) == syn counter name {counted['refused']} {verdict}")
+    lines.append(f"{rule} tcp flags & (syn | ack) == syn counter name {counter_names['refused']} {verdict}")
     if how == "reset":
-        lines.append(f"{rule} meta l4proto tcp counter name {counted['reset']} {verdict}")
-    lines.append(f"{rule} counter name {counted['held']} drop")
+        lines.append(f"{rule} meta l4proto tcp counter name {counter_names['reset']} {verdict}")
+    lines.append(f"{rule} counter name {counter_names['held']} drop")
     return lines
 
 
@@ -113,20 +113,20 @@ def _lossy(address: str, loss: float) -> list[str]:
 
 def _nft_counters() -> Counters:
     """Those of the table that is in force; it begins at 0."""
-    listed = json.loads(run(["nft", "-j", "list", "counters"], "") or b"{}")
-    found: Counters = {}
-    for item in listed.get("nftables", ()):
+    listing = json.loads(run(["nft", "-j", "list", "counters"], "") or b"{}")
+    counters: Counters = {}
+    for item in listing.get("nftables", ()):
         counter = item.get("counter", {})
         if counter.get("family") == "inet" and counter.get("table") == "faultline":
             name, _, address = counter["name"].partition("_")
-            found.setdefault(address.replace("_", "."), {})[name] = counter["packets"]
-    return found
+            counters.setdefault(address.replace("_", "."), {})[name] = counter["packets"]
+    return counters
 
 
-def _add_up(now: Counters) -> Counters:
+def _add_counters(now: Counters) -> Counters:
     total: Counters = read(_COUNTERS) or {}
     for address, names in now.items():
-        here = total.setdefault(address, {})
+        address_counters = total.setdefault(address, {})
         for name, packets in names.items():
-            here[name] = here.get(name, 0) + packets
+            address_counters[name] = address_counters.get(name, 0) + packets
     return total

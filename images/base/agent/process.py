@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from images.base.agent import clock
-from images.base.agent.places import RUN, AgentError, keep, locked, read, true_ns
+from images.base.agent.run_directory import RUN, AgentError, keep, locked, read, true_ns
 
 _EXITS = "exits.jsonl"
 _PROCESS = "process.json"
@@ -33,7 +33,7 @@ _LOG_TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class Incarnation:
     """The process of one incarnation, running or not any more."""
 
     pid: int
@@ -55,10 +55,10 @@ class Running:
         return self.alive and _stat(self.pid)[0] in ("T", "t")
 
 
-def current() -> Running | None:
+def current() -> Incarnation | None:
     """What was started last."""
     kept = read(_PROCESS)
-    return Running(**kept) if kept else None
+    return Incarnation(**kept) if kept else None
 
 
 def exits() -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
         if last is not None:
             if last.alive:
                 return {"pid": last.pid, "incarnation": last.incarnation, "started": False}
-            _until(lambda: bool(_ending(last.incarnation)), "the last process's end was not recorded")
+            _wait_until(lambda: bool(_exit_record(last.incarnation)), "the last process's end was not recorded")
         incarnation = last.incarnation + 1 if last else 1
         (RUN / _PAUSED).unlink(missing_ok=True)
         reader, writer = os.pipe()
@@ -93,30 +93,30 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
             _become_supervisor(request, incarnation, writer)
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
-            said: dict[str, Any] = json.loads(pipe.read() or b'{"error": "the supervisor ended at once"}')
-    if "error" in said:
-        raise AgentError(said["error"])
-    return {**said, "started": True}
+            reply: dict[str, Any] = json.loads(pipe.read() or b'{"error": "the supervisor ended at once"}')
+    if "error" in reply:
+        raise AgentError(reply["error"])
+    return {**reply, "started": True}
 
 
 def stop(limit_s: float) -> dict[str, Any]:
     """SIGTERM, then wait; SIGKILL when it has not ended after `limit_s`. `stopped` is 1 if it ended by itself."""
-    running = _told()
+    running = _expect_end()
     if running is None:
         return {"stopped": 0, "killed": 0}
     os.kill(running.pid, signal.SIGTERM)
     os.killpg(running.pid, signal.SIGCONT)
     try:
-        _until(lambda: bool(_ending(running.incarnation)), "", limit_s)
+        _wait_until(lambda: bool(_exit_record(running.incarnation)), "", limit_s)
     except AgentError:
         _kill(running)
         return {"stopped": 0, "killed": 1}
-    return {"stopped": 1, "killed": 0, "status": _ending(running.incarnation)["status"]}
+    return {"stopped": 1, "killed": 0, "status": _exit_record(running.incarnation)["status"]}
 
 
 def kill() -> dict[str, Any]:
     """SIGKILL, then wait. `killed` is 1 if it ran."""
-    running = _told()
+    running = _expect_end()
     if running is None:
         return {"killed": 0}
     _kill(running)
@@ -131,7 +131,7 @@ def pause() -> dict[str, Any]:
     if not running.stopped:
         keep(_PAUSED, {"incarnation": running.incarnation, "since_ns": true_ns()})
         os.killpg(running.pid, signal.SIGSTOP)
-        _until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
+        _wait_until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
     return {"paused": 1}
 
 
@@ -141,7 +141,7 @@ def resume() -> dict[str, Any]:
     (RUN / _PAUSED).unlink(missing_ok=True)
     if running is None or not running.alive or paused is None or paused["incarnation"] != running.incarnation:
         return {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
-    missed, missed_bytes = _unread(running.pid)
+    missed, missed_bytes = _unread_sockets(running.pid)
     os.killpg(running.pid, signal.SIGCONT)
     return {
         "frozen_seconds": (true_ns() - paused["since_ns"]) / 1e9,
@@ -150,12 +150,12 @@ def resume() -> dict[str, Any]:
     }
 
 
-def nudge() -> None:
+def restart_waits() -> None:
     """Have the process look at its clock again: waits that are under way end early and begin anew (signal(7))."""
     running = current()
     if running is not None and running.alive and not running.stopped:
         os.killpg(running.pid, signal.SIGSTOP)
-        _until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
+        _wait_until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
         os.killpg(running.pid, signal.SIGCONT)
 
 
@@ -173,17 +173,17 @@ def status() -> dict[str, Any]:
 
 
 def wait(incarnation: int, limit_s: float) -> dict[str, Any]:
-    """The end of this incarnation, as soon as it has ended; `ended` is None when it has not after `limit_s`.
+    """The end of this incarnation, as soon as it has ended; `exit_status` is None when it has not after `limit_s`.
 
     None at once when nobody knows of it any more: what the agent kept was removed meanwhile. An empty line comes
     first, as a sign that waiting has begun.
     """
     print(flush=True)
     try:
-        _until(lambda: bool(_ending(incarnation)) or current() is None, "", limit_s, 0.1)
+        _wait_until(lambda: bool(_exit_record(incarnation)) or current() is None, "", limit_s, 0.1)
     except AgentError:
         return {"ended": None}
-    return {"ended": _ending(incarnation) or None}
+    return {"ended": _exit_record(incarnation) or None}
 
 
 # ---- inside ----------------------------------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ def _become_supervisor(request: Mapping[str, Any], incarnation: int, writer: int
     status = 1
     try:
         log = open(request["log"], "ab", buffering=0)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor, target in ((nowhere, 0), (nowhere, 1), (log.fileno(), 2)):
+        null_device = os.open(os.devnull, os.O_RDWR)
+        for descriptor, target in ((null_device, 0), (null_device, 1), (log.fileno(), 2)):
             os.dup2(descriptor, target)
         _supervise(request, incarnation, writer, log)
         status = 0
@@ -211,7 +211,7 @@ def _become_supervisor(request: Mapping[str, Any], incarnation: int, writer: int
 def _supervise(request: Mapping[str, Any], incarnation: int, writer: int, log: Any) -> None:
     bend = request.get("bend_clock", False)
     started_ns = true_ns()
-    environment = {**os.environ, **request.get("environment", {}), **(clock.begin(started_ns) if bend else {})}
+    environment = {**os.environ, **request.get("environment", {}), **(clock.environment(started_ns) if bend else {})}
     process = subprocess.Popen(
         request["argv"],
         cwd=request.get("directory", "/"),
@@ -221,61 +221,61 @@ def _supervise(request: Mapping[str, Any], incarnation: int, writer: int, log: A
         stderr=log,
         start_new_session=True,
     )
-    witness = _witness(environment) if bend else None
-    keep(_PROCESS, asdict(Running(process.pid, _stat(process.pid)[2], incarnation, started_ns)))
+    clock_reader = _start_clock_reader(environment) if bend else None
+    keep(_PROCESS, asdict(Incarnation(process.pid, _stat(process.pid)[2], incarnation, started_ns)))
     os.write(writer, json.dumps({"pid": process.pid, "incarnation": incarnation}).encode())
     os.close(writer)
-    ended = process.wait()
-    if witness is not None:
-        witness.kill()
-        witness.wait()
-    told = (RUN / f"told.{incarnation}").exists()
+    exit_status = process.wait()
+    if clock_reader is not None:
+        clock_reader.kill()
+        clock_reader.wait()
+    expected = (RUN / f"expected-end.{incarnation}").exists()
     record = {
         "incarnation": incarnation,
         "pid": process.pid,
-        "status": ended,
-        "told": told,
+        "status": exit_status,
+        "expected": expected,
         "time_ns": true_ns(),
-        "error": "" if told else _tail(request["log"]),
+        "error": "" if expected else _tail(request["log"]),
     }
     with open(RUN / _EXITS, "ab", buffering=0) as file:
         file.write(json.dumps(record).encode() + b"\n")
 
 
-def _witness(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start_clock_reader(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A process beside the system's, under the same clock, to read that clock from."""
     return subprocess.Popen(
-        [sys.executable, "-S", str(Path(__file__).with_name("witness.py")), str(RUN / clock.WITNESS)],
+        [sys.executable, "-S", str(Path(__file__).with_name("clock_reader.py")), str(RUN / clock.CLOCK_READER)],
         env=environment,
         start_new_session=True,
     )
 
 
-def _told() -> Running | None:
+def _expect_end() -> Incarnation | None:
     """The process, its end being told from now on; None when none runs."""
     running = current()
     if running is None or not running.alive:
         return None
-    (RUN / f"told.{running.incarnation}").touch()
+    (RUN / f"expected-end.{running.incarnation}").touch()
     return running
 
 
-def _kill(running: Running) -> None:
+def _kill(running: Incarnation) -> None:
     os.killpg(running.pid, signal.SIGKILL)
-    _until(lambda: bool(_ending(running.incarnation)), "the process was killed and its end not recorded")
+    _wait_until(lambda: bool(_exit_record(running.incarnation)), "the process was killed and its end not recorded")
 
 
-def _ending(incarnation: int) -> dict[str, Any]:
+def _exit_record(incarnation: int) -> dict[str, Any]:
     return next((record for record in exits() if record["incarnation"] == incarnation), {})
 
 
-def _until(
-    holds: Callable[[], bool], otherwise: str, limit_s: float = _SIGNAL_LIMIT_S, poll_s: float = _POLL_S
+def _wait_until(
+    condition: Callable[[], bool], message: str, limit_s: float = _SIGNAL_LIMIT_S, poll_s: float = _POLL_S
 ) -> None:
     deadline_s = time.monotonic() + limit_s
-    while not holds():
+    while not condition():
         if time.monotonic() >= deadline_s:
-            raise AgentError(otherwise)
+            raise AgentError(message)
         time.sleep(poll_s)
 
 
@@ -300,7 +300,7 @@ def _group(leader: int) -> Iterator[int]:
             yield int(entry.name)
 
 
-def _unread(leader: int) -> tuple[int, int]:
+def _unread_sockets(leader: int) -> tuple[int, int]:
     """TCP sockets of the process group with something in their receive queue, and the bytes there.
 
     The queue of a listening socket counts the connections that wait to be accepted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from images.base.agent.places import AgentError
+from images.base.agent.run_directory import AgentError
 
 _LIMIT_S = 20
 

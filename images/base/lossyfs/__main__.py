@@ -15,14 +15,14 @@ from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from images.base.lossyfs.control import ControlError, call
-from images.base.lossyfs.damage import ERRORS, Kind
-from images.base.lossyfs.keeping import Keep
-from images.base.lossyfs.mounting import MountError, Options, mounts, serve, start, unmount
+from images.base.lossyfs.damage import ERRORS, OperationKind
+from images.base.lossyfs.mounting import MountError, MountOptions, mounts, serve, start, unmount
+from images.base.lossyfs.survival import Survival
 
 DEFAULT_CONTROL = "/run/lossyfs.control"
 
 
-class _Parser(argparse.ArgumentParser):
+class _LossyfsParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(64, f"{self.prog}: {message}\n")
@@ -30,9 +30,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command; gives back the exit code."""
-    given = _parser().parse_args(arguments)
+    parsed = _parser().parse_args(arguments)
     try:
-        answer = _carry_out(given)
+        answer = _carry_out(parsed)
     except (MountError, ControlError) as error:
         print(f"lossyfs: {error}{_dead_mounts()}", file=sys.stderr)
         return 1
@@ -41,36 +41,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _carry_out(given: argparse.Namespace) -> object:
-    command, control = given.command, given.control
+def _carry_out(parsed: argparse.Namespace) -> object:
+    command, control = parsed.command, parsed.control
     if command == "mount":
-        return _mount(given)
+        return _mount(parsed)
     if command == "unmount":
-        unmount(given.mountpoint, lazy=given.lazy)
+        unmount(parsed.mountpoint, lazy=parsed.lazy)
         return None
     if command == "mounts":
         return [asdict(mount) for mount in mounts()]
-    asked: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     if command == "power-loss":
-        asked = {"keep": given.keep, "seed": given.seed}
+        parameters = {"keep": parsed.keep, "seed": parsed.seed}
     elif command in ("lie", "damage"):
-        asked = {"on": given.state == "on"}
+        parameters = {"on": parsed.state == "on"}
     elif command == "slow":
-        asked = {"ms": given.ms, "on": given.on}
+        parameters = {"ms": parsed.ms, "on": parsed.on}
     elif command == "fail":
-        error = None if given.error == "off" else given.error
-        asked = {"error": error, "after": given.after, "path": given.path, "on": given.on}
-    return call(control, command, **asked)
+        error = None if parsed.error == "off" else parsed.error
+        parameters = {"error": error, "after": parsed.after, "path": parsed.path, "on": parsed.on}
+    return call(control, command, **parameters)
 
 
-def _mount(given: argparse.Namespace) -> object:
-    options = Options(given.backing, given.mountpoint, given.control, given.strict_names, given.cached, given.through)
-    if given.foreground:
+def _mount(parsed: argparse.Namespace) -> object:
+    options = MountOptions(
+        parsed.backing, parsed.mountpoint, parsed.control, parsed.strict_names, parsed.cached, parsed.through
+    )
+    if parsed.foreground:
         serve(options)
         return None
-    with open(given.log, "a+b") if given.log else TemporaryFile() as log:
+    with open(parsed.log, "a+b") if parsed.log else TemporaryFile() as log:
         pid = start(options, log)
-    return {"mountpoint": os.path.abspath(given.mountpoint), "control": os.path.abspath(given.control), "pid": pid}
+    return {"mountpoint": os.path.abspath(parsed.mountpoint), "control": os.path.abspath(parsed.control), "pid": pid}
 
 
 def _dead_mounts() -> str:
@@ -79,7 +81,7 @@ def _dead_mounts() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="lossyfs", description="A file system that forgets what was not synced.")
+    parser = _LossyfsParser(prog="lossyfs", description="A file system that forgets what was not synced.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
@@ -104,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     unmounting.add_argument("--lazy", action="store_true", help="also while programs use it")
     command("mounts", "the lossy file systems mounted here, and whether their daemons live")
     loss = command("power-loss", "drop what is not synced; the programs should have been killed before")
-    loss.add_argument("--keep", choices=[keep.value for keep in Keep], default=Keep.NOTHING.value)
+    loss.add_argument("--keep", choices=[keep.value for keep in Survival], default=Survival.NOTHING.value)
     loss.add_argument("--seed", type=int, default=0, help="draws what is kept (default: 0)")
     for name, text in (
         ("lie", "acknowledge syncs without keeping anything"),
@@ -118,7 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     fail.add_argument("--after", metavar="BYTES", type=int, default=0, help="let that many through first")
     fail.add_argument("--path", metavar="GLOB", help="only these files, e.g. '*.log'")
     for damaging in (slow, fail):
-        damaging.add_argument("--on", nargs="+", choices=[kind.value for kind in Kind], default=[], metavar="KIND")
+        damaging.add_argument(
+            "--on", nargs="+", choices=[kind.value for kind in OperationKind], default=[], metavar="KIND"
+        )
     command("heal", "no lies, not slow, nothing fails")
     command("report", "what is unsynced, what damage is asked for, how often it bit")
     return parser

@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass, field, replace
 from threading import Lock, Thread
 from typing import Any, Final
 
-from images.base.lossyfs.damage import ERRORS, Failure, Injector, Kind
-from images.base.lossyfs.keeping import Keep
-from images.base.lossyfs.loss import Loss, lose_power, unsynced
+from images.base.lossyfs.damage import ERRORS, DamageInjector, InjectedError, OperationKind
+from images.base.lossyfs.power_loss import PowerLossReport, lose_power, unsynced
+from images.base.lossyfs.survival import Survival
 from images.base.lossyfs.volume import Volume
 
 ANSWER_TIMEOUT_S: Final = 60.0
@@ -62,11 +62,11 @@ class Control:
     """Carries commands out on one mounted volume."""
 
     volume: Volume
-    injector: Injector
+    injector: DamageInjector
     lock: Lock
     """Held by whoever uses the volume."""
     mountpoint: str
-    last_loss: Loss | None = None
+    last_loss: PowerLossReport | None = None
     _server: socket.socket | None = field(default=None, repr=False)
 
     def serve(self, socket_path: str) -> None:
@@ -98,10 +98,10 @@ class Control:
         try:
             request = json.loads(line)
             command = request.pop("command")
-            carry_out = self._commands().get(command)
-            if carry_out is None:
+            handler = self._commands().get(command)
+            if handler is None:
                 raise ValueError(f"command: {command!r} is not one of {', '.join(self._commands())}")
-            return json.dumps({"ok": True, **carry_out(request)}).encode()
+            return json.dumps({"ok": True, **handler(request)}).encode()
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             message = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             return json.dumps({"ok": False, "error": message}).encode()
@@ -135,7 +135,7 @@ class Control:
         }
 
     def _power_loss(self, request: dict[str, Any]) -> dict[str, Any]:
-        keep = Keep(request["keep"]) if self.injector.damage.armed else Keep.EVERYTHING
+        keep = Survival(request["keep"]) if self.injector.damage.armed else Survival.EVERYTHING
         seed = int(request.get("seed", 0))
         flush(self.mountpoint)
         with self.lock:
@@ -151,7 +151,7 @@ class Control:
         slow_ms = float(request["ms"])
         if not 0 <= slow_ms <= 60_000:
             raise ValueError(f"ms: {slow_ms:g} is not between 0 and 60000")
-        kinds = _kinds(request) or frozenset(Kind)
+        kinds = _kinds(request) or frozenset(OperationKind)
         self.injector.damage = replace(self.injector.damage, slow_ms=slow_ms, slow_kinds=kinds)
         return self.report()
 
@@ -163,7 +163,7 @@ class Control:
             raise ValueError(f"error: {error!r} is not one of {', '.join(ERRORS)}, null")
         else:
             after = int(request.get("after") or 0)
-            self.injector.fail(error, Failure(error, after, request.get("path"), _kinds(request)))
+            self.injector.fail(error, InjectedError(error, after, request.get("path"), _kinds(request)))
         return self.report()
 
     def _damage(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -206,5 +206,5 @@ def _flag(request: dict[str, Any]) -> bool:
     return on
 
 
-def _kinds(request: dict[str, Any]) -> frozenset[Kind]:
-    return frozenset(Kind(name) for name in request.get("on") or ())
+def _kinds(request: dict[str, Any]) -> frozenset[OperationKind]:
+    return frozenset(OperationKind(name) for name in request.get("on") or ())

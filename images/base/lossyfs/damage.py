@@ -18,7 +18,7 @@ from typing import Final
 ERRORS: Final = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 
 
-class Kind(StrEnum):
+class OperationKind(StrEnum):
     """What a program asks of the disk."""
 
     READ = "read"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class InjectedError:
     """Operations that fail."""
 
     error: str
@@ -38,16 +38,16 @@ class Failure:
     """Bytes read and written before the first failure; with ENOSPC the room that is left."""
     path: str | None = None
     """Only files matching this pattern, as in the shell, where * also matches /; paths have no leading slash."""
-    kinds: frozenset[Kind] = frozenset()
+    kinds: frozenset[OperationKind] = frozenset()
     """Empty: with EIO reads, writes and syncs; with ENOSPC what takes room: writes past the end, and creations."""
 
-    def hits(self, kind: Kind, grows: bool) -> bool:
+    def matches(self, kind: OperationKind, grows: bool) -> bool:
         """Whether it is about such operations."""
         if self.error == "ENOSPC" and not grows:
             return False
         if self.kinds:
             return kind in self.kinds
-        return self.error == "ENOSPC" or kind is not Kind.CHANGE
+        return self.error == "ENOSPC" or kind is not OperationKind.CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Damage:
     lying: bool = False
     """Syncs are acknowledged and make nothing durable."""
     slow_ms: float = 0.0
-    slow_kinds: frozenset[Kind] = frozenset(Kind)
-    failures: tuple[Failure, ...] = ()
+    slow_kinds: frozenset[OperationKind] = frozenset(OperationKind)
+    failures: tuple[InjectedError, ...] = ()
     """At most one for each error."""
 
     acts: bool = field(init=False)
@@ -84,7 +84,7 @@ class DamageCounters:
 
 
 @dataclass(slots=True)
-class Injector:
+class DamageInjector:
     """Damages operations."""
 
     damage: Damage = field(default_factory=Damage)
@@ -92,13 +92,13 @@ class Injector:
     _passed_bytes: dict[str, int] = field(default_factory=dict)
     """By error: read and written since that failure was asked for."""
 
-    def fail(self, error: str, failure: Failure | None) -> None:
+    def fail(self, error: str, failure: InjectedError | None) -> None:
         """Replace what fails with `error`, counting bytes anew; None: nothing does."""
         others = tuple(other for other in self.damage.failures if other.error != error)
         self._passed_bytes[error] = 0
         self.damage = replace(self.damage, failures=others if failure is None else (*others, failure))
 
-    def delay(self, kind: Kind) -> None:
+    def delay(self, kind: OperationKind) -> None:
         """Sleep as long as an operation is to be slowed."""
         damage = self.damage
         if damage.acts and damage.slow_ms and kind in damage.slow_kinds:
@@ -112,7 +112,7 @@ class Injector:
         self.counters.lies += lying
         return lying
 
-    def allow(self, kind: Kind, path: Callable[[], str], size: int = 0, *, grows: bool = False) -> int:
+    def allow(self, kind: OperationKind, path: Callable[[], str], size: int = 0, *, grows: bool = False) -> int:
         """How many of `size` bytes go through. Raises the OSError that is asked for.
 
         A write may go through in part; a read, or what has no size, goes through or does not.
@@ -122,7 +122,7 @@ class Injector:
             return size
         allowed = size
         for failure in damage.failures:
-            if not failure.hits(kind, grows):
+            if not failure.matches(kind, grows):
                 continue
             if failure.path is not None and not fnmatchcase(path().lstrip("/"), failure.path.lstrip("/")):
                 continue
@@ -130,7 +130,7 @@ class Injector:
             if room <= 0:
                 self._count(failure.error)
                 raise OSError(ERRORS[failure.error], os.strerror(ERRORS[failure.error]))
-            allowed = min(allowed, room) if kind is Kind.WRITE else allowed
+            allowed = min(allowed, room) if kind is OperationKind.WRITE else allowed
             self._passed_bytes[failure.error] += min(size, room)
         return allowed
 

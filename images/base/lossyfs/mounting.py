@@ -20,7 +20,7 @@ from threading import Lock
 from typing import IO, Final
 
 from images.base.lossyfs.control import Control, ControlError, call
-from images.base.lossyfs.damage import Injector
+from images.base.lossyfs.damage import DamageInjector
 from images.base.lossyfs.volume import Volume
 
 DEVICE: Final = Path("/dev/fuse")
@@ -34,7 +34,7 @@ class MountError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MountOptions:
     """How a file system is mounted."""
 
     backing: str
@@ -60,26 +60,26 @@ class Mount:
 
 def mounts() -> list[Mount]:
     """The lossy file systems this process can see mounted."""
-    found = []
+    mounted = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         source, mountpoint, kind, *_ = (_unescaped(word) for word in line.split(" "))
         if kind == f"fuse.{SUBTYPE}":
-            found.append(Mount(mountpoint, source, not _dead(mountpoint)))
-    return found
+            mounted.append(Mount(mountpoint, source, not _dead(mountpoint)))
+    return mounted
 
 
-def serve(options: Options) -> None:
+def serve(options: MountOptions) -> None:
     """Mount and serve until unmounted. Raises MountError."""
-    options = _checked(options)
+    options = _check_options(options)
     os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
     try:
+        from images.base.lossyfs.fuse_session import FuseSession
         from images.base.lossyfs.operations import Operations
-        from images.base.lossyfs.session import Session
     except ImportError:
         raise MountError("mfusepy is missing: pip install mfusepy") from None
     except OSError:
         raise MountError("libfuse is missing: apt-get install fuse3 libfuse3-3") from None
-    injector, lock = Injector(), Lock()
+    injector, lock = DamageInjector(), Lock()
     try:
         volume = Volume(options.backing, strict_names=options.strict_names)
         control = Control(volume, injector, lock, options.mountpoint)
@@ -90,7 +90,7 @@ def serve(options: Options) -> None:
     gc.freeze()  # what is there now stays; the collector need not look at it again
     operations = Operations(volume, injector, lock, cached=options.cached, through=options.through)
     try:
-        Session(
+        FuseSession(
             operations,
             options.mountpoint,
             raw_fi=True,
@@ -108,14 +108,14 @@ def serve(options: Options) -> None:
         volume.close()
 
 
-def start(options: Options, log: IO[bytes]) -> int:
+def start(options: MountOptions, log: IO[bytes]) -> int:
     """Mount in the background; returns the daemon's process id once the mount can be used. Raises MountError."""
-    options = _checked(options)
+    options = _check_options(options)
     arguments = [options.backing, options.mountpoint, "--control", options.control, "--foreground"]
     for name in ("strict_names", "cached", "through"):
         if getattr(options, name):
             arguments.append("--" + name.replace("_", "-"))
-    began = log.seek(0, os.SEEK_END)
+    log_start = log.seek(0, os.SEEK_END)
     daemon = subprocess.Popen(
         [sys.executable, "-m", "images.base.lossyfs", "mount", *arguments],
         stdin=subprocess.DEVNULL,
@@ -126,11 +126,11 @@ def start(options: Options, log: IO[bytes]) -> int:
         env={**os.environ, "PYTHONPATH": f"{Path(__file__).parents[3]}:{os.environ.get('PYTHONPATH', '')}"},
     )
     deadline = time.monotonic() + MOUNT_TIMEOUT_S
-    while not _answers(options):
+    while not _daemon_answers(options):
         if daemon.poll() is not None or time.monotonic() > deadline:
             daemon.kill()
             daemon.wait()
-            log.seek(began)
+            log.seek(log_start)
             lines = log.read().decode(errors="replace").strip().splitlines()
             raise MountError(lines[-1].removeprefix("lossyfs: ") if lines else "the daemon ended without a word")
         time.sleep(0.01)
@@ -143,17 +143,17 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     ours = [mount for mount in mounts() if mount.mountpoint == mountpoint]
     if not ours:
         raise MountError(f"{mountpoint} is no lossy file system's mount point")
-    ended = subprocess.run(
+    result = subprocess.run(
         ["fusermount3", "-uz" if lazy else "-u", mountpoint], capture_output=True, text=True, check=False
     )
-    if ended.returncode != 0:
-        raise MountError(f"{mountpoint} cannot be unmounted: {ended.stderr.strip()}")
+    if result.returncode != 0:
+        raise MountError(f"{mountpoint} cannot be unmounted: {result.stderr.strip()}")
     deadline = time.monotonic() + UNMOUNT_TIMEOUT_S
     while not lazy and Path(ours[0].backing, ".lossyfs").exists() and ours[0].alive and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-def _checked(options: Options) -> Options:
+def _check_options(options: MountOptions) -> MountOptions:
     backing, mountpoint = (os.path.realpath(path) for path in (options.backing, options.mountpoint))
     if not DEVICE.exists():
         raise MountError(f"{DEVICE} is missing: modprobe fuse, or give the container --device {DEVICE}")
@@ -169,12 +169,12 @@ def _checked(options: Options) -> Options:
             raise MountError(f"{name} {path} is not a directory")
     if backing == mountpoint or backing.startswith(f"{mountpoint}/") or mountpoint.startswith(f"{backing}/"):
         raise MountError(f"BACKING {backing} and MOUNTPOINT {mountpoint} must not contain each other")
-    return Options(
+    return MountOptions(
         backing, mountpoint, os.path.abspath(options.control), options.strict_names, options.cached, options.through
     )
 
 
-def _answers(options: Options) -> bool:
+def _daemon_answers(options: MountOptions) -> bool:
     if not any(mount.mountpoint == options.mountpoint for mount in mounts()):
         return False
     try:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import mfusepy
 
-from images.base.lossyfs.damage import Injector, Kind
-from images.base.lossyfs.volume import Handle, Owner, Volume
+from images.base.lossyfs.damage import DamageInjector, OperationKind
+from images.base.lossyfs.volume import FileHandle, Owner, Volume
 
 ATTRIBUTES_CACHED_S: Final = 1000.0
 """All changes pass through the kernel, which keeps them up to date; a look-up by name fetches them in any case."""
@@ -35,7 +35,7 @@ class Operations(mfusepy.Operations):
     def __init__(
         self,
         volume: Volume,
-        injector: Injector,
+        injector: DamageInjector,
         lock: Lock,
         *,
         cached: bool,
@@ -62,15 +62,15 @@ class Operations(mfusepy.Operations):
         with self._lock:
             if file_info is not None:
                 return _attributes(os.fstat(file_info.fh))
-            return _attributes(os.lstat(self._volume.real(_known(path))))
+            return _attributes(os.lstat(self._volume.backing_path(_existing_path(path))))
 
     def readlink(self, path: str) -> str:
         with self._lock:
-            return os.readlink(self._volume.real(path))
+            return os.readlink(self._volume.backing_path(path))
 
     def opendir(self, path: str) -> int:
         with self._lock:
-            return os.open(self._volume.real(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return os.open(self._volume.backing_path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def readdir(self, path: str | None, descriptor: int) -> list[tuple[str, dict[str, int], int]]:
         with self._lock:
@@ -89,43 +89,43 @@ class Operations(mfusepy.Operations):
 
     def create(self, path: str, mode: int, file_info: Any) -> int:
         with self._change(path, grows=True):
-            return self._opened(self._volume.create(path, file_info.flags, mode, _caller()), file_info)
+            return self._open_handle(self._volume.create(path, file_info.flags, mode, _caller()), file_info)
 
     def open(self, path: str, file_info: Any) -> int:
         with self._lock:
-            return self._opened(self._volume.open(path, file_info.flags), file_info)
+            return self._open_handle(self._volume.open(path, file_info.flags), file_info)
 
     def read(self, path: str | None, size: int, offset: int, file_info: Any) -> bytes:
-        self._injector.delay(Kind.READ)
+        self._injector.delay(OperationKind.READ)
         with self._lock:
-            handle, _ = self._begin(file_info.fh, Kind.READ, size)
+            handle, _ = self._check_handle(file_info.fh, OperationKind.READ, size)
             return os.pread(handle.descriptor, size, offset)
 
     def write(self, path: str | None, data: memoryview, offset: int, file_info: Any) -> int:
         if self._injector.damage.acts:
-            self._injector.delay(Kind.WRITE)
+            self._injector.delay(OperationKind.WRITE)
         with self._lock:
-            handle, allowed = self._begin(file_info.fh, Kind.WRITE, len(data), offset)
+            handle, allowed = self._check_handle(file_info.fh, OperationKind.WRITE, len(data), offset)
             return self._volume.write(handle, data if allowed == len(data) else data[:allowed], offset)
 
     def truncate(self, path: str | None, size: int, file_info: Any = None) -> int:
-        self._injector.delay(Kind.WRITE)
+        self._injector.delay(OperationKind.WRITE)
         with self._lock:
             if file_info is not None:
-                handle, _ = self._begin(file_info.fh, Kind.WRITE)
+                handle, _ = self._check_handle(file_info.fh, OperationKind.WRITE)
                 self._volume.truncate_open(handle, size)
             else:
-                known = _known(path)
-                self._injector.allow(Kind.WRITE, lambda: known)
+                known = _existing_path(path)
+                self._injector.allow(OperationKind.WRITE, lambda: known)
                 self._volume.truncate(known, size)
         return 0
 
     def fallocate(self, path: str | None, mode: int, offset: int, size: int, file_info: Any) -> int:
         if mode != 0:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        self._injector.delay(Kind.WRITE)
+        self._injector.delay(OperationKind.WRITE)
         with self._lock:
-            handle, allowed = self._begin(file_info.fh, Kind.WRITE, size, offset)
+            handle, allowed = self._check_handle(file_info.fh, OperationKind.WRITE, size, offset)
             if allowed < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._volume.allocate(handle, offset, size)
@@ -139,9 +139,9 @@ class Operations(mfusepy.Operations):
     # ---- durability --------------------------------------------------------------------------------------------------
 
     def fsync(self, path: str | None, data_only: int, file_info: Any) -> int:
-        self._injector.delay(Kind.SYNC)
+        self._injector.delay(OperationKind.SYNC)
         with self._lock:
-            handle, _ = self._begin(file_info.fh, Kind.SYNC)
+            handle, _ = self._check_handle(file_info.fh, OperationKind.SYNC)
             if not self._injector.lies():
                 if self._through:
                     os.fsync(handle.descriptor)
@@ -149,9 +149,9 @@ class Operations(mfusepy.Operations):
         return 0
 
     def fsyncdir(self, path: str | None, data_only: int, descriptor: int) -> int:
-        self._injector.delay(Kind.SYNC)
+        self._injector.delay(OperationKind.SYNC)
         with self._lock:
-            self._injector.allow(Kind.SYNC, lambda: self._volume.path_of_directory(descriptor) or "")
+            self._injector.allow(OperationKind.SYNC, lambda: self._volume.path_of_directory(descriptor) or "")
             if not self._injector.lies():
                 if self._through:
                     os.fsync(descriptor)
@@ -216,12 +216,14 @@ class Operations(mfusepy.Operations):
     @contextmanager
     def _change(self, path: str, *, grows: bool = False) -> Iterator[None]:
         """Around a change of names."""
-        self._injector.delay(Kind.CHANGE)
+        self._injector.delay(OperationKind.CHANGE)
         with self._lock:
-            self._injector.allow(Kind.CHANGE, lambda: path, grows=grows)
+            self._injector.allow(OperationKind.CHANGE, lambda: path, grows=grows)
             yield
 
-    def _begin(self, descriptor: int, kind: Kind, size: int = 0, offset: int = 0) -> tuple[Handle, int]:
+    def _check_handle(
+        self, descriptor: int, kind: OperationKind, size: int = 0, offset: int = 0
+    ) -> tuple[FileHandle, int]:
         """The open file and how many bytes of the operation go through; the lock is held."""
         handle = self._volume.handles[descriptor]
         if handle.stale:
@@ -229,10 +231,10 @@ class Operations(mfusepy.Operations):
         if not self._injector.damage.acts:
             return handle, size
         node = handle.node
-        grows = kind is Kind.WRITE and offset + size > node.size
+        grows = kind is OperationKind.WRITE and offset + size > node.size
         return handle, self._injector.allow(kind, lambda: self._volume.path_of(node), size, grows=grows)
 
-    def _opened(self, handle: Handle, file_info: Any) -> int:
+    def _open_handle(self, handle: FileHandle, file_info: Any) -> int:
         file_info.fh = handle.descriptor
         flags = file_info.flags
         if self._direct and (flags & os.O_APPEND or flags & os.O_ACCMODE == os.O_WRONLY):
@@ -240,10 +242,10 @@ class Operations(mfusepy.Operations):
         return 0
 
     def _target(self, path: str | None, file_info: Any) -> str | int:
-        return self._volume.real(_known(path)) if file_info is None else int(file_info.fh)
+        return self._volume.backing_path(_existing_path(path)) if file_info is None else int(file_info.fh)
 
 
-def _known(path: str | None) -> str:
+def _existing_path(path: str | None) -> str:
     if path is None:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     return path

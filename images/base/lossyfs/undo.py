@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from images.base.lossyfs.pieces import Piece, first_of_each_byte
+from images.base.lossyfs.saved_extents import SavedExtent, earliest_extents
 
 APPENDS_MAX: Final = 65_536
 """Of one unbroken run; beyond that every other one is forgotten."""
@@ -25,7 +25,7 @@ SAVED_BYTES_MAX: Final = 16 << 20
 
 
 @dataclass(slots=True)
-class Appends:
+class AppendRun:
     """Writes that each began where the one before ended, at the end of the file."""
 
     start: int
@@ -38,7 +38,7 @@ class Replacement:
 
     size: int
     """Of the file before."""
-    saved: tuple[Piece, ...]
+    saved: tuple[SavedExtent, ...]
     start: int
     end: int
     written_bytes: int
@@ -48,20 +48,20 @@ class Replacement:
         """Make a file that is as after this change what it was before."""
         size_now = os.fstat(descriptor).st_size
         os.ftruncate(descriptor, self.size)
-        for piece in self.saved:
-            piece.write_back(descriptor, size_now)
+        for extent in self.saved:
+            extent.write_back(descriptor, size_now)
 
     def tear(self, descriptor: int, cut: int) -> None:
         """Undo a write from `cut` on, start < cut < end."""
         os.ftruncate(descriptor, max(self.size, cut))
-        for piece in self.saved:
-            part = piece.clipped(cut, self.end)
+        for extent in self.saved:
+            part = extent.clipped(cut, self.end)
             if part is not None:
                 part.write_back(descriptor, self.end)
 
 
 @dataclass(frozen=True, slots=True)
-class Rewound:
+class RewindResult:
     """What undoing took from a file."""
 
     lost_bytes: int = 0
@@ -75,7 +75,7 @@ class UndoLog:
 
     written_bytes: int = 0
     """By writes that are not synced; what was written twice counts twice."""
-    _changes: list[Appends | Replacement] = field(default_factory=list)
+    _changes: list[AppendRun | Replacement] = field(default_factory=list)
     _saved_bytes: int = 0
     _saved_bytes_max: int = SAVED_BYTES_MAX
 
@@ -85,26 +85,26 @@ class UndoLog:
     @property
     def steps(self) -> int:
         """The changes between which `rewind` can stop."""
-        return sum(len(change.ends) if isinstance(change, Appends) else 1 for change in self._changes)
+        return sum(len(change.ends) if isinstance(change, AppendRun) else 1 for change in self._changes)
 
-    def appended(self, start: int, end: int) -> None:
+    def record_append(self, start: int, end: int) -> None:
         """[start, end) was written at the end of the file."""
         self.written_bytes += end - start
         last = self._changes[-1] if self._changes else None
-        if isinstance(last, Appends) and last.ends[-1] == start:
+        if isinstance(last, AppendRun) and last.ends[-1] == start:
             ends = last.ends
             ends.append(end)
             if len(ends) > APPENDS_MAX:
                 last.ends = ends[(len(ends) - 1) % 2 :: 2]
         else:
-            self._add(Appends(start, array("q", (end,))))
+            self._add(AppendRun(start, array("q", (end,))))
 
-    def overwrote(self, size: int, start: int, end: int, saved: tuple[Piece, ...]) -> None:
+    def record_overwrite(self, size: int, start: int, end: int, saved: tuple[SavedExtent, ...]) -> None:
         """[start, end) was written when the file had `size` bytes, of which those `saved` were replaced."""
         self.written_bytes += end - start
         self._add(Replacement(size, saved, start, end, end - start))
 
-    def resized(self, size: int, to: int, saved: tuple[Piece, ...]) -> None:
+    def record_resize(self, size: int, to: int, saved: tuple[SavedExtent, ...]) -> None:
         """The file of `size` bytes was cut, losing those `saved`, or extended."""
         self._add(Replacement(size, saved, to, to, 0))
 
@@ -114,7 +114,7 @@ class UndoLog:
         self.written_bytes = self._saved_bytes = 0
         self._saved_bytes_max = SAVED_BYTES_MAX
 
-    def rewind(self, descriptor: int, keep_steps: int, tear: Random | None = None) -> Rewound:
+    def rewind(self, descriptor: int, keep_steps: int, tear: Random | None = None) -> RewindResult:
         """Make the file as it was after the first `keep_steps` changes, and clear the log.
 
         With `tear` the last of these, if it is a write of two bytes or more, is cut at a place drawn from it.
@@ -143,12 +143,12 @@ class UndoLog:
             torn_at, cut_off = _tear(changes[-1], descriptor, tear)
             lost_bytes += cut_off
         self.clear()
-        return Rewound(lost_bytes, torn_at)
+        return RewindResult(lost_bytes, torn_at)
 
-    def _add(self, change: Appends | Replacement) -> None:
+    def _add(self, change: AppendRun | Replacement) -> None:
         self._changes.append(change)
         if isinstance(change, Replacement):
-            self._saved_bytes += sum(piece.memory_bytes for piece in change.saved)
+            self._saved_bytes += sum(extent.memory_bytes for extent in change.saved)
         if len(self._changes) > OVERWRITES_MAX or self._saved_bytes > self._saved_bytes_max:
             self._merge_older_half()
 
@@ -157,21 +157,25 @@ class UndoLog:
         if middle < 2:
             return
         older = self._changes[:middle]
-        size = older[0].start if isinstance(older[0], Appends) else older[0].size
-        pieces = [piece for change in older if isinstance(change, Replacement) for piece in change.saved]
+        size = older[0].start if isinstance(older[0], AppendRun) else older[0].size
+        extents = [extent for change in older if isinstance(change, Replacement) for extent in change.saved]
         written = sum(
-            change.ends[-1] - change.start if isinstance(change, Appends) else change.written_bytes for change in older
+            change.ends[-1] - change.start if isinstance(change, AppendRun) else change.written_bytes
+            for change in older
         )
-        self._changes[:middle] = [Replacement(size, first_of_each_byte(pieces, size), 0, 0, written)]
+        self._changes[:middle] = [Replacement(size, earliest_extents(extents, size), 0, 0, written)]
         self._saved_bytes = sum(
-            piece.memory_bytes for change in self._changes if isinstance(change, Replacement) for piece in change.saved
+            extent.memory_bytes
+            for change in self._changes
+            if isinstance(change, Replacement)
+            for extent in change.saved
         )
         self._saved_bytes_max = max(SAVED_BYTES_MAX, 2 * self._saved_bytes)
 
 
-def _tear(change: Appends | Replacement, descriptor: int, random: Random) -> tuple[int | None, int]:
+def _tear(change: AppendRun | Replacement, descriptor: int, random: Random) -> tuple[int | None, int]:
     """(where the change was cut, bytes it lost); (None, 0) when it is no write of two bytes or more."""
-    if isinstance(change, Appends):
+    if isinstance(change, AppendRun):
         start = change.ends[-2] if len(change.ends) > 1 else change.start
         end = change.ends[-1]
     else:
@@ -179,7 +183,7 @@ def _tear(change: Appends | Replacement, descriptor: int, random: Random) -> tup
     if end - start < 2:
         return None, 0
     cut = random.randint(start + 1, end - 1)
-    if isinstance(change, Appends):
+    if isinstance(change, AppendRun):
         os.ftruncate(descriptor, cut)
     else:
         change.tear(descriptor, cut)

@@ -29,15 +29,15 @@ from typing import Any, NamedTuple, cast
 from kio.schema.errors import ErrorCode
 
 from images.wire.codec import Malformed
-from images.wire.connection import MAX_FRAME_BYTES, Frames
+from images.wire.connection import MAX_FRAME_BYTES, FrameDecoder
 from images.wire.messages import (
     CANONICAL,
     SUPPORTED,
     Api,
-    Head,
+    ParsedHeader,
     RequestDecoder,
     encode_response,
-    read_head,
+    read_request_header,
     response_class,
 )
 from images.wire.schema import Entity
@@ -143,7 +143,7 @@ class Server:
             error_code=ErrorCode.none, api_keys=self._versions, throttle_time=timedelta(0)
         )
 
-    def _refuse_versions(self, head: Head) -> bytes:
+    def _refuse_versions(self, head: ParsedHeader) -> bytes:
         """The answer to ApiVersions in a version that is not known."""
         refusal = response_class(Api.API_VERSIONS)(
             error_code=ErrorCode.unsupported_version,
@@ -154,7 +154,7 @@ class Server:
 
     async def answer(self, frame: bytes, connection: int, host: str, requests: RequestDecoder) -> bytes | None:
         """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
-        head = read_head(frame)
+        head = read_request_header(frame)
         served = self._served.get(head.api_key)
         if served is None:
             raise Malformed(_not_served(head.api_key))
@@ -183,7 +183,7 @@ class _ClientConnection(asyncio.Protocol):
         self._task = cast("Task[None]", None)
         self._number = 0
         self._host = ""
-        self._frames = Frames(server._max_frame_bytes)
+        self._frames = FrameDecoder(server._max_frame_bytes)
         self._requests = RequestDecoder()
         self._queue: deque[bytes] = deque()
         self._wakeup: Future[None] | None = None

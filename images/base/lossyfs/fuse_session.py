@@ -13,24 +13,24 @@ from typing import Any, Final
 
 import mfusepy
 
-from images.base.lossyfs.neighbour import Neighbour
+from images.base.lossyfs.caller_affinity import CallerAffinity
 
 UTIME_NOW: Final = (1 << 30) - 1
 UTIME_OMIT: Final = (1 << 30) - 2
 _UNCHANGED: Final = 2**32 - 1
-_LARGEST: Final = ctypes.c_char * (16 << 20)
+_BUFFER_MAX: Final = ctypes.c_char * (16 << 20)
 """More than the kernel ever hands over at once; only ever looked at as far as it did."""
 
 
-class Session(mfusepy.FUSE):
+class FuseSession(mfusepy.FUSE):
     """Runs until the file system is unmounted; `operations` are `images.base.lossyfs.operations.Operations`."""
 
     def __init__(self, operations: Any, mountpoint: str, **options: Any) -> None:
-        self._neighbour = Neighbour()
+        self._affinity = CallerAffinity()
         super().__init__(operations, mountpoint, **options)
 
     def _wrapper(self, function: Any, *arguments: Any, **named: Any) -> int:
-        self._neighbour.follow(_calling_thread)
+        self._affinity.follow(_calling_thread)
         return super()._wrapper(function, *arguments, **named)
 
     _buffer_address = 0
@@ -41,7 +41,7 @@ class Session(mfusepy.FUSE):
         address = ctypes.addressof(buffer.contents)
         if address != self._buffer_address:
             self._buffer_address = address
-            self._buffer = memoryview(_LARGEST.from_address(address))
+            self._buffer = memoryview(_BUFFER_MAX.from_address(address))
         return self.operations.write(None, self._buffer[:size], offset, file_info.contents)
 
     def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:

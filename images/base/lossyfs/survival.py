@@ -9,7 +9,7 @@ from enum import StrEnum
 from random import Random
 
 
-class Keep(StrEnum):
+class Survival(StrEnum):
     """What a power loss leaves of what was not synced (the package's page says it in full)."""
 
     NOTHING = "nothing"
@@ -18,11 +18,11 @@ class Keep(StrEnum):
     EVERYTHING = "everything"
 
 
-def draw_prefix(length: int, keep: str, random: Random) -> int:
+def draw_surviving_prefix(length: int, keep: str, random: Random) -> int:
     """How many of `length` changes stay: often all, none, or all but the last few, else any number."""
-    if keep == Keep.NOTHING or length == 0:
+    if keep == Survival.NOTHING or length == 0:
         return 0
-    if keep == Keep.EVERYTHING:
+    if keep == Survival.EVERYTHING:
         return length
     kind = random.random()
     if kind < 0.2:

@@ -23,7 +23,7 @@ _offset = attrgetter("offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SavedExtent:
     """What stood at [offset, offset + length) of a file."""
 
     offset: int
@@ -43,15 +43,15 @@ class Piece:
         """What it holds in memory."""
         return self.length if isinstance(self.source, bytes) else 0
 
-    def clipped(self, start: int, end: int) -> Piece | None:
+    def clipped(self, start: int, end: int) -> SavedExtent | None:
         """The part within [start, end), None when there is none."""
         start, end = max(start, self.offset), min(end, self.end)
         if start >= end:
             return None
         skip = self.skip + start - self.offset
         if isinstance(self.source, bytes):  # a copy, so that a small part does not keep the whole in memory
-            return Piece(start, end - start, self.source[skip : skip + end - start])
-        return Piece(start, end - start, self.source, skip)
+            return SavedExtent(start, end - start, self.source[skip : skip + end - start])
+        return SavedExtent(start, end - start, self.source, skip)
 
     def write_back(self, descriptor: int, size_before: int) -> None:
         """Put it where it was. Zeros are not written past `size_before`, where the file has been extended anew."""
@@ -68,43 +68,43 @@ class Piece:
             _write(descriptor, memoryview(data), at)
 
 
-def put_aside(descriptor: int, start: int, end: int, directory: str) -> tuple[Piece, ...]:
+def save_extents(descriptor: int, start: int, end: int, directory: str) -> tuple[SavedExtent, ...]:
     """What a file holds in [start, end), which must lie within it; large pieces go to files in `directory`."""
     if end - start <= SPILLED_ABOVE_BYTES:
-        return (Piece(start, end - start, _read(descriptor, start, end)),) if start < end else ()
-    pieces: list[Piece] = []
+        return (SavedExtent(start, end - start, _read(descriptor, start, end)),) if start < end else ()
+    extents: list[SavedExtent] = []
     at = start
     while at < end:
         data_start, data_end = _next_data(descriptor, at, end)
         if data_start > at:
-            pieces.append(Piece(at, data_start - at, None))
+            extents.append(SavedExtent(at, data_start - at, None))
         if data_end - data_start > SPILLED_ABOVE_BYTES:
-            pieces.append(_spilled(descriptor, data_start, data_end, directory))
+            extents.append(_spill_to_file(descriptor, data_start, data_end, directory))
         elif data_end > data_start:
-            pieces.append(Piece(data_start, data_end - data_start, _read(descriptor, data_start, data_end)))
+            extents.append(SavedExtent(data_start, data_end - data_start, _read(descriptor, data_start, data_end)))
         at = data_end
-    return tuple(pieces)
+    return tuple(extents)
 
 
-def first_of_each_byte(pieces: Iterable[Piece], size: int) -> tuple[Piece, ...]:
+def earliest_extents(extents: Iterable[SavedExtent], size: int) -> tuple[SavedExtent, ...]:
     """Disjoint pieces below `size`, in order of offsets; where given pieces overlap, the first given wins."""
-    chosen: list[Piece] = []
-    for piece in pieces:
-        at = piece.offset
-        end = min(piece.end, size)
-        fresh: list[Piece] = []
-        index = max(0, bisect_right(chosen, at, key=_offset) - 1)
+    kept: list[SavedExtent] = []
+    for extent in extents:
+        at = extent.offset
+        end = min(extent.end, size)
+        new_extents: list[SavedExtent] = []
+        index = max(0, bisect_right(kept, at, key=_offset) - 1)
         while at < end:
-            following = chosen[index] if index < len(chosen) else None
+            following = kept[index] if index < len(kept) else None
             stop = end if following is None else min(end, following.offset)
-            part = piece.clipped(at, stop)
+            part = extent.clipped(at, stop)
             if part is not None:
-                fresh.append(part)
+                new_extents.append(part)
             at = max(at, stop) if following is None else max(at, stop, following.end)
             index += 1
-        for part in fresh:
-            insort(chosen, part, key=_offset)
-    return tuple(chosen)
+        for part in new_extents:
+            insort(kept, part, key=_offset)
+    return tuple(kept)
 
 
 def _next_data(descriptor: int, at: int, end: int) -> tuple[int, int]:
@@ -118,11 +118,11 @@ def _next_data(descriptor: int, at: int, end: int) -> tuple[int, int]:
     return min(start, end), min(os.lseek(descriptor, start, os.SEEK_HOLE), end)
 
 
-def _spilled(descriptor: int, start: int, end: int, directory: str) -> Piece:
+def _spill_to_file(descriptor: int, start: int, end: int, directory: str) -> SavedExtent:
     file = TemporaryFile(dir=directory, buffering=0)
     for at in range(start, end, _CHUNK):
         _write(file.fileno(), memoryview(_read(descriptor, at, min(end, at + _CHUNK))), at - start)
-    return Piece(start, end - start, file)
+    return SavedExtent(start, end - start, file)
 
 
 def _read(descriptor: int, start: int, end: int) -> bytes:

@@ -1,6 +1,6 @@
 """What a power loss takes: which unsynced changes reach the disk all the same is drawn, the others are taken back.
 
-The draws (`images.base.lossyfs.keeping`) are those of the simulated disk: for the journal of names and for each file a
+The draws (`images.base.lossyfs.survival`) are those of the simulated disk: for the journal of names and for each file a
 prefix of its own. They depend on the seed, the file's path and the number of its unsynced changes, nothing else, so
 that the same history and seed leave the same disk.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from images.base.lossyfs.keeping import Keep, draw_prefix
-from images.base.lossyfs.names import Change, File
-from images.base.lossyfs.undo import Rewound
+from images.base.lossyfs.name_journal import FileEntry, NameChange
+from images.base.lossyfs.survival import Survival, draw_surviving_prefix
+from images.base.lossyfs.undo import RewindResult
 from images.base.lossyfs.volume import Volume
 
 FILES_NAMED_MAX: Final = 100
@@ -49,10 +49,10 @@ class Unsynced:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class PowerLossReport:
     """What a power loss found and took."""
 
-    keep: Keep
+    keep: Survival
     seed: int
     unsynced_bytes: int
     unsynced_files: int
@@ -77,68 +77,68 @@ def unsynced(volume: Volume) -> Unsynced:
         len(files),
         len(volume.journal.changes),
         sum(not handle.stale for handle in volume.handles.values()),
-        _most_first(files),
+        _largest_loss_first(files),
     )
 
 
-def lose_power(volume: Volume, keep: Keep, seed: int) -> Loss:
+def lose_power(volume: Volume, keep: Survival, seed: int) -> PowerLossReport:
     """Take back what is not durable, as far as `keep` says. Programs should be dead: open files become stale."""
-    before = unsynced(volume)
+    at_loss = unsynced(volume)
     at_risk = {file: volume.path_of(file) for file in volume.dirty if volume.visible(file)}
     unsynced_bytes = {file: file.log.written_bytes for file in at_risk}
-    rewound = {file: _rewind(volume, file, keep, seed) for file in tuple(volume.dirty)}
-    kept = draw_prefix(len(volume.journal.changes), keep, Random(f"{seed}"))
-    settled, lost = volume.journal.lose_youngest(kept)
-    volume.settle(settled)
-    vanishing = _vanishing(volume, lost)
+    rewinds = {file: _rewind(volume, file, keep, seed) for file in tuple(volume.dirty)}
+    surviving = draw_surviving_prefix(len(volume.journal.changes), keep, Random(f"{seed}"))
+    settled, lost = volume.journal.drop_youngest(surviving)
+    volume.make_durable(settled)
+    vanishing_files = _vanishing_files(volume, lost)
     files = tuple(
         FileAtRisk(
             at_risk.get(file) or volume.path_of(file),
             unsynced_bytes.get(file, 0),
-            (rewound[file].lost_bytes if file in at_risk else 0) + vanishing.get(file, 0),
-            rewound[file].torn_at if file in at_risk else None,
-            file in vanishing,
+            (rewinds[file].lost_bytes if file in at_risk else 0) + vanishing_files.get(file, 0),
+            rewinds[file].torn_at if file in at_risk else None,
+            file in vanishing_files,
         )
-        for file in dict.fromkeys((*at_risk, *vanishing))
+        for file in dict.fromkeys((*at_risk, *vanishing_files))
     )
     for change in lost:
-        volume.take_back(change)
-    volume.restart()
-    return Loss(
+        volume.undo_change(change)
+    volume.reset()
+    return PowerLossReport(
         keep,
         seed,
-        before.unsynced_bytes,
-        before.unsynced_files,
-        before.unsynced_names,
+        at_loss.unsynced_bytes,
+        at_loss.unsynced_files,
+        at_loss.unsynced_names,
         sum(file.lost_bytes for file in files),
         sum(file.lost_bytes > 0 or file.vanished for file in files),
         len(lost),
         sum(file.torn_at is not None and not file.vanished for file in files),
-        before.open_handles,
-        _most_first(files),
+        at_loss.open_handles,
+        _largest_loss_first(files),
     )
 
 
-def _rewind(volume: Volume, file: File, keep: Keep, seed: int) -> Rewound:
+def _rewind(volume: Volume, file: FileEntry, keep: Survival, seed: int) -> RewindResult:
     random = Random(f"{seed}{volume.path_of(file)}")
     descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        kept = draw_prefix(file.log.steps, keep, random)
-        return file.log.rewind(descriptor, kept, random if keep is Keep.TORN else None)
+        surviving = draw_surviving_prefix(file.log.steps, keep, random)
+        return file.log.rewind(descriptor, surviving, random if keep is Survival.TORN else None)
     finally:
         os.close(descriptor)
 
 
-def _vanishing(volume: Volume, lost: list[Change]) -> dict[File, int]:
+def _vanishing_files(volume: Volume, lost: list[NameChange]) -> dict[FileEntry, int]:
     """Files that programs see now and that are gone once `lost` is taken back, each with its size."""
     return {
         move.node: os.lstat(move.node.path).st_size
         for change in lost
         for move in change.moves
-        if move.source is None and isinstance(move.node, File) and volume.visible(move.node)
+        if move.source is None and isinstance(move.node, FileEntry) and volume.visible(move.node)
     }
 
 
-def _most_first(files: Iterable[FileAtRisk]) -> tuple[FileAtRisk, ...]:
+def _largest_loss_first(files: Iterable[FileAtRisk]) -> tuple[FileAtRisk, ...]:
     ordered = sorted(files, key=lambda file: (-file.lost_bytes, -file.unsynced_bytes, file.path))
     return tuple(ordered[:FILES_NAMED_MAX])

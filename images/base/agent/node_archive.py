@@ -13,18 +13,18 @@ HIDDEN = ".lossyfs"
 """What the lossy file system keeps for itself."""
 
 
-def collect(places: Sequence[str], out: BinaryIO) -> None:
+def collect(sources: Sequence[str], out: BinaryIO) -> None:
     """Write a tar of NAME=PATH pairs: each file or directory under its name. What is missing is left out."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for place in places:
-            name, _, path = place.partition("=")
+        for source in sources:
+            name, _, path = source.partition("=")
             for file in _files(Path(path)):
-                inside = name if file == Path(path) else f"{name}/{file.relative_to(path)}"
+                name_in_tar = name if file == Path(path) else f"{name}/{file.relative_to(path)}"
                 try:
                     contents = file.read_bytes()
                 except OSError:  # gone since it was listed, or unreadable: told by its absence
                     continue
-                entry = tarfile.TarInfo(inside)
+                entry = tarfile.TarInfo(name_in_tar)
                 entry.size, entry.mode = len(contents), 0o644
                 archive.addfile(entry, io.BytesIO(contents))
 

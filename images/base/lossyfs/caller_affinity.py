@@ -16,40 +16,40 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-LOOK_EVERY_NS: Final = 20_000_000
-_PROCESSOR_FIELD: Final = 36
+CHECK_INTERVAL_NS: Final = 20_000_000
+_CPU_FIELD: Final = 36
 """Of /proc/<thread>/stat, counted from after the name in parentheses."""
 
 
-class Neighbour:
+class CallerAffinity:
     """Moves the thread that calls it."""
 
-    __slots__ = ("_allowed", "_look_next_ns", "_processor")
+    __slots__ = ("_allowed", "_cpu", "_next_check_ns")
 
     def __init__(self) -> None:
         self._allowed = os.sched_getaffinity(0)
-        self._processor = -1
-        self._look_next_ns = 0
+        self._cpu = -1
+        self._next_check_ns = 0
 
     def follow(self, thread_id: Callable[[], int]) -> None:
         """Be on the processor where that thread is or was last; does nothing when it has looked a moment ago."""
         now_ns = time.monotonic_ns()
-        if now_ns < self._look_next_ns:
+        if now_ns < self._next_check_ns:
             return
-        self._look_next_ns = now_ns + LOOK_EVERY_NS
-        processor = _processor_of(thread_id())
-        if processor != self._processor and processor in self._allowed:
-            self._processor = processor
+        self._next_check_ns = now_ns + CHECK_INTERVAL_NS
+        cpu = _cpu_of(thread_id())
+        if cpu != self._cpu and cpu in self._allowed:
+            self._cpu = cpu
             try:
-                os.sched_setaffinity(0, {processor})
+                os.sched_setaffinity(0, {cpu})
             except OSError:  # not ours to choose any more
                 self._allowed = set()
 
 
-def _processor_of(thread_id: int) -> int:
+def _cpu_of(thread_id: int) -> int:
     """-1 when there is no such thread, or it is in another PID namespace."""
     try:
         with open(f"/proc/{thread_id}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[_PROCESSOR_FIELD])
+            return int(file.read().rpartition(b")")[2].split()[_CPU_FIELD])
     except (OSError, IndexError):
         return -1
