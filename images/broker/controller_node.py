@@ -30,7 +30,7 @@ from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage
 from images.broker.ports import NodePorts
 from images.broker.raft.fetch import MetadataFetchHandler
-from images.broker.raft.log import MetadataLog
+from images.broker.raft.log import KafkaMetadataLog
 from images.broker.raft.node import Deposed, RaftNode
 from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.server import CloseConnection, Handler, Request, Server
@@ -52,7 +52,7 @@ class ControllerNode:
         self._config = config
         self._node_ports = node_ports
         self._fatal_error: FatalError | None = None
-        self._log: MetadataLog | None = None
+        self._log: KafkaMetadataLog | None = None
         self._raft: RaftNode | None = None
         self._active: _ActiveController | None = None
         self._server: Server | None = None
@@ -81,7 +81,7 @@ class ControllerNode:
         config, node_ports = self._config, self._node_ports
         node_ports.trace(TraceEvent("node_started"))
         fatal_error = self._fatal_error = FatalError()
-        log = self._log = MetadataLog(
+        log = self._log = KafkaMetadataLog(
             node_ports,
             config.number("metadata.log.segment.bytes"),
             config.rules,

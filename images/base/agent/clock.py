@@ -10,8 +10,8 @@ clock stood when it was last bent, and how fast it runs since. A frozen clock ru
 libfaketime divides by the rate; it gains a millisecond in ten seconds.
 
 A clock stays as it is when the process ends, and goes on from there for the next one: it is the machine's. Evidence is
-read back by asking the *clock reader*, a process that was started together with the system's and under the same library.
-The two starts are some milliseconds apart, and rates apply to that difference too.
+read back by asking the *clock reader*, a process that was started together with the system's and under the same
+library. The two starts are some milliseconds apart, and rates apply to that difference too.
 
 A clock that is turned back does go back: the jump is what the fault asks for. Apart from that it never does.
 """

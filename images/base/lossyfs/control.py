@@ -26,7 +26,7 @@ from threading import Lock, Thread
 from typing import Any, Final
 
 from images.base.lossyfs.damage import ERRORS, DamageInjector, InjectedError, OperationKind
-from images.base.lossyfs.power_loss import PowerLossReport, lose_power, unsynced
+from images.base.lossyfs.power_loss import PowerLossOutcome, lose_power, unsynced
 from images.base.lossyfs.survival import Survival
 from images.base.lossyfs.volume import Volume
 
@@ -66,7 +66,7 @@ class Control:
     lock: Lock
     """Held by whoever uses the volume."""
     mountpoint: str
-    last_loss: PowerLossReport | None = None
+    last_loss: PowerLossOutcome | None = None
     _server: socket.socket | None = field(default=None, repr=False)
 
     def serve(self, socket_path: str) -> None:

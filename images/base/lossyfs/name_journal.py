@@ -15,7 +15,7 @@ from itertools import islice
 from images.base.lossyfs.undo import UndoLog
 
 
-class Entry:
+class TreeEntry:
     """A file or directory that has or had a name."""
 
     __slots__ = ("name", "parent", "pending", "removed")
@@ -41,7 +41,7 @@ class Entry:
             above = above.parent
 
 
-class FileEntry(Entry):
+class FileEntry(TreeEntry):
     """Whatever is not a directory; of symbolic links and the like nothing but the name matters."""
 
     __slots__ = ("handles", "log", "size")
@@ -55,23 +55,23 @@ class FileEntry(Entry):
         """In bytes; kept up to date while the file is open."""
 
 
-class DirectoryEntry(Entry):
+class DirectoryEntry(TreeEntry):
     """A node with entries. `known` are those there are nodes for; there may be any number of others."""
 
     __slots__ = ("attributes", "known")
 
     def __init__(self, parent: DirectoryEntry | None, name: str) -> None:
         super().__init__(parent, name)
-        self.known: dict[str, Entry] = {}
+        self.known: dict[str, TreeEntry] = {}
         self.attributes = (0o755, 0, 0)
         """Mode, owner, group: of a removed directory, to make it anew."""
 
-    def place(self, node: Entry, name: str) -> None:
+    def place(self, node: TreeEntry, name: str) -> None:
         """Give a node its name here; what had the name is no longer known."""
         node.parent, node.name = self, name
         self.known[name] = node
 
-    def forget(self, node: Entry) -> None:
+    def forget(self, node: TreeEntry) -> None:
         """The node is no longer known here."""
         if self.known.get(node.name) is node:
             del self.known[node.name]
@@ -84,7 +84,7 @@ EntryLocation = tuple[DirectoryEntry, str]
 class NameMove:
     """One node's name before and after; None: it had or has none."""
 
-    node: Entry
+    node: TreeEntry
     source: EntryLocation | None
     target: EntryLocation | None
 
@@ -132,7 +132,7 @@ class NameJournal:
         """Take out what fsync of a directory makes durable."""
         return self._extract(lambda _: False, {directory}, {directory, *directory.ancestors()})
 
-    def sync_node(self, node: Entry) -> list[NameChange]:
+    def sync_node(self, node: TreeEntry) -> list[NameChange]:
         """Take out what fsync of a file makes durable."""
         if not node.pending:
             return []
@@ -174,6 +174,6 @@ class NameJournal:
         return extracted
 
 
-def nodes_of(changes: Iterable[NameChange]) -> Iterator[Entry]:
+def nodes_of(changes: Iterable[NameChange]) -> Iterator[TreeEntry]:
     """The node of every move, in order."""
     return (move.node for change in changes for move in change.moves)

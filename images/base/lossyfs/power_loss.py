@@ -49,7 +49,7 @@ class Unsynced:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLossReport:
+class PowerLossOutcome:
     """What a power loss found and took."""
 
     keep: Survival
@@ -81,7 +81,7 @@ def unsynced(volume: Volume) -> Unsynced:
     )
 
 
-def lose_power(volume: Volume, keep: Survival, seed: int) -> PowerLossReport:
+def lose_power(volume: Volume, keep: Survival, seed: int) -> PowerLossOutcome:
     """Take back what is not durable, as far as `keep` says. Programs should be dead: open files become stale."""
     at_loss = unsynced(volume)
     at_risk = {file: volume.path_of(file) for file in volume.dirty if volume.visible(file)}
@@ -104,7 +104,7 @@ def lose_power(volume: Volume, keep: Survival, seed: int) -> PowerLossReport:
     for change in lost:
         volume.undo_change(change)
     volume.reset()
-    return PowerLossReport(
+    return PowerLossOutcome(
         keep,
         seed,
         at_loss.unsynced_bytes,

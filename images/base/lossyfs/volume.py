@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from images.base.lossyfs.name_journal import DirectoryEntry, Entry, FileEntry, NameChange, NameJournal, NameMove
+from images.base.lossyfs.name_journal import DirectoryEntry, FileEntry, NameChange, NameJournal, NameMove, TreeEntry
 from images.base.lossyfs.saved_extents import save_extents
 
 ORPHANS: Final = ".lossyfs"
@@ -71,7 +71,7 @@ class Volume:
             handle.stale = True
         self._root = DirectoryEntry(None, self.backing)
         self._orphans = DirectoryEntry(self._root, ORPHANS)
-        self._orphan_sizes: dict[Entry, int] = {}
+        self._orphan_sizes: dict[TreeEntry, int] = {}
         self._orphan_bytes = 0
         self._hidden: dict[str, FileEntry] = {}
         self._just_hidden: tuple[str, NameChange] | None = None
@@ -93,7 +93,7 @@ class Volume:
         hidden = self._hidden.get(path) if self._hidden else None
         return self.backing + path if hidden is None else hidden.path
 
-    def path_of(self, node: Entry) -> str:
+    def path_of(self, node: TreeEntry) -> str:
         """The path of a node below the mount point, or in the limbo."""
         return node.path[len(self.backing) :]
 
@@ -104,7 +104,7 @@ class Volume:
         here = status is not None and os.path.samestat(status, os.fstat(descriptor))
         return real[len(self.backing) :] if here else None
 
-    def visible(self, node: Entry) -> bool:
+    def visible(self, node: TreeEntry) -> bool:
         """Whether programs can find it by a name."""
         return not node.removed and node.parent is not self._orphans
 
@@ -357,10 +357,10 @@ class Volume:
             directory.known[name] = node
         return node
 
-    def _node_at(self, path: str, real: str) -> Entry:
+    def _node_at(self, path: str, real: str) -> TreeEntry:
         return self._directory(path) if stat.S_ISDIR(os.lstat(real).st_mode) else self._file(path)
 
-    def _record_creation(self, path: str, node: Entry) -> None:
+    def _record_creation(self, path: str, node: TreeEntry) -> None:
         directory, name = self._place(path)
         directory.place(node, name)
         self._record(NameChange((NameMove(node, None, (directory, name)),)))
@@ -390,14 +390,14 @@ class Volume:
         self._serial += 1
         return str(self._serial)
 
-    def _move_to_orphans(self, node: Entry, name: str, size: int) -> None:
+    def _move_to_orphans(self, node: TreeEntry, name: str, size: int) -> None:
         if node.parent is not None:
             node.parent.forget(node)
         self._orphans.place(node, name)
         self._orphan_sizes[node] = size
         self._orphan_bytes += size
 
-    def _removal_durable(self, node: Entry) -> None:
+    def _removal_durable(self, node: TreeEntry) -> None:
         node.removed = True
         self._orphan_bytes -= self._orphan_sizes.pop(node, 0)
         if isinstance(node, FileEntry):
@@ -413,7 +413,7 @@ class Volume:
             self.make_durable(self.journal.commit_oldest((changes + 1) // 2))
             changes = len(self.journal.changes)
 
-    def _drop_if_idle(self, node: Entry) -> None:
+    def _drop_if_idle(self, node: TreeEntry) -> None:
         idle = isinstance(node, FileEntry) and not (node.pending or node.handles or node.log)
         if idle and node.parent is not None:
             node.parent.forget(node)

@@ -51,7 +51,7 @@ class GroupLimits:
     rules: Rules
 
 
-class GroupMember(NamedTuple):
+class ClassicGroupMember(NamedTuple):
     """One member of a group."""
 
     id: str
@@ -84,7 +84,7 @@ class Group(NamedTuple):
     protocol_type: str = ""
     protocol: str | None = None
     leader: str | None = None
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[ClassicGroupMember, ...] = ()
     pending: tuple[tuple[str, int], ...] = ()
     """Ids given to joiners that are to come back with them (KIP-394), and until when each is waited for."""
     deadline_ms: int = NEVER_MS
@@ -102,23 +102,23 @@ class Group(NamedTuple):
         generation: int,
         protocol: str | None,
         leader: str | None,
-        members: Sequence[GroupMember],
+        members: Sequence[ClassicGroupMember],
     ) -> Group:
         """The group that a record tells of: everything else of a group is gone when its coordinator is."""
         state = GroupState.STABLE if members else GroupState.EMPTY
         return cls(group, state, generation, protocol_type, protocol, leader, tuple(members))
 
-    def member(self, member_id: str) -> GroupMember | None:
+    def member(self, member_id: str) -> ClassicGroupMember | None:
         """The member with this id."""
         return next((member for member in self.members if member.id == member_id), None)
 
-    def static_member(self, instance_id: str | None) -> GroupMember | None:
+    def static_member(self, instance_id: str | None) -> ClassicGroupMember | None:
         """The member with this group instance id."""
         if instance_id is None:
             return None
         return next((member for member in self.members if member.instance_id == instance_id), None)
 
-    def with_member(self, changed: GroupMember) -> Group:
+    def with_member(self, changed: ClassicGroupMember) -> Group:
         """The same group with `changed` in place of the member with its id, or added."""
         if self.member(changed.id) is None:
             return self._replace(members=(*self.members, changed))

@@ -10,10 +10,10 @@ from images.broker.groups.group import (
     NEVER_MS,
     NO_GENERATION,
     Caller,
+    ClassicGroupMember,
     Decision,
     Group,
     GroupLimits,
-    GroupMember,
     GroupState,
     GroupStep,
     JoinAnswer,
@@ -122,6 +122,6 @@ def _renew_session(group: Group, member_id: str, now_ms: int) -> Group:
     return group if member is None else group.with_member(member._replace(last_contact_ms=now_ms))
 
 
-def _expires_ms(member: GroupMember) -> int:
+def _expires_ms(member: ClassicGroupMember) -> int:
     """When a member has been silent for too long; one that waits for an answer is not silent."""
     return NEVER_MS if member.joining or member.syncing else member.last_contact_ms + member.session_timeout_ms

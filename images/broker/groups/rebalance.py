@@ -7,10 +7,10 @@ from kio.schema.errors import ErrorCode
 from images.broker.groups.group import (
     NEVER_MS,
     Caller,
+    ClassicGroupMember,
     Decision,
     Group,
     GroupLimits,
-    GroupMember,
     GroupState,
     GroupStep,
     JoinAnswer,
@@ -89,7 +89,7 @@ def stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> Grou
     return GroupStep(stable, answers)
 
 
-def _sessions_renewed(members: tuple[GroupMember, ...], now_ms: int) -> tuple[GroupMember, ...]:
+def _sessions_renewed(members: tuple[ClassicGroupMember, ...], now_ms: int) -> tuple[ClassicGroupMember, ...]:
     """Members of whom none waits for its assignment any more; the session of one that did begins anew."""
     return tuple(
         member._replace(syncing=False, last_contact_ms=now_ms if member.syncing else member.last_contact_ms)
@@ -188,7 +188,7 @@ def _refuse_join(group: Group, member_id: str, error: ErrorCode) -> GroupStep:
 def _add(group: Group, member_id: str, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
     first = group.state is GroupState.EMPTY
     member = _updated(
-        GroupMember(member_id, client_id=request.client_id, client_host=request.client_host), request, now_ms
+        ClassicGroupMember(member_id, client_id=request.client_id, client_host=request.client_host), request, now_ms
     )
     with_newcomer = group._replace(protocol_type=request.protocol_type, members=(*group.members, member))
     if group.state is GroupState.PREPARING:
@@ -201,7 +201,9 @@ def _add(group: Group, member_id: str, request: JoinRequest, now_ms: int, limits
     return step._replace(waiting_member_id=member_id)
 
 
-def _rejoin(group: Group, member: GroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
+def _rejoin(
+    group: Group, member: ClassicGroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits
+) -> GroupStep:
     """A known member joins again: its answer was lost, its subscription changed, or a rebalance is on."""
     updated = group.with_member(_updated(member, request, now_ms))
     if group.state is GroupState.PREPARING:
@@ -216,7 +218,7 @@ def _rejoin(group: Group, member: GroupMember, request: JoinRequest, now_ms: int
 
 
 def _replace_static(
-    group: Group, old: GroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits
+    group: Group, old: ClassicGroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits
 ) -> GroupStep:
     """A static member is back under a new id: it takes the old one's place, and the old id is fenced. While nothing
     changed, the others need not even notice."""
@@ -242,7 +244,7 @@ def _replace_static(
     return step._replace(decisions=(*fenced, *step.decisions), waiting_member_id=new.id)
 
 
-def _updated(member: GroupMember, request: JoinRequest, now_ms: int) -> GroupMember:
+def _updated(member: ClassicGroupMember, request: JoinRequest, now_ms: int) -> ClassicGroupMember:
     return member._replace(
         instance_id=request.instance_id,
         session_timeout_ms=request.session_timeout_ms,
@@ -255,7 +257,7 @@ def _updated(member: GroupMember, request: JoinRequest, now_ms: int) -> GroupMem
     )
 
 
-def _join_answer(group: Group, member: GroupMember) -> JoinAnswer:
+def _join_answer(group: Group, member: ClassicGroupMember) -> JoinAnswer:
     everyone = tuple((item.id, item.instance_id, item.metadata_for(group.protocol)) for item in group.members)
     return JoinAnswer(
         member.id,
@@ -268,20 +270,20 @@ def _join_answer(group: Group, member: GroupMember) -> JoinAnswer:
     )
 
 
-def _sync_answer(group: Group, member: GroupMember) -> SyncAnswer:
+def _sync_answer(group: Group, member: ClassicGroupMember) -> SyncAnswer:
     return SyncAnswer(member.id, ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
 
 
 # --- the choice of a protocol -----------------------------------------------------------------------------------------
 
 
-def _common_protocols(members: tuple[GroupMember, ...]) -> list[str]:
+def _common_protocols(members: tuple[ClassicGroupMember, ...]) -> list[str]:
     """The protocols every member knows, in the first one's order."""
     known = [dict(member.protocols) for member in members]
     return [name for name, _ in members[0].protocols if all(name in names for names in known)]
 
 
-def _elect_protocol(members: tuple[GroupMember, ...]) -> str:
+def _elect_protocol(members: tuple[ClassicGroupMember, ...]) -> str:
     """Each member votes for the one it likes best of those all know; a draw falls to what the first member prefers."""
     candidates = _common_protocols(members)
     votes = dict.fromkeys(candidates, 0)

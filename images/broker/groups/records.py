@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from images.broker.groups.group import Group, GroupMember
+from images.broker.groups.group import ClassicGroupMember, Group
 
 _OFFSET_KEY, _GROUP_KEY = 1, 2
 _OFFSET_VALUE, _GROUP_VALUE = 3, 3
@@ -139,14 +139,14 @@ def _group(name: str, reader: _Reader) -> Group:
     protocol_type, generation = reader.text(), reader.int32()
     protocol, leader = reader.string(), reader.string()
     reader.int64()
-    members: list[GroupMember] = []
+    members: list[ClassicGroupMember] = []
     for _ in range(reader.int32()):
         member_id, instance = reader.text(), reader.string()
         client_id, client_host = reader.text(), reader.text()
         rebalance_ms, session_ms = reader.int32(), reader.int32()
         subscription, assignment = reader.blob(), reader.blob()
         members.append(
-            GroupMember(
+            ClassicGroupMember(
                 member_id,
                 instance_id=instance,
                 client_id=client_id,

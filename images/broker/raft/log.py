@@ -25,10 +25,10 @@ DIRECTORY = f"{CLUSTER_METADATA_TOPIC}-0"
 QUORUM_STATE = f"{DIRECTORY}/quorum-state"
 _REPLAY_BYTES = 1 << 20
 
-__all__ = ["MetadataLog", "OffsetOutOfRange"]
+__all__ = ["KafkaMetadataLog", "OffsetOutOfRange"]
 
 
-class MetadataLog:
+class KafkaMetadataLog:
     """See the module."""
 
     def __init__(

@@ -18,7 +18,7 @@ from kio.schema.vote.v2 import response as vote_response_schema
 
 from images.broker.config import Voter
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
-from images.broker.raft.state import RaftState
+from images.broker.raft.state import QuorumState
 from images.broker.raft.values import (
     NO_NODE,
     EpochAndOffset,
@@ -168,7 +168,7 @@ def fetch_request(fetch: MetadataFetch, max_wait_s: float, max_bytes: int) -> Fe
 
 
 def describe_quorum_response(
-    state: RaftState, end_quorum_epoch_request: int, now_ms: int, voters: Iterable[Voter]
+    state: QuorumState, end_quorum_epoch_request: int, now_ms: int, voters: Iterable[Voter]
 ) -> describe_schema.DescribeQuorumResponse:
     """The quorum as its leader sees it; NOT_LEADER_OR_FOLLOWER from anybody else."""
     error = ErrorCode.none if state.active else ErrorCode.not_leader_or_follower

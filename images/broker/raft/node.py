@@ -1,7 +1,7 @@
 """A controller's part in the quorum, carried out: the vote on disk, messages sent, the log replicated and committed.
 
-`RaftState` decides. Each event is taken in one go, without waiting: the vote is written if it changed, the trace told,
- what became committed announced, and only then does anybody hear of it. Requests to other controllers are sent
+`QuorumState` decides. Each event is taken in one go, without waiting: the vote is written if it changed, the trace
+told, what became committed announced, and only then does anybody hear of it. Requests to other controllers are sent
 once and not again; the machine asks anew when its time is up.
 
 As follower it fetches from the leader of its epoch, one fetch at a time, and ignores an answer that comes when its
@@ -23,9 +23,9 @@ from images.broker.log.leader_epochs import UNDEFINED, EpochEnd
 from images.broker.metadata.image import LeaderChange, Record
 from images.broker.ports import NodePorts
 from images.broker.raft import messages
-from images.broker.raft.log import MetadataLog
+from images.broker.raft.log import KafkaMetadataLog
 from images.broker.raft.snapshots import fetch_snapshot
-from images.broker.raft.state import RaftState
+from images.broker.raft.state import QuorumState
 from images.broker.raft.values import (
     NO_NODE,
     FetchValidation,
@@ -69,7 +69,7 @@ class RaftNode:
         self,
         config: NodeConfig,
         node_ports: NodePorts,
-        log: MetadataLog,
+        log: KafkaMetadataLog,
         fatal_error: FatalError,
         on_leadership_change: Callable[[], None],
     ) -> None:
@@ -88,7 +88,7 @@ class RaftNode:
         )
         voters = tuple(sorted(self._addresses))
         self._election_state = log.read_election_state()
-        self.state = RaftState(config.node_id, voters, timing, config.rules).restarted(
+        self.state = QuorumState(config.node_id, voters, timing, config.rules).restarted(
             self._election_state, log.start, self._now()
         )
         self.high_watermark_at_election = log.start
@@ -213,7 +213,7 @@ class RaftNode:
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
-    def _transition(self, state: RaftState, outgoing: tuple[OutgoingMessage, ...] = ()) -> None:
+    def _transition(self, state: QuorumState, outgoing: tuple[OutgoingMessage, ...] = ()) -> None:
         """The one place where the state changes."""
         before = self.state
         if state is before and not outgoing:
@@ -436,7 +436,7 @@ class RaftNode:
         fields.setdefault("leader_epoch", self.state.epoch)
         self._node_ports.trace(TraceEvent(kind, **fields))
 
-    def _trace_transition(self, before: RaftState, state: RaftState) -> None:
+    def _trace_transition(self, before: QuorumState, state: QuorumState) -> None:
         if state.voted_for != NO_NODE and (state.voted_for, state.epoch) != (before.voted_for, before.epoch):
             self._trace("quorum_voted", broker=state.voted_for)
         if state.role in _TRACED_ROLES and (state.role, state.epoch, state.leader) != (

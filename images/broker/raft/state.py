@@ -52,11 +52,11 @@ from images.broker.raft.values import (
 )
 from images.broker.rules import Rules
 
-Outcome = tuple["RaftState", tuple[OutgoingMessage, ...]]
+Outcome = tuple["QuorumState", tuple[OutgoingMessage, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class RaftState:
+class QuorumState:
     """One controller. A value: every method returns the next one."""
 
     node_id: int
@@ -103,7 +103,7 @@ class RaftState:
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
-    def restarted(self, election_state: ElectionState, high_watermark: int, now: Moment) -> RaftState:
+    def restarted(self, election_state: ElectionState, high_watermark: int, now: Moment) -> QuorumState:
         """This controller after a start. One that led its epoch leads no more: what it had not committed is no one's
         to vouch for."""
         state = replace(
@@ -140,7 +140,9 @@ class RaftState:
 
     # ---- elections ---------------------------------------------------------------------------------------------------
 
-    def on_vote_request(self, request: VoteRequest, end: EpochAndOffset, now: Moment) -> tuple[RaftState, VoteResponse]:
+    def on_vote_request(
+        self, request: VoteRequest, end: EpochAndOffset, now: Moment
+    ) -> tuple[QuorumState, VoteResponse]:
         """Vote; `end` is the own log's."""
         if request.candidate not in self.voters:
             return self, self._vote_response(ErrorCode.inconsistent_voter_set)
@@ -167,7 +169,7 @@ class RaftState:
             return state, ()
         return replace(state, votes=state.votes.set(sender, answer.granted))._count_votes(end, now)
 
-    def on_leader_and_epoch(self, epoch: int, leader: int, now: Moment) -> RaftState:
+    def on_leader_and_epoch(self, epoch: int, leader: int, now: Moment) -> QuorumState:
         """Somebody knows of `epoch` and, unless NOBODY, its `leader`."""
         leader = leader if leader in self.others else NO_NODE
         if epoch > self.epoch:
@@ -176,7 +178,7 @@ class RaftState:
             return self._follower(epoch, leader, now)
         return self
 
-    def on_begin_quorum_epoch(self, epoch: int, leader: int, now: Moment) -> tuple[RaftState, ErrorCode]:
+    def on_begin_quorum_epoch(self, epoch: int, leader: int, now: Moment) -> tuple[QuorumState, ErrorCode]:
         """BeginQuorumEpoch: `leader` leads `epoch`."""
         if leader not in self.voters:
             return self, ErrorCode.inconsistent_voter_set
@@ -190,7 +192,7 @@ class RaftState:
 
     def on_end_quorum_epoch(
         self, epoch: int, leader: int, preferred: tuple[int, ...], now: Moment
-    ) -> tuple[RaftState, ErrorCode]:
+    ) -> tuple[QuorumState, ErrorCode]:
         """EndQuorumEpoch: `leader` leads `epoch` no more. The first of `preferred` stands at once, others later."""
         if epoch < self.epoch:
             return self, ErrorCode.fenced_leader_epoch
@@ -203,7 +205,7 @@ class RaftState:
 
     # ---- replication -------------------------------------------------------------------------------------------------
 
-    def on_fetch(self, fetch: MetadataFetch, log: LogView, now: Moment) -> tuple[RaftState, FetchValidation]:
+    def on_fetch(self, fetch: MetadataFetch, log: LogView, now: Moment) -> tuple[QuorumState, FetchValidation]:
         """Someone fetches; a voter whose log is a prefix of the leader's is known to hold it, and what a majority
         holds is committed."""
         if self.rules.metadata_fetch_fenced and fetch.epoch != UNDEFINED and fetch.epoch != self.epoch:
@@ -224,21 +226,21 @@ class RaftState:
             log.end
         ), verdict
 
-    def on_append(self, end: int) -> RaftState:
+    def on_append(self, end: int) -> QuorumState:
         """As leader: the own log has grown to `end`, on disk."""
         return self._advance_high_watermark(end)
 
-    def on_fetch_response(self, high_watermark: int, end: int, now: Moment) -> RaftState:
+    def on_fetch_response(self, high_watermark: int, end: int, now: Moment) -> QuorumState:
         """As follower: the leader has answered a fetch with records, or none, and the own log now ends at `end`."""
         progress = max(self.high_watermark, min(high_watermark, end))
         return replace(self.on_leader_contact(now), high_watermark=progress)
 
-    def on_leader_contact(self, now: Moment) -> RaftState:
+    def on_leader_contact(self, now: Moment) -> QuorumState:
         """As follower: the leader has answered a fetch. One that sends it elsewhere (diverging, snapshot) tells no
         high watermark: what the own log holds below it need not be what the leader's does."""
         return replace(self, leader_answered=True, deadline_ms=now.ms + self.timing.fetch_ms)
 
-    def on_snapshot_installed(self, end: int, now: Moment) -> RaftState:
+    def on_snapshot_installed(self, end: int, now: Moment) -> QuorumState:
         """As follower: the own log has been replaced by the leader's snapshot of everything below `end`."""
         return replace(self.on_leader_contact(now), high_watermark=max(self.high_watermark, end))
 
@@ -330,7 +332,7 @@ class RaftState:
         state = replace(self, deadline_ms=now.ms + self.timing.fetch_ms // 2)
         return state, tuple(SendBeginQuorumEpoch(voter, self.epoch) for voter in silent_voters)
 
-    def _unattached(self, epoch: int, now: Moment) -> RaftState:
+    def _unattached(self, epoch: int, now: Moment) -> QuorumState:
         return replace(
             self,
             epoch=epoch,
@@ -342,7 +344,7 @@ class RaftState:
             deadline_ms=now.ms + self._election_ms(now),
         )
 
-    def _follower(self, epoch: int, leader: int, now: Moment) -> RaftState:
+    def _follower(self, epoch: int, leader: int, now: Moment) -> QuorumState:
         return replace(
             self,
             epoch=epoch,
@@ -354,7 +356,7 @@ class RaftState:
             deadline_ms=now.ms + self.timing.fetch_ms,
         )
 
-    def _advance_high_watermark(self, end: int) -> RaftState:
+    def _advance_high_watermark(self, end: int) -> QuorumState:
         offsets = sorted([end, *(position.offset for position in self.progress.values())], reverse=True)
         majority_offset = offsets[self.majority - 1] if self.rules.metadata_needs_majority else end
         own_epoch = majority_offset > self.epoch_start_offset or not self.rules.commit_only_own_epoch

@@ -27,7 +27,7 @@ from images.broker.controller_node import ControllerNode
 from images.broker.metadata.image import ClusterImage, RegisterBroker
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.broker.ports import File, NodePorts
-from images.broker.raft.log import DIRECTORY, MetadataLog, decode_records
+from images.broker.raft.log import DIRECTORY, KafkaMetadataLog, decode_records
 from images.broker.raft.node import RaftNode
 from images.broker.rules import Rules
 from images.broker.runtime.files import RealFiles
@@ -418,7 +418,7 @@ def test_a_change_is_there_whole_or_not_at_all_wherever_its_write_was_torn(tmp_p
         (torn / DIRECTORY).mkdir(parents=True)
         (torn / DIRECTORY / f"{0:020}.log").write_bytes(content[:size])
         node_ports = NodePorts(RealFiles(torn), Random(1), [].append, [].append)
-        log = MetadataLog(node_ports, 1 << 20, Rules())
+        log = KafkaMetadataLog(node_ports, 1 << 20, Rules())
         found.append(log.image(log.end))
         log.close()
     assert found[:-1] == [before] * (len(found) - 1)

@@ -11,9 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.groups.group import (
     Caller,
+    ClassicGroupMember,
     Group,
     GroupLimits,
-    GroupMember,
     GroupState,
     GroupStep,
     JoinAnswer,
@@ -373,6 +373,6 @@ def test_a_group_falls_to_the_partition_javas_hash_says() -> None:
 
 
 def test_a_member_keeps_nothing_but_its_chosen_protocol() -> None:
-    member = GroupMember("m", protocols=(("range", b"r"), ("sticky", b"s")))
+    member = ClassicGroupMember("m", protocols=(("range", b"r"), ("sticky", b"s")))
     assert member.metadata_for("sticky") == b"s"
     assert member.metadata_for(None) == b""

@@ -13,7 +13,7 @@ from typing import Any
 
 from images.broker.log.divergence import truncation_offset
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
-from images.broker.raft.state import RaftState
+from images.broker.raft.state import QuorumState
 from images.broker.raft.values import (
     ElectionState,
     EpochAndOffset,
@@ -42,7 +42,7 @@ class Broken(AssertionError):
 class Replica:
     """A controller and its disk."""
 
-    state: RaftState
+    state: QuorumState
     log: list[Entry] = field(default_factory=list)
     synced: int = 0
     vote_on_disk: ElectionState = field(default_factory=ElectionState)
@@ -67,7 +67,7 @@ class World:
         self.rules = rules or Rules()
         voters = tuple(range(101, 101 + controllers))
         self.replicas = {
-            voter: Replica(RaftState(voter, voters, TIMING, self.rules).restarted(ElectionState(), 0, Moment(0, 0.5)))
+            voter: Replica(QuorumState(voter, voters, TIMING, self.rules).restarted(ElectionState(), 0, Moment(0, 0.5)))
             for voter in voters
         }
         self.now_ms = 0
@@ -128,7 +128,7 @@ class World:
         replica = self.any(lambda it: not it.up)
         if replica is not None:
             replica.up = True
-            fresh = RaftState(replica.state.node_id, replica.state.voters, TIMING, self.rules)
+            fresh = QuorumState(replica.state.node_id, replica.state.voters, TIMING, self.rules)
             replica.state = fresh.restarted(replica.vote_on_disk, 0, self.moment())
             replica.synced = len(replica.log)
 
@@ -193,7 +193,7 @@ class World:
         self.sync(replica)
         replica.state = replica.state.on_append(len(replica.log))
 
-    def settle(self, replica: Replica, after: RaftState, messages: tuple[OutgoingMessage, ...]) -> None:
+    def settle(self, replica: Replica, after: QuorumState, messages: tuple[OutgoingMessage, ...]) -> None:
         before, replica.state = replica.state, after
         if self.rules.vote_is_synced:
             replica.vote_on_disk = after.election_state

@@ -19,7 +19,7 @@ from images.broker.metadata.image import (
     TopicRecord,
 )
 from images.broker.ports import NodePorts
-from images.broker.raft.log import DIRECTORY, MetadataLog
+from images.broker.raft.log import DIRECTORY, KafkaMetadataLog
 from images.broker.raft.snapshots import decode_snapshot, encode_snapshot
 from images.broker.raft.values import EpochAndOffset, SnapshotId
 from images.broker.rules import Rules
@@ -43,12 +43,12 @@ CHANGES: list[list[Record]] = [
 BYTES = 200
 
 
-def opened(directory: Path, between: int = BYTES) -> MetadataLog:
+def opened(directory: Path, between: int = BYTES) -> KafkaMetadataLog:
     node_ports = NodePorts(RealFiles(directory), Random(1), [].append, [].append)
-    return MetadataLog(node_ports, 1 << 20, Rules(), between)
+    return KafkaMetadataLog(node_ports, 1 << 20, Rules(), between)
 
 
-def written(log: MetadataLog, epoch: int = 3) -> ClusterImage:
+def written(log: KafkaMetadataLog, epoch: int = 3) -> ClusterImage:
     for records in CHANGES:
         log.append(log.encode_batch(records, epoch, 0))
     return log.image(log.end)

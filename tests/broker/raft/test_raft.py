@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.divergence import truncation_offset
 from images.broker.log.leader_epochs import EpochCache, EpochEnd
-from images.broker.raft.state import RaftState
+from images.broker.raft.state import QuorumState
 from images.broker.raft.values import (
     NO_NODE,
     ElectionState,
@@ -35,11 +35,11 @@ LATER = Moment(10_000, 0.5)
 EMPTY = EpochAndOffset(0, 0)
 
 
-def controller(node_id: int = 101, **state: object) -> RaftState:
-    return replace(RaftState(node_id, (101, 102, 103), TIMING), **state)  # type: ignore[arg-type]
+def controller(node_id: int = 101, **state: object) -> QuorumState:
+    return replace(QuorumState(node_id, (101, 102, 103), TIMING), **state)  # type: ignore[arg-type]
 
 
-def leader(epoch: int = 1) -> RaftState:
+def leader(epoch: int = 1) -> QuorumState:
     """101, elected with an empty log, its first record appended."""
     candidate = controller(epoch=epoch - 1, role=RaftRole.PROSPECTIVE)
     yes = VoteResponse(ErrorCode.none, epoch - 1, NO_NODE, True)
@@ -74,7 +74,7 @@ def test_one_pre_vote_makes_a_candidate_of_three_and_one_vote_a_leader() -> None
 
 
 def test_a_controller_alone_elects_itself_at_once() -> None:
-    alone = RaftState(101, (101,), TIMING).restarted(ElectionState(), 0, AT)
+    alone = QuorumState(101, (101,), TIMING).restarted(ElectionState(), 0, AT)
     elected, messages = alone.tick(EMPTY, AT)
     assert (elected.role, elected.epoch, messages) == (RaftRole.LEADER, 1, ())
     assert elected.on_append(1).active
