@@ -1,1 +1,1 @@
-"""What runs leave behind: run directories, tables, figures, reports."""
+"""Results of runs: run directories, the Parquet store, measures, figures and pages."""

@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all: what was in one before, or what is to be in it, never half of it.
+"""Atomic files: each is complete or absent, with the old content or the new, never half of it.
 
-The new content is made in a hidden file beside the old one, whose place it takes at once. Nothing is synced: what this
-is about is a process that dies, not a machine.
+The new content is written to a hidden file beside the old one, which it then replaces by renaming. Nothing is synced:
+this protects against the death of the process, not of the machine.
 """
 
 from __future__ import annotations

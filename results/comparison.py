@@ -1,11 +1,10 @@
-"""Settings compared under the same faults: one cell of the matrix a setting, one run a cell and seed.
+"""Comparison of settings under the same faults: one cell of the matrix per setting, one run per cell and seed.
 
-What is told of each cell, with 95 % bootstrap intervals over its runs (`results.statistics`): the share of the writes
-planned that were acknowledged (a client that waits asks for less: the share of what was asked for would flatter), the
-share of the time in which writing was not possible, how many records were lost and how many duplicated of those that
-were acknowledged, and latency; and of each of these the difference to the reference cell, run by run.
+Each cell has the figures of `results.measures` with 95 % bootstrap intervals over its runs (`results.statistics`), and
+the difference of each to the reference cell, run by run. Availability is the share of the *planned* writes that were
+acknowledged: a client that waits requests less, so the share of the requested writes would flatter.
 
-`results.pages.comparison` is the page of it.
+`results.pages.comparison` renders the page.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ P99: Final = "append_ms_p99"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ComparedRun:
     """One run of one cell."""
 
     cell: str
     seed: int
     validity: str
     figures: Mapping[str, float]
-    """As `results.metrics.measure` tells them, and `planned`: the appends that the rate asked for."""
+    """As `results.run_figures.measure` tells them, and `planned`: the appends that the rate asked for."""
     kept: str = ""
     """Where its directory is, if it was kept."""
     stored: str = ""
@@ -37,7 +36,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ComparedCell:
     """What all runs of one setting come to."""
 
     name: str
@@ -69,7 +68,7 @@ class Cell:
     """Over the seeds on which both sides had something acknowledged."""
     more_latency_p99_ms: Interval | None
 
-    def sentence(self, reference: Cell) -> str:
+    def sentence(self, reference: ComparedCell) -> str:
         """In plain words."""
         beside = "" if self is reference else f" against {_percent(reference.available)}"
         if self.lost:
@@ -85,10 +84,10 @@ class Comparison:
 
     name: str
     reference: str
-    cells: tuple[Cell, ...]
-    runs: tuple[Run, ...]
+    cells: tuple[ComparedCell, ...]
+    runs: tuple[ComparedRun, ...]
 
-    def cell(self, name: str) -> Cell:
+    def cell(self, name: str) -> ComparedCell:
         """The cell of this name. Raises KeyError."""
         return {cell.name: cell for cell in self.cells}[name]
 
@@ -112,7 +111,7 @@ def from_json(name: str, values: Any) -> Comparison:
     """What `to_json` wrote, worked out anew from its runs. Raises ValueError for anything else."""
     try:
         runs = [
-            Run(
+            ComparedRun(
                 str(run["cell"]),
                 int(run["seed"]),
                 str(run["validity"]),
@@ -127,9 +126,9 @@ def from_json(name: str, values: Any) -> Comparison:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def compare(name: str, reference: str, runs: Sequence[Run]) -> Comparison:
+def compare(name: str, reference: str, runs: Sequence[ComparedRun]) -> Comparison:
     """Raises ValueError unless every cell has one run of every seed."""
-    by_cell: dict[str, dict[int, Run]] = {}
+    by_cell: dict[str, dict[int, ComparedRun]] = {}
     for run in runs:
         by_cell.setdefault(run.cell, {})[run.seed] = run
     seeds = sorted(by_cell.get(reference, ()))
@@ -144,7 +143,7 @@ def compare(name: str, reference: str, runs: Sequence[Run]) -> Comparison:
     return Comparison(name, reference, cells, tuple(runs))
 
 
-def _cell(name: str, runs: Sequence[Run], beside: Sequence[Run], *, is_reference: bool) -> Cell:
+def _cell(name: str, runs: Sequence[ComparedRun], beside: Sequence[ComparedRun], *, is_reference: bool) -> ComparedCell:
     def total(figure: str) -> int:
         return round(sum(_each(runs, figure)))
 
@@ -159,7 +158,7 @@ def _cell(name: str, runs: Sequence[Run], beside: Sequence[Run], *, is_reference
         ours, theirs = ([_value(run, figure, whole) for run in side] for side in zip(*both, strict=True))
         return difference(ours, theirs)
 
-    return Cell(
+    return ComparedCell(
         name=name,
         runs=len(runs),
         verdicts=Counter(run.validity for run in runs),
@@ -181,21 +180,21 @@ def _cell(name: str, runs: Sequence[Run], beside: Sequence[Run], *, is_reference
     )
 
 
-def _each(runs: Sequence[Run], figure: str) -> list[float]:
+def _each(runs: Sequence[ComparedRun], figure: str) -> list[float]:
     return [run.figures.get(figure, 0.0) for run in runs]
 
 
-def _lacks(run: Run, figure: str) -> bool:
+def _lacks(run: ComparedRun, figure: str) -> bool:
     """Latency is of something; of the rest none is 0."""
     return figure in (P50, P99) and figure not in run.figures
 
 
-def _value(run: Run, figure: str, whole: str) -> float:
+def _value(run: ComparedRun, figure: str, whole: str) -> float:
     value = run.figures.get(figure, 0.0)
     return value / run.figures[whole] if whole else value
 
 
-def _mean(runs: Sequence[Run], figure: str) -> Interval | None:
+def _mean(runs: Sequence[ComparedRun], figure: str) -> Interval | None:
     values = [run.figures[figure] for run in runs if figure in run.figures]
     return mean(values) if values else None
 

@@ -1,15 +1,15 @@
-"""What a run exercised, as marks that can be counted over many runs: what no run of a suite did, no run tested.
+"""Coverage marks of a run, counted over many runs: a suite has not tested what no run exercised.
 
 kind     name                                   counts
 -------  -------------------------------------  ----------------------------------------------------------------------
 event    a kind of protocol event               how often it was traced (images/trace.py)
-case     kind/what its detail says              the same, by reason, error or API: `partition_changed/reassigned`
+case     kind/a field of its detail              the same, by reason, error or API: `partition_changed/reassigned`
 rule     a safety rule (images/broker/rules.py) how often the trace shows that it decided something; see RULES
 fault    a fault                                how often it was injected and bit
 family   a fault family                         the same
 outcome  operation/outcome                      how many ended so: `append/info`
 
-What it cannot see: a rule whose work leaves no event. Such a rule has no mark, whether it was needed or not.
+A rule whose effect leaves no event has no mark, whether it was needed or not.
 """
 
 from __future__ import annotations

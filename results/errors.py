@@ -1,4 +1,4 @@
-"""What goes wrong with files that runs leave behind."""
+"""The error of stores and run directories."""
 
 from __future__ import annotations
 

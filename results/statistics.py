@@ -1,16 +1,16 @@
-"""Numbers over many runs, with how sure one may be of them: bootstrap intervals, over runs, seeded.
+"""Bootstrap confidence intervals over runs, seeded.
 
-The run is what is drawn anew, never the operation: operations of one run share its faults and say the same thing many
-times. The same values and seed give the same interval on every machine.
+Runs are resampled, never operations: the operations of one run share its faults and repeat the same information. The
+same values and seed give the same interval on every machine.
 
-Between which quantiles of the redrawn values an interval lies is corrected twice, because what is measured is rarely
+The quantiles of the resampled values that bound an interval are corrected twice, because the measures are rarely
 symmetric and runs may be few: for bias and skewness (BCa: Efron 1987; the acceleration by the jackknife), and for n
 values spreading less than what they were drawn from (Hesterberg 2015, "expanded percentile": in place of the normal
 quantile Student's, times the root of n / (n - 1)). Of runs most of which lose nothing and some much, plain percentile
 intervals held the truth in 81, 86 and 92 of 100 cases (20, 40, 120 runs); these in 86, 93 and 95.
 
-What it cannot see: what no run shows. Where nothing was lost in any of n runs the interval is 0 to 0; `none_in` says
-how much that is worth.
+An interval cannot show events that no run had. Where nothing was lost in any of n runs the interval is 0 to 0;
+`none_in` gives the bound that such runs support.
 """
 
 from __future__ import annotations
@@ -37,10 +37,6 @@ class Interval:
     value: float
     low: float
     high: float
-
-    def apart_from(self, other: Interval) -> bool:
-        """Whether the two intervals do not overlap."""
-        return self.high < other.low or other.high < self.low
 
 
 def mean(values: Numbers, *, seed: int = 0) -> Interval:

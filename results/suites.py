@@ -1,10 +1,10 @@
-"""What the runs of a stored suite come to: one value a run, and figures over many of them.
+"""The runs of a stored suite: one outcome and one set of figures per run.
 
-A suite's runs are grouped by *cell*, the entry of the suite they belong to. A run's outcome is its verdict, or `failed`
-when it could not be carried out, or `not checked`. Figures are those of `results.metrics` as the pipeline stored them
-(checker `measured`); a run stored without them counts for its outcome alone.
+A suite's runs are grouped by *cell*, the suite entry they belong to. The outcome of a run is its verdict, or `failed`
+when it could not be carried out, or `not checked`. The figures are those of `results.measures` as stored in the table
+`metrics` (checker `measured`); a run stored without figures counts for its outcome alone.
 
-Suites of many nights go by one name: `nightly` for `nightly-20261121T001500`, which is how `faultline suite` names one.
+Suites of many nights share a series name: `nightly` for `nightly-20261121T001500`, as `faultline suite` names them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import yaml
 
 from checkers.verdict import checker_name
 from results.errors import StoreError
-from results.pages.page import numeral
+from results.number_format import numeral
 from results.statistics import Interval, share
 from results.store import tables
-from results.store.layout import MEASURED, tables_path
+from results.store.schema import MEASURED, tables_path
 
 FAILED, NOT_CHECKED = "failed", "not checked"
 OUTCOMES = ("invalid", FAILED, "unknown", NOT_CHECKED, "valid")
@@ -48,7 +48,7 @@ class SuiteRun:
     causes: tuple[str, ...]
     """`checker: kind` of each thing found, without repetition; why it failed for one that did."""
     figures: Mapping[str, float]
-    """Of `results.metrics`, and `planned`: the appends that the rate asked for. Empty when nothing was measured."""
+    """Of `results.run_figures`, and `planned`: the appends that the rate asked for. Empty when nothing was measured."""
     digest: str = ""
     simulated: bool = True
     setting: str = ""
@@ -128,10 +128,10 @@ class SuiteResult:
     runs: tuple[SuiteRun, ...]
     """The worst first, then by cell and seed."""
     planned: int
-    """How many runs it was to have; that many or fewer are there."""
+    """Number of planned runs; the store may have fewer."""
     coverage: tuple[tuple[str, str, int, int], ...] = ()
     """Kind, name, in how many runs, how often in all."""
-    faults: tuple[tables.Fault, ...] = field(default=())
+    damaged: tuple[tables.DamagedFile, ...] = field(default=())
     """Files of it that had to be left out."""
 
     @property
@@ -140,12 +140,12 @@ class SuiteResult:
         return tuple(sorted({run.cell for run in self.runs}))
 
     def outcomes(self, cell: str | None = None) -> dict[str, int]:
-        """How many runs ended how, the worst first; of one cell, or of all."""
+        """Number of runs per outcome, worst first; of one cell, or of all."""
         found = [run.outcome for run in self.runs if cell in (None, run.cell)]
         return {name: found.count(name) for name in OUTCOMES if name in found}
 
     def causes(self) -> dict[str, list[SuiteRun]]:
-        """What was found, in which runs that are not valid: what made a run invalid first, then the most frequent."""
+        """Each finding with the runs that have it; causes of invalid runs first, then the most frequent."""
         found: dict[str, list[SuiteRun]] = {}
         for run in self.runs:
             for cause in run.causes if run.outcome != "valid" else ():
@@ -205,12 +205,12 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
         runs=tuple(sorted(runs, key=lambda run: (OUTCOMES.index(run.outcome), run.cell, run.seed, run.run))),
         planned=max(len(runs), _planned_runs(begun)),
         coverage=_coverage(read["coverage"].table.to_pylist()),
-        faults=tuple(fault for stored in read.values() for fault in stored.faults),
+        damaged=tuple(file for stored in read.values() for file in stored.damaged),
     )
 
 
 def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float]) -> SuiteRun:
-    spec = _asked(_SEED.sub("", row["spec"]))
+    spec = _spec_facts(_SEED.sub("", row["spec"]))
     outcome = row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
     if row["state"] != "finished":
         message = _object(row["facts"]).get("message")
@@ -231,8 +231,8 @@ def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float]) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a spec asks for."""
+class _SpecFacts:
+    """The facts of a spec that a suite needs."""
 
     rate: float
     """Appends per second; 0 when it cannot be told."""
@@ -241,14 +241,14 @@ class _Asked:
 
 
 @cache
-def _asked(spec: str) -> _Asked:
+def _spec_facts(spec: str) -> _SpecFacts:
     """Of a spec without its seed, which would defeat the cache."""
     digest = blake2b(_NAME.sub("", spec).encode(errors="replace"), digest_size=8).hexdigest()
     try:
         values = yaml.safe_load(spec)
-        return _Asked(float(values["rate"]), values.get("environment", "sim") == "sim", digest)
+        return _SpecFacts(float(values["rate"]), values.get("environment", "sim") == "sim", digest)
     except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
-        return _Asked(0.0, True, digest)
+        return _SpecFacts(0.0, True, digest)
 
 
 def _kinds(checker: str, findings: str) -> list[str]:
@@ -269,7 +269,7 @@ def _coverage(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str, int, i
 
 
 def _plan(store: Path, suite: str) -> dict[str, Any]:
-    """What the suite was begun with, if `faultline suite` made it."""
+    """The plan of the suite, if `faultline suite` made it."""
     path = store / "suites" / suite / "suite.json"
     try:
         return _object(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,10 +1,9 @@
-"""Figures over the nights of a suite: each cell's, night by night, and where they changed.
+"""Figures over the nights of a suite: each cell's figures per night, and the nights where they changed.
 
-Nights are the suites that go by one name, in the order in which they began. Each cell is followed by itself through the
-nights that have it, so that a cell added later shifts nothing. `results.changes` says how a change point is found; the
-level is divided by the number of cells and figures, so that with no change anywhere the chance of any flag is about
-ALPHA at most. A flag says that runs came out differently, and not why: where the cell's spec is another one since, that
-is told with it.
+Nights are the suites of one series, in the order of their start. Each cell is compared with itself over the nights that
+have it, so a cell added later shifts nothing. `results.change_points` describes how a change point is found; the level
+is divided by the number of cells and measures, so that without any change the probability of any flag is about ALPHA at
+most. A flag says that runs came out differently, not why: a change of the cell's spec is reported with the flag.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from results.changes import UNITS_MIN, Change, Mask, Matrix, change_points
+from results.change_points import UNITS_MIN, ChangePoint, Mask, Matrix, change_points
 from results.errors import StoreError
 from results.statistics import Interval
-from results.store.tables import Fault, read
+from results.store.tables import DamagedFile, read
 from results.suites import MEASURES, Measure, SuiteResult, SuiteRun, read_suite, series, suite_names
 
 ALPHA = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class TrendFlag:
     """A change point of one figure of one cell."""
 
     cell: str
@@ -34,13 +33,13 @@ class Flag:
     """The first suite after it."""
     until: str
     """The last suite before it."""
-    change: Change
+    change: ChangePoint
     other_spec: bool
-    """Whether the cell's spec is not what it was before."""
+    """True when the cell's spec has changed as well."""
 
     @property
     def worse(self) -> bool:
-        """Whether it went the wrong way."""
+        """True when the figure changed for the worse."""
         return (self.change.after > self.change.before) is not self.measure.more_is_better
 
     def sentence(self) -> str:
@@ -59,7 +58,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What one cell came to in one suite."""
+    """One cell's runs and figures in one suite."""
 
     suite: SuiteResult
     runs: tuple[SuiteRun, ...]
@@ -74,21 +73,21 @@ class Trend:
     name: str
     suites: tuple[SuiteResult, ...]
     cells: tuple[tuple[str, tuple[Night, ...]], ...]
-    flags: tuple[Flag, ...]
+    flags: tuple[TrendFlag, ...]
     """The latest first, what went the wrong way first within a night."""
     silent: tuple[str, ...] = ()
     """Cells of which nothing can be told yet, each with the reason."""
-    faults: tuple[Fault, ...] = ()
+    damaged: tuple[DamagedFile, ...] = ()
     """Files that had to be left out."""
 
     def sentence(self) -> str:
-        """What came of looking for changes."""
+        """The number of changes, in words."""
         if self.flags:
             changes = "1 change" if len(self.flags) == 1 else f"{len(self.flags)} changes"
             return f"{changes}, {sum(flag.worse for flag in self.flags)} for the worse"
         return "nothing to compare yet" if len(self.silent) == len(self.cells) else "no change beyond chance"
 
-    def flags_at(self, cell: str, suite: str) -> list[Flag]:
+    def flags_at(self, cell: str, suite: str) -> list[TrendFlag]:
         """Of this cell, with this suite the first after it."""
         return [flag for flag in self.flags if (flag.cell, flag.since) == (cell, suite)]
 
@@ -102,9 +101,9 @@ def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
         raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
     told = trend(name, suites, seed=seed)
-    unread = (fault for suite in every if series(suite) == name for fault in read(store, "runs", suite).faults)
-    faults = (*unread, *(fault for suite in suites for fault in suite.faults))
-    return replace(told, faults=tuple(dict.fromkeys(faults)))
+    unread = (file for suite in every if series(suite) == name for file in read(store, "runs", suite).damaged)
+    damaged = (*unread, *(file for suite in suites for file in suite.damaged))
+    return replace(told, damaged=tuple(dict.fromkeys(damaged)))
 
 
 def trend(name: str, suites: Sequence[SuiteResult], *, seed: int = 0) -> Trend:
@@ -134,7 +133,7 @@ def _night(suite: SuiteResult, cell: str) -> Night:
     return Night(suite, runs, tuple(measure.over(runs) for measure in MEASURES))
 
 
-def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[Flag]:
+def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[TrendFlag]:
     vary = any(not run.simulated for night in nights for run in night.runs)
     same = _same(nights)
     found = []
@@ -143,12 +142,12 @@ def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[
         for change in change_points(parts, wholes, same, level=level, nights_vary=vary, seed=seed + number):
             before, after = nights[change.at - 1], nights[change.at]
             other = {run.setting for run in before.runs} != {run.setting for run in after.runs}
-            found.append(Flag(cell, measure, after.suite.name, before.suite.name, change, other))
+            found.append(TrendFlag(cell, measure, after.suite.name, before.suite.name, change, other))
     return found
 
 
 def _same(nights: Sequence[Night]) -> Mask:
-    """Where a seed's run is the one of the night before: simulated, and every figure the same to the last digit."""
+    """Mask of the runs that repeat the night before: simulated, with every figure the same to the last digit."""
     seeds = sorted({run.seed for night in nights for run in night.runs})
     found = np.zeros((len(seeds), len(nights)), dtype=bool)
     rows = {seed: row for row, seed in enumerate(seeds)}

@@ -1,4 +1,4 @@
-"""Which Faultline this is."""
+"""The version of Faultline."""
 
 from __future__ import annotations
 

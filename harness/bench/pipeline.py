@@ -26,8 +26,8 @@ import pyarrow as pa
 from checkers.evidence import CheckSettings
 from harness.bench.resources import ResourceMonitor
 from results.store import tables
-from results.store.layout import SCHEMAS
 from results.store.pipeline import check
+from results.store.schema import SCHEMAS
 from results.store.spark import session
 from results.store.summary import summarise
 

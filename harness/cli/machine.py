@@ -52,7 +52,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from harness.doctor.diagnosis import all_met, diagnose, show
     from harness.doctor.engine_and_hosts import diagnosis
     from harness.doctor.probes import ThisMachine
-    from results.run.location import store_path
+    from results.run.paths import store_path
 
     spec = None if options.spec is None else _load(options.spec, "doctor")
     hosts = spec.hosts if spec is not None else {}

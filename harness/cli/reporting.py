@@ -17,7 +17,7 @@ from results.atomic_files import put_text
 from results.errors import StoreError
 from results.pages import suite as suite_page
 from results.pages import trend as trend_page
-from results.store.tables import Fault
+from results.store.tables import DamagedFile
 from results.suites import FAILURES, MEASURES, newest, read_suite
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from results.trend import Night, Trend
 
 
-def suite_report(store: Path, named: str, out: Path | None) -> tuple[Path, Sequence[Fault]]:
+def suite_report(store: Path, named: str, out: Path | None) -> tuple[Path, Sequence[DamagedFile]]:
     """Write the page; its path, and what it had to leave out.
 
     StoreError when there is no such suite, or the file cannot be written."""
@@ -40,7 +40,7 @@ def suite_report(store: Path, named: str, out: Path | None) -> tuple[Path, Seque
     way = _way(home / "runs", target)
     text = suite_page.render(suite, lambda run: f"{way}/{quote(run, safe='')}/report.html" if run in kept else "")
     put_text(target, text, parents=out is None)
-    return target, suite.faults
+    return target, suite.damaged
 
 
 def trend_report(store: Path, trend: Trend, out: Path | None) -> Path:
@@ -88,5 +88,5 @@ def _cell(trend: Trend, cell: str, night: Night, number: int) -> str:
 
 
 def _way(there: Path, target: Path) -> str:
-    """How a link leads from the file `target` to the directory `there`."""
+    """The relative link from the file `target` to the directory `there`."""
     return quote(os.path.relpath(there, target.parent))

@@ -62,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.runner.run import run
     from results.errors import StoreError
     from results.run.directory import RunDirectory
-    from results.run.location import store_path
+    from results.run.paths import store_path
 
     spec = _spec(options)
     try:
@@ -130,7 +130,7 @@ def _check(options: argparse.Namespace) -> int:
     from harness.runner.checking import check_and_save
     from results.errors import StoreError
     from results.pages.report import write_report
-    from results.run.encoding import verdicts_to_json
+    from results.run.json_encoding import verdicts_to_json
 
     directory = _open(options.directory)
     try:

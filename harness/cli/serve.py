@@ -18,15 +18,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
 
-from results.pages.browsing.catalogue import Catalogue
-from results.pages.browsing.site import TEXT, Answer, Site
+from results.pages.browsing.routes import TEXT, Response, Router
+from results.pages.browsing.store_browser import StoreBrowser
 from results.pages.page import SERVED_POLICY
 
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8321
 STOPPED, CANNOT_LISTEN = 0, 3
 IDLE_S = 30
-"""How long a connection may say nothing."""
+"""Time limit of an idle connection."""
 HEADERS = {
     "Content-Security-Policy": SERVED_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -43,15 +43,15 @@ class StoreServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, site: Site, port: int) -> None:
+    def __init__(self, site: Router, port: int) -> None:
         self.site = site
         super().__init__((ADDRESS, port), _Handler)
         self.hosts = frozenset(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
-        """What a request may call this server."""
+        """The accepted values of the Host header."""
 
     @property
     def url(self) -> str:
-        """Where the first page is."""
+        """The address of the overview."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -74,18 +74,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._send(self._answer(), with_body=False)
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Response:
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
-            return Answer(421, TEXT, f"This is {self.server.url} and answers to no other name.\n".encode())
+            return Response(421, TEXT, f"This is {self.server.url} and answers to no other name.\n".encode())
         if not self.path.startswith("/"):
-            return Answer(400, TEXT, b"An address begins with a slash.\n")
-        return self.server.site.answer(self.path)
+            return Response(400, TEXT, b"An address begins with a slash.\n")
+        return self.server.site.respond(self.path)
 
-    def _send(self, answer: Answer, *, with_body: bool) -> None:
+    def _send(self, answer: Response, *, with_body: bool) -> None:
         try:
             file: BinaryIO | None = open(answer.body, "rb") if isinstance(answer.body, Path) else None
         except OSError:
-            answer, file = Answer(404, TEXT, b"The file is not there any more.\n"), None
+            answer, file = Response(404, TEXT, b"The file is not there any more.\n"), None
         try:
             self._head(answer, os.fstat(file.fileno()).st_size if file else len(bytes(answer.body)))
             if with_body and file is not None:
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
             if file is not None:
                 file.close()
 
-    def _head(self, answer: Answer, length: int) -> None:
+    def _head(self, answer: Response, length: int) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(length))
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """In place of a page that repeats what was sent: one line, and the connection ends."""
         self.close_connection = True
-        self._send(Answer(code, TEXT, f"{message or 'This cannot be answered.'}\n".encode()), with_body=True)
+        self._send(Response(code, TEXT, f"{message or 'This cannot be answered.'}\n".encode()), with_body=True)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """The terminal stays quiet."""
@@ -120,7 +120,7 @@ def serve(store: Path, comparisons: Path, port: int) -> int:
         print(f"faultline serve: {store}: there is no such directory; faultline run makes one", file=sys.stderr)
         return CANNOT_LISTEN
     try:
-        server = StoreServer(Site(Catalogue(store, comparisons)), port)
+        server = StoreServer(Router(StoreBrowser(store, comparisons)), port)
     except OSError as error:
         reason = (
             "is in use; --port 0 takes a free one"

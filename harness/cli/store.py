@@ -77,7 +77,7 @@ def _port(text: str) -> int:
 def _store(options: argparse.Namespace) -> int:
     from harness.cli import storing
     from results.errors import StoreError
-    from results.run.location import store_path
+    from results.run.paths import store_path
     from results.store.spark import SparkUnavailable, session
 
     store = store_path(options.store)
@@ -103,24 +103,24 @@ def _store(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from harness.cli.reporting import suite_report
-    from harness.cli.storing import name_faults
+    from harness.cli.storing import name_damaged
     from results.errors import StoreError
-    from results.run.location import store_path
+    from results.run.paths import store_path
 
     try:
-        path, faults = suite_report(store_path(options.store), options.suite, options.out)
+        path, damaged = suite_report(store_path(options.store), options.suite, options.out)
     except StoreError as error:
         print(f"faultline report: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
     print(f"report: {path}")
-    return name_faults(faults)
+    return name_damaged(damaged)
 
 
 def _trend(options: argparse.Namespace) -> int:
     from harness.cli.reporting import shown_trend, trend_report
-    from harness.cli.storing import name_faults
+    from harness.cli.storing import name_damaged
     from results.errors import StoreError
-    from results.run.location import store_path
+    from results.run.paths import store_path
     from results.trend import read_trend
 
     if options.seed < 0:
@@ -134,11 +134,11 @@ def _trend(options: argparse.Namespace) -> int:
     except StoreError as error:
         print(f"faultline trend: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
-    return name_faults(trend.faults)
+    return name_damaged(trend.damaged)
 
 
 def _serve(options: argparse.Namespace) -> int:
     from harness.cli.serve import serve
-    from results.run.location import store_path
+    from results.run.paths import store_path
 
     return serve(store_path(options.store), options.comparisons, options.port)

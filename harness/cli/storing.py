@@ -14,7 +14,7 @@ from checkers.verdict import Validity
 from harness.exit_codes import NOT_CARRIED_OUT, VALID
 from results.errors import StoreError
 from results.run.directory import RunDirectory
-from results.store import stored, tables
+from results.store import stored_runs, tables
 
 
 def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
@@ -28,28 +28,30 @@ def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
 def ls(store: Path) -> int:
     """One line a run: suite, run, verdict. Raises StoreError."""
     _there(store)
-    stored = tables.read(store, "runs")
-    for row in stored.table.select(["suite", "run", "validity"]).to_pylist():
+    table = tables.read(store, "runs")
+    for row in table.table.select(["suite", "run", "validity"]).to_pylist():
         print(f"{row['suite']}  {row['run']}  {row['validity'] or 'not checked'}")
-    return name_faults(stored.faults)
+    return name_damaged(table.damaged)
 
 
 def show(store: Path, name: str) -> int:
-    """What is stored of a suite, failures first, or of a run. Raises StoreError."""
-    found = stored.find(store, name)
+    """Print a stored suite, failures first, or a stored run. Raises StoreError."""
+    found = stored_runs.find(store, name)
     if found.run:
-        _show_run(stored.read_run(store, found))
+        _show_run(stored_runs.read_run(store, found))
         return VALID
     runs = tables.read(store, "runs")
     rows = [row for row in runs.table.to_pylist() if row["suite"] == found.suite]
-    print(f"suite {found.suite}: {len(rows)} runs, {stored.tally([row['validity'] for row in rows]) or 'none whole'}")
+    print(
+        f"suite {found.suite}: {len(rows)} runs, {stored_runs.tally([row['validity'] for row in rows]) or 'none whole'}"
+    )
     order = {"invalid": 0, "unknown": 1, None: 2, "valid": 3}
     for row in sorted(rows, key=lambda row: (order.get(row["validity"], 2), row["run"])):
         print(f"{row['validity'] or 'not checked':<11}  seed {row['seed']:<6}  {row['run']}")
-    return name_faults(fault for fault in runs.faults if fault.path.parent.name == f"suite={found.suite}")
+    return name_damaged(file for file in runs.damaged if file.path.parent.name == f"suite={found.suite}")
 
 
-def _show_run(run: stored.StoredRun) -> None:
+def _show_run(run: stored_runs.StoredRun) -> None:
     status, evidence = run.status, run.evidence
     print(f"run      {run.name}\nsuite    {run.suite}\nverdict  {run.row['validity'] or 'not checked'}")
     print(f"spec     {status.name}, seed {status.seed}\nstarted  {status.started}, faultline {status.version}")
@@ -67,25 +69,25 @@ def _show_run(run: stored.StoredRun) -> None:
 
 def export(store: Path, name: str, target: Path) -> int:
     """Write a stored run as a run directory. Raises StoreError."""
-    found = stored.find(store, name)
+    found = stored_runs.find(store, name)
     if not found.run:
         raise StoreError(f"{name!r} is a suite; export one of its runs: {found.suite}/RUN")
-    print(stored.export(store, found, target).path)
+    print(stored_runs.export(store, found, target).path)
     return VALID
 
 
 def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
     """Remove what is named. Every name is looked up before anything is removed. Raises StoreError."""
-    everything = [stored.find(store, name) for name in dict.fromkeys(names)]
+    everything = [stored_runs.find(store, name) for name in dict.fromkeys(names)]
     for found in everything:
-        stored.refuse_to_split(found)
+        stored_runs.refuse_to_split(found)
     for found in everything:
         runs = sum(len(batch.runs) for batch in found.batches)
         what = f"run {found.name}" if found.run else f"suite {found.suite} with {runs} {'run' if runs == 1 else 'runs'}"
         if dry_run:
             print(f"would remove {what}")
             continue
-        files = sum(1 for _ in stored.remove(store, found))
+        files = sum(1 for _ in stored_runs.remove(store, found))
         print(f"removed {what}: {files} files")
         home = store / "suites" / found.suite
         if not found.run and home.is_dir():
@@ -96,9 +98,9 @@ def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
 def verify(store: Path) -> int:
     """Read every file. Raises StoreError."""
     _there(store)
-    good, faults = tables.verify(store)
-    print(f"{good} files are as they should be, {len(faults)} are not")
-    return name_faults(faults)
+    good, damaged = tables.verify(store)
+    print(f"{good} files are as they should be, {len(damaged)} are not")
+    return name_damaged(damaged)
 
 
 def _there(store: Path) -> None:
@@ -107,10 +109,10 @@ def _there(store: Path) -> None:
         raise StoreError(f"{store}: there is no such directory; `faultline store add` and `faultline suite` make one")
 
 
-def name_faults(faults: Iterable[tables.Fault]) -> int:
-    """On standard error, each once. The exit code."""
+def name_damaged(files: Iterable[tables.DamagedFile]) -> int:
+    """Print each file and its reason once, on standard error, and return the exit code."""
     code = VALID
-    for fault in dict.fromkeys(faults):
-        print(f"{fault.path}: {fault.reason}", file=sys.stderr)
+    for file in dict.fromkeys(files):
+        print(f"{file.path}: {file.reason}", file=sys.stderr)
         code = NOT_CARRIED_OUT
     return code

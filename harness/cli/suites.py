@@ -93,7 +93,7 @@ def _on_spark(
     from harness.suites.record import CannotResume, begin, locked, resume
     from harness.suites.report import LiveSuite
     from results.errors import StoreError
-    from results.run.location import store_path
+    from results.run.paths import store_path
     from results.store.spark import SparkUnavailable, session
 
     if options.resume and options.seeds is not None:

@@ -72,7 +72,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as one JSON object, for scripts."""
-        from results.run.encoding import verdicts_to_json
+        from results.run.json_encoding import verdicts_to_json
 
         operations: dict[str, dict[str, int]] = {}
         for (kind, end), count in self.operations.items():

@@ -27,11 +27,11 @@ from harness.suites.job import RunResult
 from harness.suites.plan import Suite
 from harness.suites.reading import check_distinct, how_many, known, layered, mapping, one_of, read
 from harness.suites.record import SuiteRecord
-from results.comparison import Comparison, Run, compare
+from results.comparison import ComparedRun, Comparison, compare
 from results.pages.comparison import bare, render
 from results.statistics import Interval
 from results.store import tables
-from results.store.layout import MEASURED
+from results.store.schema import MEASURED
 
 SHIPPED = Path(str(files("harness"))) / "comparisons"
 _FIELDS = ("reference", "seeds", "base", "cells")
@@ -75,7 +75,7 @@ def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
         suite.plan.name,
         suite.plan.reference,
         [
-            Run(
+            ComparedRun(
                 run.cell,
                 run.seed,
                 run.validity,

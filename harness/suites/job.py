@@ -23,7 +23,7 @@ from harness.suites.plan import PlannedRun
 from harness.suites.record import SuiteRecord
 from harness.suites.spark_task import ROW, maker
 from results.errors import StoreError
-from results.store import ended
+from results.store import finished_runs
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -67,7 +67,7 @@ def carry_out(suite: SuiteRecord, spark: SparkSession, tell: Callable[[RunResult
     """
     shutil.rmtree(suite.path / "work", ignore_errors=True)
     directory = suite.path / "ended"
-    ended.settle(suite.store, suite.name, ended.waiting(directory))
+    finished_runs.move_to_tables(suite.store, suite.name, finished_runs.finished_names(directory))
     found = {run.run: run for run in _stored(suite)}
     for run in found.values():
         tell(run)
@@ -143,13 +143,13 @@ def _take_in(
     suite: SuiteRecord, found: dict[str, RunResult], tell: Callable[[RunResult], None], all_of_them: bool = False
 ) -> None:
     """Tell of what has ended since, and put it into the tables when there is enough of it."""
-    waiting = ended.waiting(suite.path / "ended")
+    waiting = finished_runs.finished_names(suite.path / "ended")
     for run in waiting:
         if run not in found:
-            found[run] = next(_ended(ended.take(suite.path / "ended", run)))
+            found[run] = next(_ended(finished_runs.read_finished(suite.path / "ended", run)))
             tell(found[run])
     if all_of_them or len(waiting) >= BATCH:
-        ended.settle(suite.store, suite.name, waiting)
+        finished_runs.move_to_tables(suite.store, suite.name, waiting)
 
 
 def _stored(suite: SuiteRecord) -> Iterator[RunResult]:
@@ -159,8 +159,8 @@ def _stored(suite: SuiteRecord) -> Iterator[RunResult]:
     found = {}
     for name in ("runs", "verdicts"):
         stored = tables.read(suite.store, name, suite.name)
-        if stored.faults:
-            raise StoreError(f"{stored.faults[0].path}: {stored.faults[0].reason}")
+        if stored.damaged:
+            raise StoreError(f"{stored.damaged[0].path}: {stored.damaged[0].reason}")
         found[name] = stored.table
     yield from _ended(found)
 

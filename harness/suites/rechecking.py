@@ -23,7 +23,7 @@ from harness.exit_codes import EXIT_CODES, NOT_CARRIED_OUT
 from harness.suites import report
 from results.atomic_files import put
 from results.store import pipeline, tables
-from results.store.layout import plain
+from results.store.schema import plain
 from results.store.summary import summarise
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
     for what, table in (("verdicts", checked.verdicts), ("metrics", checked.metrics)):
         put(directory / f"{what}.parquet", partial(pq.write_table, table, compression="zstd"), parents=True)
     console.print(f"written: {directory}", soft_wrap=True, highlight=False)
-    for fault in checked.faults:
-        print(f"{fault.path}: {fault.reason}", file=sys.stderr)
+    for file in checked.damaged:
+        print(f"{file.path}: {file.reason}", file=sys.stderr)
     for name, run in checked.left_out:
         print(f"left out: {name}/{run}", file=sys.stderr)
-    return NOT_CARRIED_OUT if checked.faults else EXIT_CODES[worst(judged.values())]
+    return NOT_CARRIED_OUT if checked.damaged else EXIT_CODES[worst(judged.values())]
 
 
 def _judged(verdicts: pa.Table) -> dict[tuple[str, str], Validity]:

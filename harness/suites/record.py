@@ -20,8 +20,8 @@ from typing import Any
 from harness.spec import SpecError
 from harness.suites.plan import Suite
 from results.atomic_files import put_text
-from results.run.location import new_directory
-from results.store import ended
+from results.run.paths import new_directory
+from results.store import finished_runs
 from results.version import version
 
 
@@ -43,7 +43,7 @@ class SuiteRecord:
     @property
     def path(self) -> Path:
         """Where what is not in the tables lies."""
-        return ended.suite_path(self.store, self.name)
+        return finished_runs.suite_path(self.store, self.name)
 
 
 def begin(store: Path, plan: Suite) -> SuiteRecord:

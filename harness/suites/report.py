@@ -1,4 +1,4 @@
-"""What a suite says: while it goes on, at its end, and to programs.
+"""Output of a suite: progress, the final table, and files for programs.
 
 On a terminal a bar tells runs done, what was not valid so far, and the time left; elsewhere a line is printed now and
 then. The first runs that are not valid are shown as they come, each with its cause and where it lies.
@@ -91,7 +91,7 @@ class LiveSuite:
 
 
 def show(console: Console, suite: SuiteRecord, run: RunResult) -> None:
-    """What one run that was not valid found, and where it lies."""
+    """Print the findings of one run that was not valid, and its directory."""
     head = Text.assemble((run.validity, _COLOURS[run.validity]), f" {run.run}: {'; '.join(run.causes) or 'no cause'}")
     console.print(head, soft_wrap=True)
     for line in run.lines[:3]:
@@ -144,7 +144,7 @@ def _number(value: float | None, factor: float, unit: str) -> str:
 
 
 def covered(summary: Summary) -> str:
-    """What the runs exercised, and which fair families and visible rules none of them did."""
+    """The coverage of the runs, and the fair families and visible rules that no run exercised."""
     families, rules = summary.marked("family"), summary.marked("rule")
     missing = [f"family {name}" for name in FAIR_FAMILIES if name not in families]
     missing += [f"rule {name}" for name in RULES if name not in rules]

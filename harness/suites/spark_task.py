@@ -54,7 +54,7 @@ def make(directory: Path, job: PlannedRun, spec: Spec) -> tuple[str, str]:
     from results.errors import StoreError
     from results.pages.report import write_report
     from results.run.directory import RunDirectory
-    from results.store.ended import leave
+    from results.store.finished_runs import write_finished
     from results.store.tables import of_run
 
     work, kept = directory / "work" / job.run, directory / "runs" / job.run
@@ -72,7 +72,7 @@ def make(directory: Path, job: PlannedRun, spec: Spec) -> tuple[str, str]:
         made = RunDirectory.open(kept)
         write_report(made, evidence)
     rows = of_run(made, evidence, cell=job.cell, name=job.run, keep_evidence=not good)
-    leave(directory / "ended", job.run, rows)
+    write_finished(directory / "ended", job.run, rows)
     shutil.rmtree(work, ignore_errors=True)
     return validity, made.digest() or ""
 

@@ -1,10 +1,10 @@
-"""What all figures of a report share.
+"""Shared parts of the figures: colours, axes, thinning.
 
 A figure is plain Plotly JSON, `{"data": [...], "layout": {...}}`. Colours of text and grid are left to the page, which
 knows whether it is light or dark. Everything that comes from the run and is shown as text is escaped by whoever draws
 it, since Plotly reads a little HTML in labels.
 
-Large runs are thinned before they are drawn, never before they are judged: rates are exact, and of single points and
+Large runs are thinned before they are drawn, never before they are checked: rates are exact, and of single points and
 steps a figure keeps at most POINTS_MAX a series, extremes included. Time is in seconds of true time since the run
 began.
 """
@@ -28,7 +28,7 @@ NODE_COLOURS = ("#3b82c4", "#d9762b", "#2f9e6e", "#c2548f", "#8b6fd1", "#a08a1c"
 
 
 def run_end_s(evidence: RunEvidence) -> float:
-    """When the last thing recorded happened, in seconds; at least 1, so that an axis can be drawn."""
+    """Time of the last recorded event, in seconds; at least 1, so that an axis can be drawn."""
     times = [
         pc.max(column).as_py() or 0
         for column in (
@@ -43,7 +43,7 @@ def run_end_s(evidence: RunEvidence) -> float:
 
 
 def layout_of(height: int) -> Figure:
-    """What every figure's layout begins with."""
+    """The common base of figure layouts."""
     return {
         "height": height,
         "margin": {"l": 100, "r": 14, "t": 30, "b": 44},

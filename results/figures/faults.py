@@ -18,7 +18,7 @@ _SHORTEST_BAND_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class DrawnFault:
     """A fault that was injected, with its times in seconds."""
 
     fault: str
@@ -30,10 +30,10 @@ class Injected:
     note: str
 
 
-def injected(faults: pa.Table, end_s: float) -> list[Injected]:
+def injected(faults: pa.Table, end_s: float) -> list[DrawnFault]:
     """The rows of FAULTS in order of time; those that never ended last until `end_s`."""
     return [
-        Injected(
+        DrawnFault(
             fault=row["fault"],
             family=row["family"],
             nodes=tuple(row["nodes"]),
@@ -46,7 +46,7 @@ def injected(faults: pa.Table, end_s: float) -> list[Injected]:
     ]
 
 
-def families(faults: Sequence[Injected]) -> list[str]:
+def families(faults: Sequence[DrawnFault]) -> list[str]:
     """The families that took part, in order of their first fault."""
     return list(dict.fromkeys(fault.family for fault in faults))
 
@@ -57,7 +57,7 @@ def family_colour(family: str) -> str:
     return GREY if declared is None else declared.colour
 
 
-def bars(faults: Sequence[Injected]) -> Iterator[Figure]:
+def bars(faults: Sequence[DrawnFault]) -> Iterator[Figure]:
     """A trace a family, its faults as bars along the time axis; pale where a fault did not bite."""
     for family in families(faults):
         chosen = [fault for fault in faults if fault.family == family]
@@ -80,7 +80,7 @@ def bars(faults: Sequence[Injected]) -> Iterator[Figure]:
         }
 
 
-def bands(faults: Sequence[Injected], end_s: float, height: float) -> list[Figure]:
+def bands(faults: Sequence[DrawnFault], end_s: float, height: float) -> list[Figure]:
     """Translucent bands for when each family was active; `height` is the share of the figure that they fill."""
     shapes = []
     for family in families(faults):
@@ -117,7 +117,7 @@ def _united(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return united
 
 
-def _hover(fault: Injected) -> str:
+def _hover(fault: DrawnFault) -> str:
     words = [
         f"<b>{escape(fault.fault)}</b> {escape(', '.join(fault.nodes))}",
         f"{fault.began_s:.2f} – {fault.ended_s:.2f} s" + ("" if fault.bit else ", did not bite"),

@@ -55,7 +55,7 @@ def draw(evidence: RunEvidence) -> Iterator[tuple[str, Figure]]:
         yield f"{topic}-{partition}", _partition(rows, end_s, injected, evidence.settings.min_insync_replicas)
 
 
-def _partition(rows: pa.Table, end_s: float, injected: Sequence[faults.Injected], min_isr: int) -> Figure:
+def _partition(rows: pa.Table, end_s: float, injected: Sequence[faults.DrawnFault], min_isr: int) -> Figure:
     events = rows.sort_by("seq").to_pylist()
     changes = [event for event in events if event["kind"] == "partition_changed"]
     brokers = {int(event["node"][1:]) for event in events if re.fullmatch(r"b\d+", event["node"])}

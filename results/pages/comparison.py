@@ -13,12 +13,13 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from results.comparison import P50, P99, Cell, Comparison, Run
+from results.comparison import P50, P99, ComparedCell, ComparedRun, Comparison
 from results.figures.canvas import NODE_COLOURS, Figure
+from results.number_format import numeral
 from results.pages import page
 from results.statistics import Interval, none_in
 
-RunLink = Callable[[Run], str]
+RunLink = Callable[[ComparedRun], str]
 """The address of a run's page, empty where it has none."""
 RUNS_MAX = 5000
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -34,12 +35,12 @@ class _Column:
     whole: str
     """What it is a share of, in percent; empty for one that is told as it is, in `unit`."""
     unit: str
-    of: Callable[[Cell], Interval | None]
-    more: Callable[[Cell], Interval | None]
+    of: Callable[[ComparedCell], Interval | None]
+    more: Callable[[ComparedCell], Interval | None]
     more_unit: str
     more_is_better: bool = False
 
-    def value(self, run: Run) -> float | None:
+    def value(self, run: ComparedRun) -> float | None:
         """Of one run; None where it has none."""
         value = run.figures.get(self.part)
         if value is None or not self.whole:
@@ -82,7 +83,7 @@ def render(comparison: Comparison) -> str:
     return page.frame(f"{comparison.name} · Faultline", body(comparison))
 
 
-def _report(run: Run) -> str:
+def _report(run: ComparedRun) -> str:
     return f"{run.kept}/report.html" if run.kept else ""
 
 
@@ -116,7 +117,7 @@ def _header(comparison: Comparison) -> str:
     return f"<header><h1>{escape(comparison.name)}</h1>{sentences}{page.definitions(facts)}</header>"
 
 
-def _picture(cells: Sequence[Cell]) -> Figure:
+def _picture(cells: Sequence[ComparedCell]) -> Figure:
     traces = [
         {
             "type": "scatter",
@@ -170,19 +171,19 @@ def _settings(comparison: Comparison) -> Iterable[str]:
         )
 
 
-def _row(cell: Cell, reference: str) -> str:
+def _row(cell: ComparedCell, reference: str) -> str:
     bad = cell.runs - cell.verdicts.get("valid", 0)
-    failed = _behind(page.numeral(bad), cell=cell.name, valid="no") if bad else "0"
+    failed = _behind(numeral(bad), cell=cell.name, valid="no") if bad else "0"
     numbers = "".join(f'<td class="number">{_number(column, cell)}</td>' for column in _COLUMNS)
     note = '<span class="range">the reference</span>' if cell.name == reference else ""
     return (
         f'<tr><th scope="row">{escape(cell.name)}{note}</th>'
-        f'<td class="number">{_behind(page.numeral(cell.runs), cell=cell.name)}</td>'
+        f'<td class="number">{_behind(numeral(cell.runs), cell=cell.name)}</td>'
         f'<td class="number">{failed}</td>{numbers}</tr>'
     )
 
 
-def _number(column: _Column, cell: Cell) -> str:
+def _number(column: _Column, cell: ComparedCell) -> str:
     found, more = column.of(cell), column.more(cell)
     if found is None:
         return ""
@@ -215,10 +216,10 @@ def _runs(comparison: Comparison, link: RunLink) -> Iterable[str]:
     yield page.note("Those that lost most first.")
     yield page.table(heads, (_run(run, link) for run in wanted[:RUNS_MAX]), "runs")
     rest = len(wanted) - RUNS_MAX
-    yield page.note(f"{page.numeral(rest)} more are not listed." if rest > 0 else "")
+    yield page.note(f"{numeral(rest)} more are not listed." if rest > 0 else "")
 
 
-def _run(run: Run, link: RunLink) -> str:
+def _run(run: ComparedRun, link: RunLink) -> str:
     values = [(column, column.value(run)) for column in _COLUMNS]
     numbers = "".join(
         f'<td class="number" data-by="{column.part}" data-value="{value}">{bare(value)} {column.unit}</td>'

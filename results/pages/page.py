@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from results.figures.canvas import Figure, to_json
+from results.number_format import numeral, spaced, written
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 SERVED_POLICY = (
@@ -28,7 +29,6 @@ ASSETS = {
     "plotly.js": ("plotly", "package_data/plotly.min.js"),
 }
 """What served pages load from `/assets/`: package and file in it."""
-_THIN_SPACE = "\u202f"
 
 
 def frame(title: str, body: str) -> str:
@@ -156,34 +156,6 @@ def command(name: str, line: str) -> str:
 def folded(summary: str, content: str) -> str:
     """Content, which is HTML, that opens when its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
-
-
-def spaced(name: str) -> str:
-    """A name of the code's as words."""
-    return name.replace("_", " ")
-
-
-def written(value: Any) -> str:
-    """A value as people write it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return numeral(value)
-    if isinstance(value, list | tuple):
-        return ", ".join(written(item) for item in value)
-    return "" if value is None else str(value)
-
-
-def numeral(value: float) -> str:
-    """A number with its thousands apart and no needless digits."""
-    if float(value).is_integer():
-        return f"{int(value):,}".replace(",", _THIN_SPACE) if abs(value) >= 10_000 else str(int(value))
-    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}".replace(",", _THIN_SPACE)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 check`, `2 checks`."""
-    return f"{numeral(number)} {noun}" + ("" if number == 1 else "s")
 
 
 def link(text: str, href: str) -> str:

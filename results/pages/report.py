@@ -28,6 +28,7 @@ from checkers.evidence import RunEvidence
 from checkers.verdict import Finding, Validity, Verdict, worst
 from results.figures import operations, partitions
 from results.figures.faults import family_colour
+from results.number_format import counted, spaced
 from results.pages import page
 from results.run.directory import RunDirectory, Status
 
@@ -123,7 +124,7 @@ def _sentence(subject: Subject) -> str:
     verdicts = subject.verdicts
     if not verdicts:
         return "This run has not been checked."
-    checks = page.counted(len(verdicts), "check")
+    checks = counted(len(verdicts), "check")
     failed = [verdict.checker for verdict in verdicts if verdict.validity is Validity.INVALID]
     unsure = [verdict.checker for verdict in verdicts if verdict.validity is Validity.UNKNOWN]
     words = []
@@ -135,10 +136,10 @@ def _sentence(subject: Subject) -> str:
         words.append(f"All {checks} passed: every promise checked was kept.")
     if not subject.whole:
         return " ".join(words)
-    done = page.counted(subject.evidence.history.num_rows, "operation")
+    done = counted(subject.evidence.history.num_rows, "operation")
     faults = subject.evidence.faults
     bit = pc.sum(faults["bit"]).as_py() or 0
-    words.append(f"{done}, {page.counted(faults.num_rows, 'fault')} of which {bit} bit.")
+    words.append(f"{done}, {counted(faults.num_rows, 'fault')} of which {bit} bit.")
     return " ".join(words)
 
 
@@ -162,7 +163,7 @@ def _findings(verdict: Verdict) -> str:
     shown = 0 if verdict.validity is Validity.VALID else FINDINGS_OPEN
     rest = verdict.findings[shown:]
     noun = "note" if verdict.validity is Validity.VALID else "more finding"
-    folded = page.folded(page.counted(len(rest), noun), "".join(map(_finding, rest))) if rest else ""
+    folded = page.folded(counted(len(rest), noun), "".join(map(_finding, rest))) if rest else ""
     return "".join(map(_finding, verdict.findings[:shown])) + folded
 
 
@@ -260,7 +261,7 @@ def _latencies(figures: dict[str, float]) -> str:
         if match := _LATENCY.fullmatch(name):
             rows.setdefault(match["operation"], {})[match["statistic"]] = value
     heads = list(dict.fromkeys(statistic for row in rows.values() for statistic in row))
-    written = [page.number_row(page.spaced(name), map(row.get, heads)) for name, row in rows.items()]
+    written = [page.number_row(spaced(name), map(row.get, heads)) for name, row in rows.items()]
     return page.table(("latency, ms", *heads), written, "numbers") if rows else ""
 
 

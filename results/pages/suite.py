@@ -12,6 +12,7 @@ from html import escape
 from urllib.parse import urlencode
 
 from results.figures.canvas import GREY, NODE_COLOURS, Figure
+from results.number_format import counted, numeral
 from results.pages import page
 from results.statistics import Interval
 from results.suites import FAILURES, MEASURES, Measure, SuiteResult, SuiteRun
@@ -49,13 +50,13 @@ def _header(suite: SuiteResult) -> str:
     outcomes = suite.outcomes()
     worst = next(iter(outcomes))
     words = [
-        f"{page.counted(len(suite.runs), 'run')} of {page.counted(len(suite.cells), 'cell')}: "
-        f"{', '.join(f'{page.numeral(count)} {name}' for name, count in outcomes.items())}."
+        f"{counted(len(suite.runs), 'run')} of {counted(len(suite.cells), 'cell')}: "
+        f"{', '.join(f'{numeral(count)} {name}' for name, count in outcomes.items())}."
     ]
     if suite.planned > len(suite.runs):
-        words.append(f"{page.numeral(suite.planned - len(suite.runs))} more were planned and are not there.")
+        words.append(f"{numeral(suite.planned - len(suite.runs))} more were planned and are not there.")
     facts = {"started": suite.started.replace("T", " ").replace("+00:00", " UTC"), "faultline": suite.version}
-    left_out = [f"left out: {fault.told}" for fault in suite.faults]
+    left_out = [f"left out: {file.line}" for file in suite.damaged]
     colour = "invalid" if worst == "failed" else worst.replace(" ", "-")
     return (
         f'<header class="{escape(colour)}"><div class="headline">{page.pill(worst)}<h1>{escape(suite.name)}</h1></div>'
@@ -80,7 +81,7 @@ def _failures(suite: SuiteResult, link: RunLink) -> str:
     return page.section(
         "Failures",
         page.table(("verdict", "what was found", "runs", "the first of them"), rows, "checks"),
-        page.note(f"And {page.counted(rest, 'other finding')}, each in fewer runs." if rest > 0 else ""),
+        page.note(f"And {counted(rest, 'other finding')}, each in fewer runs." if rest > 0 else ""),
     )
 
 
@@ -93,8 +94,8 @@ def _cells(suite: SuiteResult) -> str:
         cells = "".join(f'<td class="number">{_figure(measure, runs, cell)}</td>' for measure in _PER_RUN)
         rows.append(
             f'<tr><th scope="row">{escape(cell)}</th>'
-            f'<td class="number">{_behind(page.numeral(len(runs)), cell=cell)}</td>'
-            f'<td class="number">{_behind(page.numeral(bad), cell=cell, valid="no") if bad else "0"}</td>{cells}</tr>'
+            f'<td class="number">{_behind(numeral(len(runs)), cell=cell)}</td>'
+            f'<td class="number">{_behind(numeral(bad), cell=cell, valid="no") if bad else "0"}</td>{cells}</tr>'
         )
     return page.section(
         "Cells",
@@ -187,7 +188,7 @@ def _coverage(suite: SuiteResult) -> str:
     for kind, name, runs, times in suite.coverage:
         kinds.setdefault(kind, []).append(page.number_row(name, (runs, times)))
     parts = [
-        page.folded(f"{kind}: {page.numeral(len(rows))}", page.table((kind, "runs", "times in all"), rows, "numbers"))
+        page.folded(f"{kind}: {numeral(len(rows))}", page.table((kind, "runs", "times in all"), rows, "numbers"))
         for kind, rows in kinds.items()
     ]
     return page.section("What was exercised", *parts) if parts else ""
@@ -201,7 +202,7 @@ def _runs(suite: SuiteResult, link: RunLink) -> str:
         "Runs",
         '<p class="narrowed" aria-live="polite"></p>',
         page.table(heads, (_row(run, link) for run in shown), "runs"),
-        page.note(f"{page.numeral(rest)} more, all of them {shown[-1].outcome}, are not listed." if rest > 0 else ""),
+        page.note(f"{numeral(rest)} more, all of them {shown[-1].outcome}, are not listed." if rest > 0 else ""),
         anchor="runs",
     )
 

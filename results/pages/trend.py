@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from html import escape
 
 from results.figures.canvas import NODE_COLOURS, Figure
+from results.number_format import counted
 from results.pages import page
 from results.suites import FAILURES, MEASURES, Measure
-from results.trend import Flag, Night, Trend
+from results.trend import Night, Trend, TrendFlag
 
 TICKS_MAX = 6
 APART = 0.06
@@ -48,8 +49,8 @@ def body(trend: Trend, link: SuiteLink) -> str:
 
 def _header(trend: Trend) -> str:
     worse = sum(flag.worse for flag in trend.flags)
-    nights, cells = page.counted(len(trend.suites), "suite"), page.counted(len(trend.cells), "cell")
-    left_out = [f"left out: {fault.told}" for fault in trend.faults]
+    nights, cells = counted(len(trend.suites), "suite"), counted(len(trend.cells), "cell")
+    left_out = [f"left out: {file.line}" for file in trend.damaged]
     kind = "invalid" if worse else "" if trend.silent else "valid"
     return (
         f'<header class="{kind}"><h1>{escape(trend.name)} over time</h1>'
@@ -57,7 +58,7 @@ def _header(trend: Trend) -> str:
     )
 
 
-def _changes(flags: Iterable[Flag], link: SuiteLink) -> str:
+def _changes(flags: Iterable[TrendFlag], link: SuiteLink) -> str:
     rows = [
         f"<tr><td>{page.pill('invalid', 'worse') if flag.worse else page.pill('valid', 'better')}</td>"
         f"<td>{escape(flag.sentence())}</td>"
@@ -156,7 +157,7 @@ def _nights(trend: Trend, cell: str, nights: tuple[Night, ...], link: SuiteLink)
     return page.section(cell, page.table(heads, rows, "nights"))
 
 
-def _value(night: Night, number: int, measure: Measure, flags: list[Flag]) -> str:
+def _value(night: Night, number: int, measure: Measure, flags: list[TrendFlag]) -> str:
     figure = night.figures[number]
     if figure is None:
         return "<td></td>"
@@ -170,7 +171,7 @@ def _value(night: Night, number: int, measure: Measure, flags: list[Flag]) -> st
     return f'<td class="number">{escape(text)}{mark}</td>'
 
 
-def mark_of(flag: Flag) -> str:
+def mark_of(flag: TrendFlag) -> str:
     """An arrow the way it went, and the word."""
     arrow = "▲" if flag.change.after > flag.change.before else "▼"
     return f"{arrow} {'worse' if flag.worse else 'better'}"

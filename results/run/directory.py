@@ -1,28 +1,28 @@
-"""A run directory: everything a run leaves behind, and all it takes to judge it, or bring it back.
+"""A run directory: all files of a run, enough to check it again or reproduce it.
 
-path                              what                                                        written
+path                              contents                                                    written
 --------------------------------  ----------------------------------------------------------  -----------------------
 spec.yaml                         the complete spec, defaults and seed included               when the run starts
-settings.json                     CheckSettings: what was promised                            when the run starts
+settings.json                     CheckSettings: the promises made                            when the run starts
 status.json                       state, stage, seed, version, times, message                 at every change
-history.jsonl → history.parquet   what clients saw (workloads/history.py)                     as it happens → sealed
-trace.jsonl → trace.parquet       what nodes did (images/trace.py)                     as it happens → sealed
-faults.jsonl → faults.parquet     what was broken, when, and whether it bit                   as it happens → sealed
+history.jsonl → history.parquet   operations of clients (workloads/history.py)                as it happens → sealed
+trace.jsonl → trace.parquet       protocol events of nodes (images/trace.py)                  as it happens → sealed
+faults.jsonl → faults.parquet     injected faults, their times and effect                     as it happens → sealed
 recovery.json                     the liveness phase after healing                            after healing
 nodes/<node>/data/, node.log      each node's files and log lines                             once all are collected
-replicas.parquet                  one row a record of a replica's log                         sealed
-replica_ends.parquet              one row a replica                                           sealed
-digest.txt, trail.txt             digest of the run; where it stood at every so many steps    when the run ends
-error.txt                         the traceback of what stopped the run                       when it fails
+replicas.parquet                  one row per record of a replica's log                       sealed
+replica_ends.parquet              one row per replica                                         sealed
+digest.txt, trail.txt             digest of the run; intermediate digests every so many steps  when the run ends
+error.txt                         the traceback of the error that stopped the run             when it fails
 verdict.json                      the verdicts                                                when checked
-lost.csv                          the promised records that are lost, if any, one a row       when checked
-report.html                       all of it, for people                                       when reported
+lost.csv                          the promised records that are lost, if any, one per row     when checked
+report.html                       the report                                                  when reported
 
-While the run goes on its tables are JSON lines, appended as things happen; the end of the run seals them as Parquet
-and removes them. Killing the run at any moment leaves a directory that still loads, as far as it goes: `load` never
-fails because something is missing or torn, and `gaps` tells in words what is. Whole small files are replaced
-atomically: they hold the old content or the new, never half of it. The trace is handed to the operating system in
-blocks, at the latest after one second of the run's time.
+During the run its tables are JSON lines, appended as things happen; the end of the run seals them as Parquet and
+removes the lines. A run killed at any moment leaves a directory that still loads as far as it goes: `load` never fails
+because something is missing or torn, and `gaps` lists the missing parts in words. Small files are replaced atomically:
+they hold the old content or the new, never half of it. The trace is flushed to the operating system in blocks, at the
+latest after one second of the run's time.
 
 Errors of the disk (full, read-only, no permission) are StoreErrors of one line naming the file.
 """
@@ -47,10 +47,10 @@ from checkers.verdict import Verdict
 from images.trace import TraceEvent
 from results.atomic_files import put, put_json, put_text, read_json, read_text
 from results.errors import StoreError
-from results.run import recorded
-from results.run.encoding import trace_line, verdicts_from_json, verdicts_to_json
-from results.run.lines import LineWriter
-from results.run.location import new_run
+from results.run import evidence_loader
+from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
+from results.run.json_lines import LineWriter
+from results.run.paths import new_run
 from results.version import version
 from workloads.compact_json import compact
 
@@ -60,7 +60,7 @@ _TRACE_FLUSH_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a run stands. `state`: running · finished · failed (could not be carried out) · interrupted."""
+    """State of a run. `state`: running · finished · failed (could not be carried out) · interrupted."""
 
     state: str
     stage: str = ""
@@ -91,7 +91,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, store: Path, spec_name: str, seed: int) -> Self:
-        """A new, empty directory in the store, named for the moment, the spec and the seed."""
+        """A new, empty directory in the store, named after the start time, the spec and the seed."""
         run = cls(new_run(store, spec_name, seed))
         run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now())
         run._save_status(run._status)
@@ -99,7 +99,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """A directory that a run left behind. StoreError when it is not one."""
+        """An existing run directory. StoreError when `path` is not one."""
         run = cls(path)
         if not path.is_dir():
             raise StoreError(f"{path}: there is no such run directory")
@@ -118,9 +118,9 @@ class RunDirectory:
         verdicts: Sequence[Verdict],
         digest: str | None,
     ) -> Self:
-        """Write down a run that was kept elsewhere, sealed, in the empty directory `path`.
+        """Write a run from the store, sealed, into the empty directory `path`.
 
-        The nodes' files and the digest's trail are not among what is kept: it is judged and brought back without them.
+        The store has neither the nodes' files nor the digest's trail: checking and replaying work without them.
         """
         run = cls(path)
         if spec:
@@ -141,17 +141,17 @@ class RunDirectory:
 
     @property
     def history_path(self) -> Path:
-        """Where the run's Recorder writes."""
-        return self.path / recorded.HISTORY_LINES
+        """The file of the run's Recorder."""
+        return self.path / evidence_loader.HISTORY_LINES
 
     @property
     def nodes_path(self) -> Path:
         """Below which each node's files are once they were collected: `<node>/data/` and `<node>/node.log`."""
-        return self.path / recorded.NODES
+        return self.path / evidence_loader.NODES
 
     @property
     def report_path(self) -> Path:
-        """Where the report stands."""
+        """The path of the report."""
         return self.path / "report.html"
 
     # ---- small files ----------------------------------------------------------------------------------------------
@@ -168,24 +168,24 @@ class RunDirectory:
         return text
 
     def write_settings(self, settings: CheckSettings) -> None:
-        """Keep what the checkers need to know of the spec."""
+        """Save the settings that the checkers need."""
         put_json(self.path / "settings.json", settings.to_json())
 
     def write_status(self, state: str, *, stage: str = "", message: str = "", **facts: Any) -> None:
-        """Say where the run stands. Facts given once are kept."""
+        """Save the state of the run. Facts given earlier are kept."""
         old = self._status
         self._save_status(
             Status(state, stage, old.seed, old.name, old.version, old.started, _now(), message, {**old.facts, **facts})
         )
 
     def status(self) -> Status:
-        """Where the run stood last; state `unknown` when that cannot be read."""
+        """The last saved status; state `unknown` when it cannot be read."""
         values = read_json(self.path / "status.json")
         known = {name: values[name] for name in Status.__slots__ if name in values}
         return Status(**{"state": "unknown", **known})
 
     def write_recovery(self, recovery: Mapping[str, Any]) -> None:
-        """Keep what the liveness phase found (`checkers.evidence.RunEvidence.recovery`)."""
+        """Save the result of the liveness phase (`checkers.evidence.RunEvidence.recovery`)."""
         put_json(self.path / "recovery.json", dict(recovery))
 
     def write_digest(self, digest: str | None, trail: Sequence[tuple[int, int, str]] = ()) -> None:
@@ -250,9 +250,9 @@ class RunDirectory:
         bit: bool = False,
         note: str = "",
     ) -> None:
-        """Record that fault `number` began and, called again with the same number, how it ended: the last call counts.
+        """Record that fault `number` began and, called again with the same number, how it ended: the last call wins.
 
-        Written when it begins, so that a run that dies during a fault still tells of it.
+        The first row is written when the fault begins, so a run that dies during a fault still has it.
         """
         if self._faults is None:
             self._faults = LineWriter(self.path / "faults.jsonl")
@@ -274,7 +274,7 @@ class RunDirectory:
     def collecting(self) -> Iterator[Path]:
         """A directory to collect the nodes' files in; it becomes `nodes_path` once everything is there.
 
-        Half a collection would look like replicas that lost data, so a run killed meanwhile has none at all.
+        A partial collection would look like replicas that lost data, so a run killed meanwhile has none at all.
         """
         part = self.path / ".nodes.part"
         try:
@@ -325,18 +325,18 @@ class RunDirectory:
         for writer in (self._trace, self._faults):
             if writer is not None:
                 writer.flush()
-        return recorded.load(self.path)
+        return evidence_loader.load(self.path)
 
     def gaps(self) -> tuple[str, ...]:
-        """What is missing or cut short, in words; empty for a run that ended as it should."""
+        """The missing or truncated parts, in words; empty for a run that ended normally."""
         found = []
         status = self.status()
         if status.state == "running":
             at = f" (it was at: {status.stage})" if status.stage else ""
-            found.append(f"the run did not end: it was killed, or is still going on{at}")
+            found.append(f"the run did not end: it was killed, or is still in progress{at}")
         elif status.state != "finished":
             found.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
-        return (*found, *recorded.gaps(self.path))
+        return (*found, *evidence_loader.gaps(self.path))
 
     def _save_status(self, status: Status) -> None:
         self._status = status

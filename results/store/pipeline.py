@@ -1,15 +1,15 @@
-"""Stored runs judged by Spark: each (run, topic, partition) by itself, by the very checkers of a single run.
+"""Checking stored runs with Spark: each (run, topic, partition) separately, by the same checkers as a single run.
 
-    runs with evidence → index: (run, topic, partition) …, in tasks           results.store.evidence_files.units
-                       → each judged and measured, applyInArrow by key        checkers.registry.check_partition
-                       → one verdict a checker and run, applyInArrow by run   checkers.registry.whole
+    runs with evidence → index: (run, topic, partition) …, in tasks            results.store.partition_index.units
+                       → each checked and measured, applyInArrow by key        checkers.registry.check_partition
+                       → one verdict per checker and run, applyInArrow by run  checkers.registry.whole
                        → tables `verdicts` and `metrics`
 
-What is exchanged between tasks are names and verdicts, never histories: the task that judges a partition reads that
-partition from the store, and nothing else. So the store must lie where every executor reaches it.
+Tasks exchange names and verdicts, never histories: the task that checks a partition reads that partition from the
+store, and nothing else. The store must therefore lie where every executor can read it.
 
-A file that is missing, foreign or damaged is a `Fault`, by name; the runs of its batch that need it have no verdict
-here and are named in `left_out`. No other run is disturbed.
+A missing, foreign or damaged file is reported as a `DamagedFile`; the runs of its batch that need it get no verdict and
+are named in `left_out`. Other runs are not affected.
 """
 
 from __future__ import annotations
@@ -36,78 +36,80 @@ from checkers.registry import (
 from checkers.tables import TRACE
 from checkers.verdict import Validity, Verdict
 from results.errors import StoreError
-from results.metrics import measure_partition, measure_whole, together
-from results.run.encoding import verdict_to_json, verdicts_from_json
+from results.run.json_encoding import verdict_to_json, verdicts_from_json
+from results.run_figures import measure_partition, measure_whole, together
 from results.store import tables
-from results.store.evidence_files import LIGHT, WHOLE_RUN, Damaged, Unit, filled, rows, units
-from results.store.layout import MEASURED, SCHEMAS
-from results.store.tables import Fault
+from results.store.partition_index import LIGHT, WHOLE_RUN, CheckUnit, DamagedFileError, filled, rows, units
+from results.store.schema import MEASURED, SCHEMAS
+from results.store.tables import DamagedFile
 from workloads.columns import partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NO_FAULT: Final = Fault(Path(), "")
+NO_DAMAGE: Final = DamagedFile(Path(), "")
 _PARTS_PER_SLOT: Final = 8
 """Partitions of the data for each task that can run at a time: how evenly the work is dealt out."""
 _UNITS: Final = (
     "suite string, batch string, run string, topic string, partition int, collected_ns bigint, settings string, "
-    "recovery string, fault_path string, fault_reason string"
+    "recovery string, damaged_path string, damage string"
 )
-_JUDGED: Final = (
-    "suite string, run string, topic string, partition int, verdict string, settings string, fault_path string, "
-    "fault_reason string"
+_UNIT_VERDICTS: Final = (
+    "suite string, run string, topic string, partition int, verdict string, settings string, damaged_path string, "
+    "damage string"
 )
 _WHOLE: Final = "suite string, run string, verdict string"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checked:
-    """What the pipeline says of the runs of a store."""
+class CheckedRuns:
+    """The pipeline's result for the runs of a store."""
 
     verdicts: pa.Table
     """As the store's table `verdicts`, with `suite` as last column."""
     metrics: pa.Table
     """Likewise `metrics`."""
-    faults: tuple[Fault, ...]
+    damaged: tuple[DamagedFile, ...]
     left_out: tuple[tuple[str, str], ...]
-    """(suite, run) of the runs that a fault kept from being judged."""
+    """(suite, run) of the runs that could not be checked because of a damaged file."""
 
 
-def check(spark: SparkSession, store: Path, suite: str = "") -> Checked:
-    """Judge every run of the store, or of one suite, of which evidence is kept. StoreError when there is none."""
+def check(spark: SparkSession, store: Path, suite: str = "") -> CheckedRuns:
+    """Check every run of the store, or of one suite, whose evidence is stored. StoreError when there is none."""
     stored = tables.read(store, "runs", suite)
     runs = stored.table.filter(stored.table.column("evidence"))
     if not runs.num_rows:
-        found = f" ({stored.faults[0].path}: {stored.faults[0].reason})" if stored.faults else ""
+        found = f" ({stored.damaged[0].path}: {stored.damaged[0].reason})" if stored.damaged else ""
         raise StoreError(f"{store}: no run is stored{f' in {suite}' if suite else ''} whose evidence is kept{found}")
     slots = max(1, spark.sparkContext.defaultParallelism)
     parts = _PARTS_PER_SLOT * slots
     index = spark.createDataFrame(_batches(store, suite, runs)).repartition(parts).mapInArrow(_indexer(store), _UNITS)
     keys = ("suite", "run", "topic", "partition")
-    judged = index.repartition(parts, *keys).groupBy(*keys).applyInArrow(_judge(store), _JUDGED).cache()
+    checked_units = (
+        index.repartition(parts, *keys).groupBy(*keys).applyInArrow(_check_unit(store), _UNIT_VERDICTS).cache()
+    )
     try:
-        faults = judged.where("verdict = ''").select("suite", "run", "fault_path", "fault_reason").collect()
-        by_run = judged.repartition(slots, "suite", "run").groupBy("suite", "run")
-        verdicts = by_run.applyInArrow(_together, _WHOLE).toArrow()
+        damaged_rows = checked_units.where("verdict = ''").select("suite", "run", "damaged_path", "damage").collect()
+        by_run = checked_units.repartition(slots, "suite", "run").groupBy("suite", "run")
+        verdicts = by_run.applyInArrow(_merge_units, _WHOLE).toArrow()
     finally:
-        judged.unpersist()
-    named = {Fault(Path(row.fault_path), row.fault_reason): None for row in faults}
-    return Checked(
+        checked_units.unpersist()
+    named = {DamagedFile(Path(row.damaged_path), row.damage): None for row in damaged_rows}
+    return CheckedRuns(
         verdicts=_verdicts(verdicts),
         metrics=_metrics(verdicts),
-        faults=(*stored.faults, *sorted(named, key=lambda fault: fault.path)),
-        left_out=tuple(sorted({(row.suite, row.run) for row in faults})),
+        damaged=(*stored.damaged, *sorted(named, key=lambda file: file.path)),
+        left_out=tuple(sorted({(row.suite, row.run) for row in damaged_rows})),
     )
 
 
 def _batches(store: Path, suite: str, runs: pa.Table) -> pa.Table:
-    """One row a batch: its runs, with what each promised and how it ended, as JSON."""
+    """One row per batch: its runs with their settings and recovery, as JSON."""
     wanted = {(row["suite"], row["run"]): row for row in runs.to_pylist()}
     rows = []
     for path in tables.files(store, "runs", suite):
         loaded = tables.load(path, "runs")
-        if isinstance(loaded, Fault):
+        if isinstance(loaded, DamagedFile):
             continue
         name = path.parent.name.removeprefix("suite=")
         mine = [wanted[name, run] for run in loaded.column("run").to_pylist() if (name, run) in wanted]
@@ -121,21 +123,21 @@ def _batches(store: Path, suite: str, runs: pa.Table) -> pa.Table:
 
 
 def _indexer(store: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """From batches to the units in them; a batch with a fault has one row a run, which tells it."""
+    """Expand batches to their units; a batch with a damaged file has one row per run, which names the file."""
 
     def index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 told = json.loads(row["runs"])
-                fault = NO_FAULT
+                damaged = NO_DAMAGE
                 try:
                     found = units(store, row["suite"], row["batch"], list(told))
-                except Damaged as error:
-                    found, fault = [Unit(run, "", WHOLE_RUN, 0) for run in told], error.fault
+                except DamagedFileError as error:
+                    found, damaged = [CheckUnit(run, "", WHOLE_RUN, 0) for run in told], error.file
                 for unit in found:
                     values = (row["suite"], row["batch"], unit.run, unit.topic, unit.partition, unit.collected_ns)
                     promised = told[unit.run]
-                    named = (str(fault.path), fault.reason)
+                    named = (str(damaged.path), damaged.reason)
                     yield from _rows(
                         _UNITS, [(*values, promised["settings"], promised["recovery"], *named)]
                     ).to_batches()
@@ -143,34 +145,38 @@ def _indexer(store: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return index
 
 
-def _judge(store: Path) -> Callable[[pa.Table], pa.Table]:
-    """What the checkers say of one unit: a row a checker, and one with what was measured."""
+def _check_unit(store: Path) -> Callable[[pa.Table], pa.Table]:
+    """Check one unit: one row per checker, and one row with its figures."""
 
-    def judge(group: pa.Table) -> pa.Table:
+    def check_group(group: pa.Table) -> pa.Table:
         (row,) = group.to_pylist()
-        unit = Unit(row["run"], row["topic"], row["partition"], row["collected_ns"])
+        unit = CheckUnit(row["run"], row["topic"], row["partition"], row["collected_ns"])
         key = (row["suite"], unit.run, unit.topic, unit.partition)
-        fault = Fault(Path(row["fault_path"]), row["fault_reason"])
+        damaged = DamagedFile(Path(row["damaged_path"]), row["damage"])
         verdicts: list[Verdict] = []
-        if fault == NO_FAULT:
+        if damaged == NO_DAMAGE:
             try:
-                verdicts = _of_unit(_Shelf(store, row["suite"], row["batch"]), unit, row["settings"], row["recovery"])
-            except Damaged as error:
-                fault = error.fault
+                verdicts = _of_unit(
+                    _BatchLocation(store, row["suite"], row["batch"]), unit, row["settings"], row["recovery"]
+                )
+            except DamagedFileError as error:
+                damaged = error.file
         told = [(*key, json.dumps(verdict_to_json(verdict)), row["settings"], "", "") for verdict in verdicts]
-        return _rows(_JUDGED, told if fault == NO_FAULT else [(*key, "", "", str(fault.path), fault.reason)])
+        return _rows(
+            _UNIT_VERDICTS, told if damaged == NO_DAMAGE else [(*key, "", "", str(damaged.path), damaged.reason)]
+        )
 
-    return judge
+    return check_group
 
 
-def _together(group: pa.Table) -> pa.Table:
-    """One verdict a checker for a run, and its figures; nothing for a run of which a file could not be used."""
-    units_told = sorted(group.to_pylist(), key=lambda row: (row["topic"], row["partition"]))
-    suite, run = units_told[0]["suite"], units_told[0]["run"]
-    if any(row["verdict"] == "" for row in units_told):
+def _merge_units(group: pa.Table) -> pa.Table:
+    """One verdict per checker for a run, and its figures; no row for a run with an unusable file."""
+    unit_rows = sorted(group.to_pylist(), key=lambda row: (row["topic"], row["partition"]))
+    suite, run = unit_rows[0]["suite"], unit_rows[0]["run"]
+    if any(row["verdict"] == "" for row in unit_rows):
         return _rows(_WHOLE, [])
-    settings = CheckSettings.from_json(json.loads(units_told[0]["settings"]))
-    told = verdicts_from_json({"checks": [json.loads(row["verdict"]) for row in units_told]})
+    settings = CheckSettings.from_json(json.loads(unit_rows[0]["settings"]))
+    told = verdicts_from_json({"checks": [json.loads(row["verdict"]) for row in unit_rows]})
     measured = [verdict.figures for verdict in told if verdict.checker == MEASURED]
     figures = together([part for part in measured if "appends" in part])
     for part in measured:
@@ -180,34 +186,34 @@ def _together(group: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
-    """Where a batch stands."""
+class _BatchLocation:
+    """The store, suite and name of a batch."""
 
     store: Path
     suite: str
     batch: str
 
-    def rows(self, name: str, unit: Unit, columns: Sequence[str] | None = None) -> pa.Table:
+    def rows(self, name: str, unit: CheckUnit, columns: Sequence[str] | None = None) -> pa.Table:
         return rows(self.store, self.suite, self.batch, name, unit, columns)
 
 
-def _of_unit(shelf: _Shelf, unit: Unit, promised: str, ended: str) -> list[Verdict]:
+def _of_unit(batch: _BatchLocation, unit: CheckUnit, promised: str, ended: str) -> list[Verdict]:
     settings, recovery = CheckSettings.from_json(json.loads(promised)), json.loads(ended)
-    run = Unit(unit.run, "", WHOLE_RUN, unit.collected_ns)
-    known = {"faults": shelf.rows("faults", run), "settings": settings, "recovery": recovery}
+    run = CheckUnit(unit.run, "", WHOLE_RUN, unit.collected_ns)
+    known = {"faults": batch.rows("faults", run), "settings": settings, "recovery": recovery}
     if unit.partition == WHOLE_RUN:
-        history = shelf.rows("history", run, None if settings.groups else LIGHT)
-        evidence = RunEvidence(history=filled(history), trace=shelf.rows("trace", run), **known)
+        history = batch.rows("history", run, None if settings.groups else LIGHT)
+        evidence = RunEvidence(history=filled(history), trace=batch.rows("trace", run), **known)
         checkers = {name: checker for name, checker in applicable_checkers(settings).items() if name not in PARTITIONED}
         verdicts = [run_checker(name, checker, evidence) for name, checker in checkers.items()]
         return [*verdicts, Verdict(MEASURED, Validity.VALID, figures=measure_whole(evidence))]
     trace = TRACE.empty_table()
     if needs_trace(settings, known["faults"]):
-        trace = shelf.rows("trace", run)
+        trace = batch.rows("trace", run)
         mine = pc.and_(pc.equal(trace["topic"], unit.topic), pc.equal(trace["partition"], unit.partition))
         trace = trace.filter(pc.or_(mine, pc.equal(trace["kind"], "log_recovered")))
     evidence = RunEvidence(
-        **{name: shelf.rows(name, unit) for name in ("history", "replicas", "replica_ends")}, trace=trace, **known
+        **{name: batch.rows(name, unit) for name in ("history", "replicas", "replica_ends")}, trace=trace, **known
     )
     verdicts = check_partition(evidence, unit.collected_ns)
     deleted = deletable_below(evidence)
@@ -221,30 +227,30 @@ def _of_unit(shelf: _Shelf, unit: Unit, promised: str, ended: str) -> list[Verdi
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _verdicts(judged: pa.Table) -> pa.Table:
+def _verdicts(checked_units: pa.Table) -> pa.Table:
     return _as_stored(
         "verdicts",
         (
             {**told, "suite": suite, "run": run, "findings": json.dumps(told["findings"])}
-            for suite, run, told in _each(judged)
+            for suite, run, told in _each(checked_units)
             if told["checker"] != MEASURED
         ),
     )
 
 
-def _metrics(judged: pa.Table) -> pa.Table:
+def _metrics(checked_units: pa.Table) -> pa.Table:
     return _as_stored(
         "metrics",
         (
             {"suite": suite, "run": run, "checker": told["checker"], "figure": figure, "value": value}
-            for suite, run, told in _each(judged)
+            for suite, run, told in _each(checked_units)
             for figure, value in told["figures"].items()
         ),
     )
 
 
-def _each(judged: pa.Table) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for row in judged.sort_by([("suite", "ascending"), ("run", "ascending")]).to_pylist():
+def _each(checked_units: pa.Table) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for row in checked_units.sort_by([("suite", "ascending"), ("run", "ascending")]).to_pylist():
         yield row["suite"], row["run"], json.loads(row["verdict"])
 
 

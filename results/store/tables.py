@@ -1,8 +1,8 @@
-"""The Parquet store: runs are added whole, read back, and every file that is not as it should be is named.
+"""The tables of the Parquet store: adding runs, reading tables, and verifying every file.
 
-What it promises: a batch is there with all its tables or does not count; adding what is there changes nothing; two
-processes may add at one time, since each writes a file of its own and puts it in place by renaming. What it will not
-do: read a file whose metadata or columns are not those of `results.store.layout`; such a file is a `Fault`, by name.
+Guarantees: a batch is stored with all its tables or does not count; adding a run again changes nothing; two processes
+may add at the same time, since each writes its own file and renames it into place. A file whose metadata or columns
+differ from `results.store.schema` is never read: it is reported as a `DamagedFile`, with its path and the reason.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from checkers.verdict import Validity, Verdict, worst
 from results.atomic_files import put
 from results.coverage import marks
 from results.errors import StoreError
-from results.metrics import measure
 from results.run.directory import RunDirectory
-from results.run.encoding import verdicts_to_json
-from results.store.layout import EVIDENCE, MEASURED, SCHEMAS, batch_path, plain, tables_path
+from results.run.json_encoding import verdicts_to_json
+from results.run_figures import measure
+from results.store.schema import EVIDENCE, MEASURED, SCHEMAS, batch_path, plain, tables_path
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """A file of the store that cannot be used, and why."""
+class DamagedFile:
+    """A file of the store that cannot be used, and the reason."""
 
     path: Path
     reason: str
 
     @property
-    def told(self) -> str:
-        """In a line: table, suite and file, and the reason."""
+    def line(self) -> str:
+        """Table, suite, file and reason, in one line."""
         return f"{'/'.join(self.path.parts[-3:])}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class StoredTable:
     """One table of the whole store: its rows, with `suite` as last column, and the files that were left out."""
 
     table: pa.Table
-    faults: tuple[Fault, ...] = ()
+    damaged: tuple[DamagedFile, ...] = ()
 
 
 def add_run(store: Path, suite: str, run: RunDirectory) -> bool:
@@ -56,7 +56,7 @@ def add_run(store: Path, suite: str, run: RunDirectory) -> bool:
         return False
     status = run.status()
     if status.state == "running":
-        raise StoreError(f"{run.path}: the run did not end, or is still going on; only an ended run can be added")
+        raise StoreError(f"{run.path}: the run did not end, or is still in progress; only a finished run can be added")
     write_batch(store, suite, batch, of_run(run, run.load(), cell=status.name))
     return True
 
@@ -83,7 +83,7 @@ def of_run(
         "recovery": json.dumps(dict(evidence.recovery)),
         "facts": json.dumps({**status.facts, "message": status.message} if status.message else dict(status.facts)),
     }
-    told = verdicts_to_json(verdicts)["checks"]
+    checks = verdicts_to_json(verdicts)["checks"]
     measured = Verdict(MEASURED, Validity.VALID, figures=measure(evidence)) if evidence.history.num_rows else None
     tables: dict[str, pa.Table] = {
         "history": evidence.history,
@@ -95,7 +95,7 @@ def of_run(
             "verdicts",
             [
                 {"checker": one["checker"], "validity": one["validity"], "findings": json.dumps(one["findings"])}
-                for one in told
+                for one in checks
             ],
         ),
         "metrics": _rows(
@@ -126,45 +126,45 @@ def write_batch(store: Path, suite: str, batch: str, tables: Mapping[str, pa.Tab
         _put(batch_path(store, name, suite, batch), tables[name])
 
 
-def read(store: Path, name: str, suite: str = "") -> Stored:
+def read(store: Path, name: str, suite: str = "") -> StoredTable:
     """One table: the rows of every complete batch, by suite and batch; of one suite only, if it is given.
 
-    Its faults are what had to be left out: files that cannot be used, and those that a complete batch lacks."""
+    `damaged` lists the files left out: unusable files, and files missing from complete batches."""
     schema = SCHEMAS[name]
-    parts, faults = [], []
+    parts, damaged = [], []
     for path in files(store, name, suite):
         found = load(path, name)
-        if isinstance(found, Fault):
-            faults.append(found)
+        if isinstance(found, DamagedFile):
+            damaged.append(found)
             continue
         marker = tables_path(store) / "runs" / path.parent.name / path.name
         if not marker.exists():
-            faults.append(Fault(path, "its batch was cut short: there is none of this name in runs"))
+            damaged.append(DamagedFile(path, "its batch is incomplete: runs has no file of this name"))
             continue
         of = path.parent.name.removeprefix("suite=")
         parts.append(found.append_column("suite", pa.array([of] * found.num_rows, pa.string())))
     empty = schema.append(pa.field("suite", pa.string())).empty_table()
-    return Stored(pa.concat_tables([empty, *parts]), (*faults, *_lacking(store, name, suite)))
+    return StoredTable(pa.concat_tables([empty, *parts]), (*damaged, *_lacking(store, name, suite)))
 
 
-def _lacking(store: Path, name: str, suite: str) -> Iterator[Fault]:
+def _lacking(store: Path, name: str, suite: str) -> Iterator[DamagedFile]:
     """The files of a table that complete batches lack."""
     for marker in files(store, "runs", suite):
         path = tables_path(store) / name / marker.parent.name / marker.name
         if not path.exists():
-            yield Fault(path, "is missing although its batch is complete")
+            yield DamagedFile(path, "is missing although its batch is complete")
 
 
-def verify(store: Path) -> tuple[int, tuple[Fault, ...]]:
-    """Read every file whole. How many are good, and those that are not, among them what a complete batch lacks, and
-    Parquet files that lie where no reader looks."""
+def verify(store: Path) -> tuple[int, tuple[DamagedFile, ...]]:
+    """Read every file in full. Returns the number of good files, and the bad ones: damaged, foreign, missing from a
+    complete batch, or outside the directories that readers use."""
     every = {path for name in SCHEMAS for path in files(store, name)}
-    faults = [fault for name in SCHEMAS for fault in read(store, name).faults]
-    bad = every & {fault.path for fault in faults}
+    damaged = [file for name in SCHEMAS for file in read(store, name).damaged]
+    bad = every & {file.path for file in damaged}
     for path in sorted(tables_path(store).rglob("[!.]*.parquet")):
         if path not in every:
-            faults.append(Fault(path, "is no file of the store: those lie in <table>/suite=<suite>"))
-    return len(every) - len(bad), tuple(faults)
+            damaged.append(DamagedFile(path, "is not a file of the store: those are in <table>/suite=<suite>"))
+    return len(every) - len(bad), tuple(damaged)
 
 
 def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
@@ -177,34 +177,34 @@ def files(store: Path, name: str, suite: str = "") -> list[Path]:
     return sorted((tables_path(store) / name).glob(f"{directory}/[!.]*.parquet"))
 
 
-def load(path: Path, name: str) -> pa.Table | Fault:
-    """The file's rows, or why it is not a file of ours. Only this file is read: its directory adds no column."""
+def load(path: Path, name: str) -> pa.Table | DamagedFile:
+    """The file's rows, or the reason it is unusable. Only this file is read: its directory adds no column."""
     file = opened(path, name)
-    if isinstance(file, Fault):
+    if isinstance(file, DamagedFile):
         return file
     try:
         with file:
             return file.read()
     except (OSError, pa.ArrowException) as error:
-        return Fault(path, f"is damaged: {str(error).splitlines()[0]}")
+        return DamagedFile(path, f"is damaged: {str(error).splitlines()[0]}")
 
 
-def opened(path: Path, name: str) -> pq.ParquetFile | Fault:
-    """The file, of which no row has been read yet, or why it is not a file of ours."""
+def opened(path: Path, name: str) -> pq.ParquetFile | DamagedFile:
+    """The open file, before any row is read, or the reason it is unusable."""
     expected = SCHEMAS[name]
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
     except OSError as error:
-        return Fault(path, f"cannot be read: {error.strerror or str(error).splitlines()[0]}")
+        return DamagedFile(path, f"cannot be read: {error.strerror or str(error).splitlines()[0]}")
     except pa.ArrowException as error:
-        return Fault(path, f"is not Parquet, or damaged: {str(error).splitlines()[0]}")
+        return DamagedFile(path, f"is not Parquet, or damaged: {str(error).splitlines()[0]}")
     metadata = file.schema_arrow.metadata or {}
     for key, value in expected.metadata.items():
         if metadata.get(key) != value:
-            told = metadata.get(key, b"nothing").decode(errors="replace")
-            return Fault(path, f"{key.decode()} is {told}, not {value.decode()}")
+            actual = metadata.get(key, b"missing").decode(errors="replace")
+            return DamagedFile(path, f"{key.decode()} is {actual}, not {value.decode()}")
     if not file.schema_arrow.equals(expected):
-        return Fault(path, f"its columns are not those of {name}")
+        return DamagedFile(path, f"its columns are not those of {name}")
     return file
 
 

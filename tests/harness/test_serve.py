@@ -16,8 +16,8 @@ import pytest
 
 from harness.cli.main import main
 from harness.cli.serve import HEADERS, StoreServer
-from results.pages.browsing.catalogue import Catalogue
-from results.pages.browsing.site import Site
+from results.pages.browsing.routes import Router
+from results.pages.browsing.store_browser import StoreBrowser
 from tests.results.conftest import make_run
 
 
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(store: Path) -> Iterator[StoreServer]:
-    with StoreServer(Site(Catalogue(store, store / "none")), 0) as server:
+    with StoreServer(Router(StoreBrowser(store, store / "none")), 0) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server

@@ -19,13 +19,13 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from checkers.verdict import Finding, Validity, Verdict
 from harness.cli.serve import StoreServer
-from results.comparison import Run, compare
-from results.pages.browsing.catalogue import Catalogue
-from results.pages.browsing.lists import address
-from results.pages.browsing.site import Site
+from results.comparison import ComparedRun, compare
+from results.pages.browsing.index_pages import address
+from results.pages.browsing.routes import Router
+from results.pages.browsing.store_browser import StoreBrowser
 from results.run.directory import RunDirectory
 from results.store import tables
-from results.store.layout import batch_path
+from results.store.schema import batch_path
 from tests.results.conftest import INVALID, VALID, make_run
 from tests.results.nights import make_night, plain, suite_name
 
@@ -45,10 +45,12 @@ def lossy(random: np.random.Generator, cell: str, night: int) -> Mapping[str, fl
     return {**figures, "lost": 3.0 if cell == "append" and figures["acknowledged"] > 575 else 0.0}
 
 
-def of_cell(cell: str, seed: int) -> Run:
+def of_cell(cell: str, seed: int) -> ComparedRun:
     """A run of a comparison, whose page is one of the first night's."""
     figures = plain(np.random.default_rng(seed), cell, 0) | {"planned": 600.0, "lost": float(cell != "safe") * seed}
-    return Run(cell, seed, "invalid" if figures["lost"] else "valid", figures, "", f"{suite_name(0)}/append-seed{seed}")
+    return ComparedRun(
+        cell, seed, "invalid" if figures["lost"] else "valid", figures, "", f"{suite_name(0)}/append-seed{seed}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +82,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(store: Path) -> Iterator[StoreServer]:
-    with StoreServer(Site(Catalogue(store, store / "comparisons")), 0) as server:
+    with StoreServer(Router(StoreBrowser(store, store / "comparisons")), 0) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server

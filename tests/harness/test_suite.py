@@ -21,8 +21,8 @@ from harness.suites.job import RunResult
 from harness.suites.plan import SHIPPED, Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import exit_code, junit
-from results.store import ended, tables
-from results.store.ended import suite_path
+from results.store import finished_runs, tables
+from results.store.finished_runs import suite_path
 
 ROOT = Path(__file__).parents[2]
 MIXED = """
@@ -54,7 +54,7 @@ def stored(store: Path) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for name in ("runs", "verdicts", "metrics", "coverage", "history", "trace", "replicas", "faults"):
         read = tables.read(store, name)
-        assert not read.faults
+        assert not read.damaged
         rows = read.table.drop_columns(["suite", *(WHEN if name == "runs" else ())]).to_pylist()
         found[name] = sorted(rows, key=lambda row: row["run"])
     return found
@@ -116,7 +116,7 @@ def test_a_run_that_failed_keeps_everything_and_one_that_passed_its_metrics(undi
         history = [line for line in stored(undisturbed)["history"] if line["run"] == row["run"]]
         assert bool(history) == failed
     assert not (only_suite(undisturbed) / "work").exists()
-    assert not ended.waiting(only_suite(undisturbed) / "ended")
+    assert not finished_runs.finished_names(only_suite(undisturbed) / "ended")
 
 
 def test_a_failing_run_of_a_suite_is_judged_again_as_it_was(undisturbed: Path) -> None:
@@ -153,15 +153,22 @@ def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_
     at = ["--store", str(tmp_path / "store")]
     process = faultline("suite", str(mixed), *at)
     try:
-        while not any(len(ended.waiting(path)) >= 2 for path in (tmp_path / "store" / "suites").glob("*/ended")):
+        while not any(
+            len(finished_runs.finished_names(path)) >= 2 for path in (tmp_path / "store" / "suites").glob("*/ended")
+        ):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     directory = only_suite(tmp_path / "store")
-    done = {run: (directory / "ended" / f"{run}.arrow").read_bytes() for run in ended.waiting(directory / "ended")}
-    made_at = {run: ended.take(directory / "ended", run)["runs"].column("started")[0].as_py() for run in done}
+    done = {
+        run: (directory / "ended" / f"{run}.arrow").read_bytes()
+        for run in finished_runs.finished_names(directory / "ended")
+    }
+    made_at = {
+        run: finished_runs.read_finished(directory / "ended", run)["runs"].column("started")[0].as_py() for run in done
+    }
     assert 2 <= len(done) < 6
 
     again = faultline("suite", "mixed", "--resume", *at)
@@ -180,7 +187,7 @@ def test_an_interrupt_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(
     """Sent to all processes of the command, as terminals do with the one, `timeout` and CI systems with the other."""
     at = ["--store", str(tmp_path / "store"), "--master", "local[1]"]
     process = faultline("suite", str(mixed), "--seeds", "50", *at)
-    while not any(ended.waiting(path) for path in (tmp_path / "store" / "suites").glob("*/ended")):
+    while not any(finished_runs.finished_names(path) for path in (tmp_path / "store" / "suites").glob("*/ended")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.killpg(process.pid, number)
@@ -208,19 +215,19 @@ def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
         return {name: table.replace_schema_metadata(tables.SCHEMAS[name].metadata) for name, table in parts.items()}
 
     one, two, *_ = runs
-    ended.leave(directory, one, of(one))
-    ended.leave(directory, two, of(two))
-    ended.settle(tmp_path, copy.name, [one])
-    ended.leave(directory, one, of(one))
+    finished_runs.write_finished(directory, one, of(one))
+    finished_runs.write_finished(directory, two, of(two))
+    finished_runs.move_to_tables(tmp_path, copy.name, [one])
+    finished_runs.write_finished(directory, one, of(one))
     (directory / ".three.123.part").write_bytes(b"half")
-    ended.settle(tmp_path, copy.name, ended.waiting(directory))
+    finished_runs.move_to_tables(tmp_path, copy.name, finished_runs.finished_names(directory))
     assert tables.read(tmp_path, "runs").table.column("run").to_pylist() == [one, two]
-    assert ended.waiting(directory) == []
+    assert finished_runs.finished_names(directory) == []
     tables.batch_path(tmp_path, "runs", copy.name, "batch-00002").unlink()
-    assert ended.done(tmp_path, copy.name) == {one}
-    ended.leave(directory, two, of(two))
-    ended.settle(tmp_path, copy.name, [two])
-    assert ended.done(tmp_path, copy.name) == {one, two}
+    assert finished_runs.names_in_tables(tmp_path, copy.name) == {one}
+    finished_runs.write_finished(directory, two, of(two))
+    finished_runs.move_to_tables(tmp_path, copy.name, [two])
+    assert finished_runs.names_in_tables(tmp_path, copy.name) == {one, two}
     assert tables.verify(tmp_path)[1] == ()
 
 

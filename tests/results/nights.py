@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from results.store import tables
-from results.store.layout import MEASURED, SCHEMAS
+from results.store.schema import MEASURED, SCHEMAS
 
 CELLS = ("append", "groups")
 Figures = Callable[[np.random.Generator, str, int], Mapping[str, float]]

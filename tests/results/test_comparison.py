@@ -8,14 +8,14 @@ from urllib.parse import parse_qs
 import plotly.graph_objects
 import pytest
 
-from results.comparison import Run, compare
+from results.comparison import ComparedRun, compare
 from results.pages.comparison import render
 from tests.results.test_suites import Page
 
 SEEDS = range(8)
 
 
-def run(cell: str, seed: int, **figures: float) -> Run:
+def run(cell: str, seed: int, **figures: float) -> ComparedRun:
     told = {
         "acknowledged": 90.0,
         "planned": 100.0,
@@ -25,7 +25,7 @@ def run(cell: str, seed: int, **figures: float) -> Run:
         "duplicated": 0.0,
     }
     validity = "invalid" if figures.get("lost") else "valid"
-    return Run(cell, seed, validity, told | {"append_ms_p50": 3.0, "append_ms_p99": 40.0 + seed} | figures)
+    return ComparedRun(cell, seed, validity, told | {"append_ms_p50": 3.0, "append_ms_p99": 40.0 + seed} | figures)
 
 
 RUNS = [
@@ -56,12 +56,12 @@ def test_every_figure_has_its_difference_to_the_reference_run_by_run() -> None:
 
 
 def test_latency_is_compared_on_the_seeds_on_which_both_have_one() -> None:
-    mute = Run("fast", 3, "valid", {**RUNS[3].figures, "acknowledged": 0.0})
+    mute = ComparedRun("fast", 3, "valid", {**RUNS[3].figures, "acknowledged": 0.0})
     figures = {name: value for name, value in mute.figures.items() if not name.startswith("append_ms")}
-    _, fast = compare("acks", "safe", [*RUNS[:11], Run("fast", 3, "valid", figures), *RUNS[12:]]).cells
+    _, fast = compare("acks", "safe", [*RUNS[:11], ComparedRun("fast", 3, "valid", figures), *RUNS[12:]]).cells
     assert fast.more_latency_p99_ms is not None
     assert fast.more_latency_p99_ms.value == -30
-    silent = [Run("fast", seed, "valid", figures) for seed in SEEDS]
+    silent = [ComparedRun("fast", seed, "valid", figures) for seed in SEEDS]
     _, fast = compare("acks", "safe", [*RUNS[:8], *silent]).cells
     assert fast.latency_ms is fast.more_latency_ms is None
     links = [

@@ -18,12 +18,12 @@ from harness.runner.checking import judge
 from harness.runner.run import run
 from harness.spec import parse
 from results.errors import StoreError
-from results.metrics import measure
 from results.run.directory import RunDirectory
-from results.run.encoding import verdicts_from_json
+from results.run.json_encoding import verdicts_from_json
+from results.run_figures import measure
 from results.store import tables
-from results.store.layout import EVIDENCE, MEASURED, batch_path
-from results.store.pipeline import Checked, check
+from results.store.pipeline import CheckedRuns, check
+from results.store.schema import EVIDENCE, MEASURED, batch_path
 from results.store.spark import session
 
 if TYPE_CHECKING:
@@ -88,11 +88,11 @@ def store(runs: dict[str, RunDirectory], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def checked(spark: SparkSession, store: Path) -> Checked:
+def checked(spark: SparkSession, store: Path) -> CheckedRuns:
     return check(spark, store)
 
 
-def told(checked: Checked, suite: str, run: str) -> list[Verdict]:
+def told(checked: CheckedRuns, suite: str, run: str) -> list[Verdict]:
     """The verdicts the pipeline gives of a run, with their figures."""
 
     def mine(table: pa.Table) -> list[dict[str, object]]:
@@ -113,7 +113,7 @@ def told(checked: Checked, suite: str, run: str) -> list[Verdict]:
 
 @pytest.mark.parametrize("suite", ["apart", "together"])
 def test_the_pipeline_says_of_every_run_what_checking_it_alone_says(
-    suite: str, checked: Checked, runs: dict[str, RunDirectory]
+    suite: str, checked: CheckedRuns, runs: dict[str, RunDirectory]
 ) -> None:
     answers = set()
     for made in runs.values():
@@ -121,12 +121,12 @@ def test_the_pipeline_says_of_every_run_what_checking_it_alone_says(
         assert told(checked, suite, made.name) == alone, made.name
         answers.add(worst(verdict.validity for verdict in alone))
     assert answers == {Validity.VALID, Validity.INVALID, Validity.UNKNOWN}, "the suite is to be mixed"
-    assert not checked.faults
+    assert not checked.damaged
     assert not checked.left_out
 
 
 def test_what_is_measured_in_partitions_adds_up_to_what_is_measured_of_the_run(
-    checked: Checked, runs: dict[str, RunDirectory]
+    checked: CheckedRuns, runs: dict[str, RunDirectory]
 ) -> None:
     rows = [row for row in checked.metrics.to_pylist() if row["suite"] == "apart" and row["checker"] == MEASURED]
     for made in runs.values():
@@ -151,8 +151,8 @@ def test_bad_files_are_named_their_runs_left_out_and_no_other(
     later = pq.read_table(paths["later"], partitioning=None)
     pq.write_table(later.replace_schema_metadata({**later.schema.metadata, b"faultline.version": b"2"}), paths["later"])
     found = check(spark, tmp_path)
-    assert {fault.path for fault in found.faults} == set(paths.values())
-    assert "faultline.version is 2, not 1" in {fault.reason for fault in found.faults}
+    assert {file.path for file in found.damaged} == set(paths.values())
+    assert "faultline.version is 2, not 1" in {file.reason for file in found.damaged}
     assert found.left_out == tuple(sorted(("s", runs[name].name) for name in names.values()))
     assert set(found.verdicts.column("run").to_pylist()) == {sound.name}
     assert told(found, "s", sound.name) == judge(sound.load())

@@ -1,112 +1,126 @@
-"""Replica logs side by side: every difference is marked, and nothing that is merely shorter."""
+"""Replica logs are read as their broker would recover them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
-from checkers.tables import REPLICA_ENDS, REPLICAS
-from results.pages.browsing.replica_logs import ROWS_MAX, Aligned, align, sections
+from checkers.tables import TRACE
+from images.wire import batch
+from results.run.json_lines import fill
+from results.run.replica_logs import read_checkpoint, read_nodes
 
-Log = Sequence[tuple[int, int, int | None]]
-"""Of each record: offset, leader epoch, value."""
+
+def _replica(nodes: Path, node: str, name: str, segments: dict[int, bytes]) -> Path:
+    directory = nodes / node / "data" / name
+    directory.mkdir(parents=True)
+    for base, data in segments.items():
+        (directory / f"{base:020}.log").write_bytes(data)
+    return directory
 
 
-def aligned(logs: Mapping[str, Log], ends: Mapping[str, tuple[int, int, int]]) -> Aligned:
-    records = [
-        {
-            **dict.fromkeys(("producer_id", "producer_epoch", "sequence", "batch_base"), -1),
-            "node": node,
-            "topic": "t",
-            "partition": 0,
-            "offset": offset,
-            "leader_epoch": epoch,
-            "value": value,
-        }
-        for node, log in logs.items()
-        for offset, epoch, value in log
+def _batch(base: int, *values: bytes, epoch: int = 0, sequence: int = -1) -> bytes:
+    producer = 9 if sequence >= 0 else -1
+    return batch.build(
+        values,
+        timestamp_ms=1,
+        producer_id=producer,
+        producer_epoch=0 if producer >= 0 else -1,
+        base_sequence=sequence,
+        leader_epoch=epoch,
+        base_offset=base,
+    )
+
+
+def _trace(*rows: dict[str, object]) -> pa.Table:
+    columns = {name: [row.get(name) for row in rows] for name in TRACE.names}
+    return fill(pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in TRACE])), TRACE)
+
+
+def test_records_of_every_segment_are_read_with_their_epoch_and_sequence(tmp_path: Path) -> None:
+    _replica(
+        tmp_path,
+        "b1",
+        "my-topic-1",
+        {0: _batch(0, b"10", b"-11", sequence=5), 2: _batch(2, b"12", epoch=3) + _batch(3, b"hello", epoch=4)},
+    )
+    logs = read_nodes(tmp_path)
+    assert logs.ends.to_pylist() == [
+        {"node": "b1", "topic": "my-topic", "partition": 1, "log_start": 0, "log_end": 4, "high_watermark": -1}
     ]
-    stands = [
-        {"node": node, "topic": "t", "partition": 0, "log_start": a, "log_end": b, "high_watermark": c}
-        for node, (a, b, c) in ends.items()
+    rows = logs.records.to_pylist()
+    assert [(row["offset"], row["leader_epoch"], row["value"], row["sequence"], row["batch_base"]) for row in rows] == [
+        (0, 0, 10, 5, 0),
+        (1, 0, -11, 6, 0),
+        (2, 3, 12, -1, 2),
+        (3, 4, None, -1, 3),
     ]
-    return align(pa.Table.from_pylist(records, REPLICAS), pa.Table.from_pylist(stands, REPLICA_ENDS), "t", 0)
 
 
-def whole(log: Log) -> tuple[int, int, int]:
-    return log[0][0], log[-1][0] + 1, log[-1][0] + 1
+def test_sequence_numbers_start_again_after_the_largest(tmp_path: Path) -> None:
+    _replica(tmp_path, "b1", "t-0", {0: _batch(0, b"1", b"2", sequence=(1 << 31) - 1)})
+    assert read_nodes(tmp_path).records["sequence"].to_pylist() == [(1 << 31) - 1, 0]
 
 
-SAME = [(offset, 0, 100 + offset) for offset in range(50)]
+def test_a_log_ends_before_its_first_torn_or_corrupt_batch(tmp_path: Path) -> None:
+    sound, next_batch = _batch(0, b"1"), _batch(1, b"2")
+    corrupt = next_batch[:-1] + bytes([next_batch[-1] ^ 1])
+    _replica(tmp_path, "b1", "t-0", {0: sound + next_batch[:-3]})
+    _replica(tmp_path, "b2", "t-0", {0: sound + corrupt, 2: _batch(2, b"3")})
+    _replica(tmp_path, "b3", "t-0", {0: sound + b"\x00" * 100})
+    _replica(tmp_path, "b4", "t-0", {7: b""})
+    logs = read_nodes(tmp_path)
+    assert logs.ends["log_end"].to_pylist() == [1, 1, 1, 7]
+    assert logs.records["value"].to_pylist() == [1, 1, 1]
 
 
-def test_replicas_that_hold_the_same_are_folded_between_their_ends() -> None:
-    found = aligned({"b1": SAME, "b2": SAME}, {"b1": whole(SAME), "b2": whole(SAME)})
-    assert found.differing == ()
-    assert [(row.first, row.last) for row in found.rows if not row.cells] == [(3, 46)]
-    assert sum(row.records for row in found.rows) == 50
+def test_system_topics_and_marked_directories_are_left_out(tmp_path: Path) -> None:
+    for name in ("__cluster_metadata-0", "t-0.deadbeef-delete", "t-0.deadbeef-future", "lost+found"):
+        _replica(tmp_path, "b1", name, {0: _batch(0, b"1")})
+    assert read_nodes(tmp_path).ends.num_rows == 0
 
 
-def test_another_value_at_an_offset_is_a_difference_and_the_odd_one_out_is_marked() -> None:
-    other = [*SAME[:20], (20, 0, 7), *SAME[21:]]
-    ends = dict.fromkeys(("b1", "b2", "b3"), whole(SAME))
-    found = aligned({"b1": SAME, "b2": other, "b3": SAME}, ends)
-    assert found.differing == (20,)
-    (row,) = [row for row in found.rows if row.differs]
-    assert [cell.odd for cell in row.cells] == [False, True, False]
-    assert [cell.value for cell in row.cells] == [120, 7, 120]
-    assert "The replicas differ at 1 offset, first at 20." in sections(found, "t-0")
+def test_nodes_without_any_data_give_empty_tables(tmp_path: Path) -> None:
+    assert read_nodes(tmp_path / "missing").records.num_rows == 0
 
 
-def test_another_leader_epoch_is_a_difference_even_with_the_same_value() -> None:
-    other = [*SAME[:20], (20, 3, 120), *SAME[21:]]
-    found = aligned({"b1": SAME, "b2": other}, {"b1": whole(SAME), "b2": whole(SAME)})
-    assert found.differing == (20,)
+def test_the_high_watermark_is_the_last_traced_else_the_checkpointed_and_never_above_the_log(tmp_path: Path) -> None:
+    for node in ("b1", "b2", "b3", "b4"):
+        _replica(tmp_path, node, "t-0", {0: _batch(0, b"1") + _batch(1, b"2")})
+        if node != "b4":
+            (tmp_path / node / "data" / "replication-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    trace = _trace(
+        {"node": "b1", "topic": "t", "partition": 0, "kind": "high_watermark", "high_watermark": 2, "offset": 1},
+        {"node": "b3", "topic": "t", "partition": 0, "kind": "follower_high_watermark", "high_watermark": 9},
+        {"node": "b3", "topic": "t", "partition": 0, "kind": "truncated", "high_watermark": 9, "offset": 5},
+    )
+    assert read_nodes(tmp_path, trace).ends["high_watermark"].to_pylist() == [2, 1, 2, -1]
 
 
-def test_a_record_that_no_workload_wrote_differs_from_one_that_it_wrote() -> None:
-    other = [*SAME[:20], (20, 0, None), *SAME[21:]]
-    assert aligned({"b1": SAME, "b2": other}, {"b1": whole(SAME), "b2": whole(SAME)}).differing == (20,)
-    both = aligned({"b1": other, "b2": other}, {"b1": whole(SAME), "b2": whole(SAME)})
-    assert both.differing == ()
+@pytest.mark.parametrize("text", ["", "0\n", "1\n0\n", "0\n2\nt 0 1\n", "0\n1\nt zero 1\n", "0\n1\nt 0\n"])
+def test_a_damaged_checkpoint_tells_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "replication-offset-checkpoint"
+    path.write_text(text)
+    assert read_checkpoint(path) == {}
 
 
-def test_a_hole_is_a_difference_but_an_earlier_end_or_a_later_start_is_not() -> None:
-    behind, deleted, hole = SAME[:30], SAME[10:], [*SAME[:40], *SAME[41:]]
-    ends = {"b1": whole(SAME), "b2": whole(behind), "b3": whole(deleted), "b4": whole(hole)}
-    found = aligned({"b1": SAME, "b2": behind, "b3": deleted, "b4": hole}, ends)
-    assert found.differing == (40,)
-    (row,) = [row for row in found.rows if row.differs]
-    assert [cell.state for cell in row.cells] == ["record", "ended", "record", "missing"]
-    assert [cell.state for cell in found.rows[0].cells] == ["record", "record", "before", "record"]
-
-
-def test_what_is_at_or_above_a_replicas_own_high_watermark_is_told_apart() -> None:
-    found = aligned({"b1": SAME, "b2": SAME}, {"b1": (0, 50, 50), "b2": (0, 50, 49)})
-    assert [cell.committed for cell in found.rows[-1].cells] == [True, False]
-
-
-def test_every_place_where_a_leader_epoch_starts_is_shown() -> None:
-    log = [(offset, offset // 25, offset) for offset in range(100)]
-    found = aligned({"b1": log}, {"b1": whole(log)})
-    assert {25, 50, 75} <= {row.first for row in found.rows if row.cells}
-
-
-def test_offsets_as_far_apart_as_can_be_take_no_more_room_than_their_records() -> None:
-    log = [(0, 0, 1), ((1 << 62) - 1, 0, 2)]
-    found = aligned({"b1": log, "b2": log[:1]}, {"b1": whole(log), "b2": (0, 1, 1)})
-    assert found.differing == ()
-
-
-def test_logs_with_nothing_in_common_are_cut_and_the_cut_is_told() -> None:
-    one, other = ([(offset, 0, offset + add) for offset in range(2 * ROWS_MAX)] for add in (0, 1))
-    found = aligned({"b1": one, "b2": other}, {"b1": whole(one), "b2": whole(other)})
-    assert len(found.differing) == 2 * ROWS_MAX
-    assert (len(found.rows), found.left_out) == (ROWS_MAX, ROWS_MAX)
-    assert f"{ROWS_MAX} more rows are not shown." in sections(found, "t-0")
-
-
-def test_a_partition_without_records_or_replicas_is_shown_as_that() -> None:
-    assert aligned({"b1": []}, {"b1": (0, 0, 0)}).rows == ()
-    assert "No replica&#x27;s log was collected." in sections(aligned({}, {}), "t-0")
+def test_a_log_starts_where_that_was_traced_else_checkpointed_but_not_before_its_first_segment(tmp_path: Path) -> None:
+    for node in ("b1", "b2", "b3", "b4"):
+        _replica(tmp_path, node, "t-0", {3: _batch(3, b"1", b"2", b"3")})
+    for node in ("b1", "b2", "b3"):
+        (tmp_path / node / "data" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 4\n", encoding="utf-8")
+    place = {"topic": "t", "partition": 0}
+    trace = _trace(
+        {"node": "b1", "kind": "log_start", "offset": 5, **place},
+        {"node": "b3", "kind": "log_start", "offset": 5, **place},
+        {"node": "b3", "kind": "truncated", "offset": 9, "detail": '{"log_start": 2}', **place},
+        {"node": "b4", "kind": "log_start", "offset": 5, **place},
+        {"node": "b4", "kind": "truncated", "offset": 9, "detail": "{}", **place},
+        {"node": "b4", "kind": "log_recovered", "offset": 8, "high_watermark": 8, **place},
+    )
+    logs = read_nodes(tmp_path, trace)
+    assert logs.ends["log_start"].to_pylist() == [5, 4, 3, 8]
+    assert logs.ends["log_end"].to_pylist() == [6, 6, 6, 8]
+    assert logs.records.num_rows == 12, "what shares a segment with the start is read all the same"

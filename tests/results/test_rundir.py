@@ -147,7 +147,7 @@ def test_replica_logs_count_only_once_all_of_them_were_collected(tmp_path: Path)
         assert run.load().replica_ends.num_rows == 0
         assert "no replica logs were collected" in run.gaps()
     assert run.load().replica_ends.num_rows == 1
-    assert run.gaps() == ("the run did not end: it was killed, or is still going on",)
+    assert run.gaps() == ("the run did not end: it was killed, or is still in progress",)
 
 
 def test_digest_and_trail_come_back(tmp_path: Path) -> None:

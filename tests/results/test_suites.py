@@ -17,7 +17,7 @@ from harness.cli.main import main
 from results.pages import suite as suite_page
 from results.run.directory import RunDirectory
 from results.store import tables
-from results.store.layout import batch_path
+from results.store.schema import batch_path
 from results.suites import MEASURES, SuiteResult, read_suite, series
 from tests.results.conftest import INVALID, make_run
 from tests.results.nights import make_night, plain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from results.store.layout import MEASURED
+from results.store.schema import MEASURED
 from results.store.spark import session
 from results.store.summary import Summary, summarise
 

@@ -13,14 +13,14 @@ from harness.cli.main import main
 from results.errors import StoreError
 from results.run.directory import RunDirectory
 from results.store import tables
-from results.store.layout import SCHEMAS, batch_path
+from results.store.schema import SCHEMAS, batch_path
 
 
 def test_a_run_comes_back_from_the_store_as_it_went_in(store: Path, ended: RunDirectory) -> None:
     evidence = ended.load()
     for name in ("history", "trace", "replicas", "replica_ends", "faults"):
         stored = tables.read(store, name)
-        assert not stored.faults
+        assert not stored.damaged
         assert stored.table.drop_columns(["run", "suite"]).equals(getattr(evidence, name)), name
     (row,) = tables.read(store, "runs").table.to_pylist()
     assert (row["suite"], row["run"], row["validity"], row["digest"]) == (
@@ -52,7 +52,7 @@ def test_a_batch_that_was_cut_short_does_not_count_and_is_named_until_it_is_adde
     batch_path(store, "runs", "nightly", ended.name).unlink()
     stored = tables.read(store, "history")
     assert stored.table.num_rows == 0
-    assert [fault.path.name for fault in stored.faults] == [f"{ended.name}.parquet"]
+    assert [file.path.name for file in stored.damaged] == [f"{ended.name}.parquet"]
     assert tables.add_run(store, "nightly", ended)
     assert tables.verify(store) == (len(SCHEMAS), ())
 
@@ -77,24 +77,24 @@ def test_a_parquet_file_where_no_reader_looks_is_named(
     store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = batch_path(store, "history", "nightly", ended.name).parents[1]
-    strays = [table / "stray.parquet", table.parent / "strange" / "suite=nightly" / "x.parquet"]
-    for stray in strays:
-        stray.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"a": [1]}), stray)
+    foreign_files = [table / "stray.parquet", table.parent / "strange" / "suite=nightly" / "x.parquet"]
+    for foreign in foreign_files:
+        foreign.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"a": [1]}), foreign)
     assert main(["store", "verify", "--store", str(store)]) == 3
     told = capsys.readouterr()
-    assert [line.partition(": ")[0] for line in told.err.splitlines()] == [str(stray) for stray in strays]
+    assert [line.partition(": ")[0] for line in told.err.splitlines()] == [str(foreign) for foreign in foreign_files]
     assert told.out.endswith(" files are as they should be, 2 are not\n")
 
 
-def test_what_a_complete_batch_lacks_is_a_fault_of_that_table_alone(store: Path, ended: RunDirectory) -> None:
+def test_what_a_complete_batch_lacks_is_reported_for_that_table_alone(store: Path, ended: RunDirectory) -> None:
     missing = batch_path(store, "metrics", "nightly", ended.name)
     missing.unlink()
-    (fault,) = tables.read(store, "metrics", "nightly").faults
-    assert fault.path == missing
-    assert fault.told.startswith(f"metrics/suite=nightly/{ended.name}.parquet: is missing")
-    assert tables.read(store, "metrics", "another").faults == ()
-    assert tables.read(store, "verdicts").faults == ()
+    (file,) = tables.read(store, "metrics", "nightly").damaged
+    assert file.path == missing
+    assert file.line.startswith(f"metrics/suite=nightly/{ended.name}.parquet: is missing")
+    assert tables.read(store, "metrics", "another").damaged == ()
+    assert tables.read(store, "verdicts").damaged == ()
 
 
 @pytest.mark.parametrize("action", ["ls", "verify"])
@@ -110,7 +110,7 @@ def test_a_store_that_is_not_there_is_told_and_is_not_an_empty_one(
 
 def test_a_run_that_is_still_going_on_cannot_be_added(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "append", 7)
-    with pytest.raises(StoreError, match="only an ended run"):
+    with pytest.raises(StoreError, match="only a finished run"):
         tables.add_run(tmp_path, "nightly", run)
 
 

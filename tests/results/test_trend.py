@@ -14,7 +14,7 @@ import pytest
 
 from harness.cli.main import main
 from results.pages import trend as trend_page
-from results.store.layout import batch_path
+from results.store.schema import batch_path
 from results.trend import read_trend, trend
 from tests.results.nights import Figures, make_night, plain, suite_name
 
@@ -98,7 +98,7 @@ def test_a_night_of_which_nothing_can_be_read_is_named_and_the_others_are_told(t
     unread.write_bytes(b"PAR1")
     found = read_trend(tmp_path, "nightly")
     assert [suite.name for suite in found.suites] == [second]
-    assert unread in {fault.path for fault in found.faults}
+    assert unread in {file.path for file in found.damaged}
 
 
 def test_of_one_night_or_of_few_seeds_it_is_said_that_nothing_can_be_told(

@@ -1,3 +1,1 @@
-"""The pages of `faultline serve`: what there is, each part of it as HTML. No sockets: those are
-`harness.cli.serve`'s.
-"""
+"""The pages of `faultline serve`. Sockets are in `harness.cli.serve`."""

@@ -1,6 +1,6 @@
-"""What a node wrote, as text: a page of its log at a time, or only the lines that hold some words.
+"""The log of a node as text: one page of it at a time, or only the lines that contain some words.
 
-The file is read line by line and never as a whole, a long line is cut, and what is no UTF-8 is replaced.
+The file is read line by line and never as a whole, a long line is cut, and bytes that are not UTF-8 are replaced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages that lead to the others: what the store holds, its runs, its comparisons. Failures come first."""
+"""The index pages: overview, runs, trends, comparisons. Failures come first."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from urllib.parse import quote
 
+from results.number_format import counted, numeral
 from results.pages import page
-from results.pages.browsing.entries import ORDER, Entry, SuiteEntry
-from results.store.stored import tally
-from results.store.tables import Fault
+from results.pages.browsing.listing import ORDER, RunEntry, SuiteEntry
+from results.store.stored_runs import tally
+from results.store.tables import DamagedFile
 
 RUNS_MAX = 500
 FIRST_MAX = 12
@@ -22,7 +23,7 @@ def address(*parts: str) -> str:
     return "/" + "/".join(quote(os.fsencode(part), safe="") for part in parts)
 
 
-def of_run(entry: Entry) -> str:
+def of_run(entry: RunEntry) -> str:
     """The address of a run's page."""
     return address("runs", entry.run) if entry.has_directory else address("suites", entry.suite, entry.run)
 
@@ -39,21 +40,21 @@ def navigation(current: str) -> str:
 def overview(
     store: str,
     suites: Sequence[SuiteEntry],
-    runs: Sequence[Entry],
+    runs: Sequence[RunEntry],
     comparisons: Sequence[str],
-    faults: Sequence[Fault],
+    damaged: Sequence[DamagedFile],
 ) -> str:
     """The first page."""
     failing = [entry for entry in runs if entry.validity != "valid"]
     newest = sorted(runs, key=lambda entry: (entry.started, entry.run), reverse=True)
     worst = runs[0].validity if runs else ""
-    words = f"{page.counted(len(runs), 'run')} in {store}. " if runs else f"Nothing is in {store} yet. "
+    words = f"{counted(len(runs), 'run')} in {store}. " if runs else f"Nothing is in {store} yet. "
     words += f"{tally(entry.validity for entry in runs)}." if runs else ""
     kind = worst if worst in ("invalid", "unknown", "valid") else ""
     return "\n".join(
         (
             f'<header class="{kind}"><h1>Runs and suites</h1><p>{escape(words)}</p></header>',
-            _left_out(faults),
+            _left_out(damaged),
             _runs_section("Failures first", failing, "Every run is valid." if runs else "", more="/runs"),
             _suites(suites),
             _runs_section("Newest runs", newest, "faultline run makes one.", more="/runs"),
@@ -62,14 +63,14 @@ def overview(
     )
 
 
-def run_list(entries: Sequence[Entry], find: str, number: int) -> str:
+def run_list(entries: Sequence[RunEntry], find: str, number: int) -> str:
     """The runs that fit what was looked for; `number` is how many there are in all."""
     search = (
         '<form class="find" role="search" method="get" action="/runs">'
         f'<input type="search" name="find" value="{escape(find)}" aria-label="Find runs" '
         'placeholder="Find runs: a name, a verdict, seed 7, a finding …"><button>Find</button></form>'
     )
-    fitting = f"{page.counted(len(entries), 'run')} of {page.numeral(number)} fit." if find else ""
+    fitting = f"{counted(len(entries), 'run')} of {numeral(number)} fit." if find else ""
     rest = f"The first {RUNS_MAX} are shown; look for something to narrow them down." if len(entries) > RUNS_MAX else ""
     return page.section(
         "Runs",
@@ -79,7 +80,7 @@ def run_list(entries: Sequence[Entry], find: str, number: int) -> str:
     )
 
 
-def run_table(entries: Iterable[Entry]) -> str:
+def run_table(entries: Iterable[RunEntry]) -> str:
     """Runs in the order given."""
     rows = (
         f'<tr class="{entry.validity.replace(" ", "-")}"><td>{page.pill(entry.validity)}</td>'
@@ -113,7 +114,7 @@ def moment(iso: str) -> str:
     return iso.replace("T", " ").replace("+00:00", "")
 
 
-def _runs_section(title: str, entries: Sequence[Entry], otherwise: str, more: str) -> str:
+def _runs_section(title: str, entries: Sequence[RunEntry], otherwise: str, more: str) -> str:
     if not entries:
         return page.section(title, page.note(otherwise)) if otherwise else ""
     rest = len(entries) - FIRST_MAX
@@ -138,13 +139,13 @@ def _comparisons(names: Sequence[str]) -> str:
     return page.section("Comparisons", f"<ul>{items}</ul>") if names else ""
 
 
-def _left_out(faults: Sequence[Fault]) -> str:
-    if not faults:
+def _left_out(damaged: Sequence[DamagedFile]) -> str:
+    if not damaged:
         return ""
-    told = page.bullets(f"{fault.path}: {fault.reason}" for fault in faults[:FIRST_MAX])
-    rest = len(faults) - FIRST_MAX
+    told = page.bullets(f"{file.path}: {file.reason}" for file in damaged[:FIRST_MAX])
+    rest = len(damaged) - FIRST_MAX
     return page.section(
-        f"Left out of the store: {page.counted(len(faults), 'file')}",
+        f"Left out of the store: {counted(len(damaged), 'file')}",
         told,
         page.note(f"And {rest} more; faultline store verify names them all." if rest > 0 else ""),
     )

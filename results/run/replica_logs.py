@@ -1,6 +1,6 @@
-"""Replica logs, read off the disks that a run left behind.
+"""Replica logs, read from the data directories that a run collected.
 
-The files are Kafka's own, so the same reading serves every system under test: below `nodes/<node>/data/` a directory
+The files are Kafka's own, so the same reader serves every system under test: below `nodes/<node>/data/` a directory
 `<topic>-<partition>` a replica, in it segments `<20-digit base offset>.log` of v2 record batches, and beside the
 directories `replication-offset-checkpoint` with the high watermarks: a version line, a count line, then
 `topic partition offset` lines. Topics whose names begin with `__` are the system's own and are left out, and so are
@@ -9,11 +9,11 @@ directories Kafka has marked (`….-delete`, `….-future`).
 A replica is read as its broker would recover it: batch by batch, up to the first that is torn or corrupt. A node
 that was down when its files were collected may have such a tail; its log then ends before it.
 
-A log starts where its node traced that, or where Kafka's `log-start-offset-checkpoint` says, but not before its first
-segment. Records below, which share a segment with the start, are read all the same.
+A log starts at the offset its node traced, or at the offset in Kafka's `log-start-offset-checkpoint`, but not before
+its first segment. Records below the start, in the same segment, are read as well.
 
-The high watermark of a replica is the last its node traced, or else the one it last checkpointed, never above the
-log's end; -1 when neither tells.
+The high watermark of a replica is the last one its node traced, or else the one it last checkpointed, never above the
+log's end; -1 when neither exists.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SEGMENT = re.compile(r"\d{20}\.log")
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class ReplicaLogs:
     """Every replica's log: its records in REPLICAS, its ends in REPLICA_ENDS."""
 
     records: pa.Table
@@ -46,8 +46,8 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
-    """Where one replica's log lies."""
+class ReplicaDirectory:
+    """The directory of one replica's log."""
 
     node: str
     topic: str
@@ -55,10 +55,10 @@ class Replica:
     directory: Path
 
 
-def read_nodes(nodes: Path, trace: pa.Table | None = None) -> Logs:
+def read_nodes(nodes: Path, trace: pa.Table | None = None) -> ReplicaLogs:
     """Read every replica below `nodes`, ordered by node, topic and partition; empty tables when there is none.
 
-    `trace` tells of later high watermarks than the checkpoints do.
+    `trace` has later high watermarks than the checkpoints.
     """
     records: dict[str, list[object]] = {name: [] for name in REPLICAS.names}
     ends: dict[str, list[object]] = {name: [] for name in REPLICA_ENDS.names}
@@ -81,16 +81,18 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None) -> Logs:
                 ends[name].append(value)
     except OSError as error:
         raise StoreError.of("read the replica logs in", nodes, error) from error
-    return Logs(pa.table(records, schema=REPLICAS), pa.table(ends, schema=REPLICA_ENDS))
+    return ReplicaLogs(pa.table(records, schema=REPLICAS), pa.table(ends, schema=REPLICA_ENDS))
 
 
-def find_replicas(nodes: Path) -> Iterator[Replica]:
+def find_replicas(nodes: Path) -> Iterator[ReplicaDirectory]:
     """The replicas below `nodes`, ordered by node, topic and partition."""
     found = []
     for directory in nodes.glob("*/data/*"):
         match = _REPLICA.fullmatch(directory.name)
         if match is not None and directory.is_dir() and not match["topic"].startswith("__"):
-            found.append(Replica(directory.parent.parent.name, match["topic"], int(match["partition"]), directory))
+            found.append(
+                ReplicaDirectory(directory.parent.parent.name, match["topic"], int(match["partition"]), directory)
+            )
     yield from sorted(found, key=lambda replica: (replica.node, replica.topic, replica.partition))
 
 
@@ -110,7 +112,7 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
         return {}
 
 
-def _read_log(replica: Replica, columns: dict[str, list[object]]) -> tuple[int, int]:
+def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tuple[int, int]:
     """Add the replica's records to `columns`; returns where its log starts and ends."""
     segments = sorted(path for path in replica.directory.iterdir() if _SEGMENT.fullmatch(path.name))
     start = end = int(segments[0].stem) if segments else 0
@@ -130,7 +132,7 @@ def _read_log(replica: Replica, columns: dict[str, list[object]]) -> tuple[int, 
     return start, end
 
 
-def _add(replica: Replica, header: batch.Header, payload: bytes, columns: dict[str, list[object]]) -> None:
+def _add(replica: ReplicaDirectory, header: batch.Header, payload: bytes, columns: dict[str, list[object]]) -> None:
     if header.is_control:
         return
     for offset, value in _values(header, payload):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from results.run.location import DEFAULT_STORE, new_run, run_name, runs, store_path
+from results.run.paths import DEFAULT_STORE, new_run, run_name, runs, store_path
 
 BEGAN = datetime(2026, 11, 21, 0, 15, tzinfo=UTC)
 

@@ -1,7 +1,7 @@
-"""What the store holds of single partitions: an index of it, and the rows of one, without reading the rest.
+"""An index of the partitions in stored evidence, and the rows of one partition, read without the other rows.
 
-Each run has row groups of its own in a file (`results.store.tables`), and Parquet tells the least and greatest value of
-every column of a row group. Where those are equal nothing needs to be read to know whose rows they are.
+Each run has row groups of its own in a file (`results.store.tables`), and Parquet stores the least and greatest value
+of every column of a row group. Where the two are equal, the owner of the rows is known without reading them.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from results.store import tables
-from results.store.layout import EVIDENCE, SCHEMAS, batch_path
-from results.store.tables import Fault
+from results.store.schema import EVIDENCE, SCHEMAS, batch_path
+from results.store.tables import DamagedFile
 from workloads.history import SCHEMA as HISTORY
 
 WHOLE_RUN = -1
-"""Stands for a partition where the whole run is meant."""
+"""The partition number of the unit for the whole run."""
 LIGHT = ("index", "kind", "phase", "topic", "partition", "invoked_ns", "completed_ns", "outcome")
 """Columns of the history that the checkers of whole runs look at where no consumers form a group."""
 _KEYS = ("run", "topic", "partition")
 
 
-class Damaged(Exception):
-    """A file of the store that cannot be used; `fault` names it."""
+class DamagedFileError(Exception):
+    """A file of the store that cannot be used; `file` names it."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(f"{fault.path}: {fault.reason}")
-        self.fault = fault
+    def __init__(self, file: DamagedFile) -> None:
+        super().__init__(f"{file.path}: {file.reason}")
+        self.file = file
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Something that can be judged by itself: a partition of a stored run, or all of it that is not a partition's."""
+class CheckUnit:
+    """A unit of checking: one partition of a stored run, or the remainder of the run (WHOLE_RUN)."""
 
     run: str
     topic: str
     partition: int
     collected_ns: int
-    """When the last operation of the run completed."""
+    """Completion time of the last operation of the run."""
 
 
-def units(store: Path, suite: str, batch: str, runs: Sequence[str]) -> list[Unit]:
-    """Every unit of these runs of a batch. Raises Damaged when a file of evidence is missing, foreign or damaged."""
+def units(store: Path, suite: str, batch: str, runs: Sequence[str]) -> list[CheckUnit]:
+    """Every unit of these runs of a batch. DamagedFileError when a file is unusable."""
     for name in EVIDENCE:
         _file(store, suite, batch, name).close()
     last_ns: dict[str, int] = dict.fromkeys(runs, 0)
@@ -56,18 +56,20 @@ def units(store: Path, suite: str, batch: str, runs: Sequence[str]) -> list[Unit
         with _file(store, suite, batch, name) as file:
             for group in range(file.num_row_groups):
                 try:
-                    told = list(_told(file, group, name))
+                    partitions = list(_partitions_in(file, group, name))
                 except (OSError, pa.ArrowException) as error:
                     raise _damaged(batch_path(store, name, suite, batch), error) from None
-                for run, topic, partition, completed_ns in told:
+                for run, topic, partition, completed_ns in partitions:
                     if run in last_ns:
                         found[run, topic, partition] = None
                         last_ns[run] = max(last_ns[run], completed_ns)
-    return [Unit(*key, last_ns[key[0]]) for key in sorted(found)]
+    return [CheckUnit(*key, last_ns[key[0]]) for key in sorted(found)]
 
 
-def rows(store: Path, suite: str, batch: str, name: str, unit: Unit, columns: Sequence[str] | None = None) -> pa.Table:
-    """The unit's rows of a table, without the column `run`; in the order in which they are stored. Raises Damaged."""
+def rows(
+    store: Path, suite: str, batch: str, name: str, unit: CheckUnit, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The unit's rows of a table, without the column `run`, in stored order. Raises DamagedFileError."""
     wanted: dict[str, str | int] = {"run": unit.run}
     if unit.partition != WHOLE_RUN:
         wanted |= {"topic": unit.topic, "partition": unit.partition}
@@ -103,16 +105,16 @@ def filled(history: pa.Table) -> pa.Table:
 def _file(store: Path, suite: str, batch: str, name: str) -> pq.ParquetFile:
     path = batch_path(store, name, suite, batch)
     file = tables.opened(path, name)
-    if isinstance(file, Fault):
-        raise Damaged(file)
+    if isinstance(file, DamagedFile):
+        raise DamagedFileError(file)
     return file
 
 
-def _damaged(path: Path, error: Exception) -> Damaged:
-    return Damaged(Fault(path, f"is damaged: {str(error).splitlines()[0]}"))
+def _damaged(path: Path, error: Exception) -> DamagedFileError:
+    return DamagedFileError(DamagedFile(path, f"is damaged: {str(error).splitlines()[0]}"))
 
 
-def _told(file: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[str, str, int, int]]:
+def _partitions_in(file: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[str, str, int, int]]:
     """(run, topic, partition, greatest completed_ns) of the rows of a row group about records or replicas."""
     bounds = _bounds(file, group)
     if all(bounds[key] is not None and bounds[key][0] == bounds[key][1] for key in _KEYS) and (
@@ -128,7 +130,7 @@ def _told(file: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[str, st
 
 
 def _bounds(file: pq.ParquetFile, group: int) -> dict[str, Any]:
-    """Column → (least, greatest) of a row group; None where that is not told."""
+    """Column → (least, greatest) of a row group; None where Parquet has no statistics."""
     metadata = file.metadata.row_group(group)
     found: dict[str, Any] = dict.fromkeys((*_KEYS, "completed_ns"))
     for number in range(metadata.num_columns):

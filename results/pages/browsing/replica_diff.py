@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from results.number_format import counted
 from results.pages import page
 
 AROUND = 2
@@ -27,8 +28,8 @@ _NULL = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """Where a replica's log lies."""
+class ReplicaEnd:
+    """The bounds of a replica's log."""
 
     node: str
     log_start: int
@@ -37,8 +38,8 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What one replica holds at an offset."""
+class ReplicaRecord:
+    """One replica's record at an offset, or the reason it has none."""
 
     state: str
     """record · missing (a hole in its log) · ended · before (its log begins later)"""
@@ -47,26 +48,26 @@ class Cell:
     committed: bool = False
     """Below the replica's high watermark."""
     odd: bool = False
-    """Not what most replicas hold here."""
+    """Different from the majority of the replicas."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OffsetRow:
     """One offset, or a folded stretch of them, in which case there are no cells."""
 
     first: int
     last: int
     records: int
     differs: bool = False
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[ReplicaRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Aligned:
+class AlignedReplicas:
     """A partition's replicas, aligned."""
 
-    ends: tuple[End, ...]
-    rows: tuple[Row, ...]
+    ends: tuple[ReplicaEnd, ...]
+    rows: tuple[OffsetRow, ...]
     differing: tuple[int, ...]
     """The offsets at which they differ."""
     left_out: int = 0
@@ -78,14 +79,14 @@ def partitions(ends: pa.Table) -> list[tuple[str, int]]:
     return sorted(set(zip(ends["topic"].to_pylist(), ends["partition"].to_pylist(), strict=True)))
 
 
-def align(replicas: pa.Table, ends: pa.Table, topic: str, partition: int) -> Aligned:
-    """Lay the replicas of REPLICAS and REPLICA_ENDS side by side."""
+def align(replicas: pa.Table, ends: pa.Table, topic: str, partition: int) -> AlignedReplicas:
+    """Align the replicas of REPLICAS and REPLICA_ENDS side by side."""
     logs = _of(ends, topic, partition).sort_by("node").to_pylist()
-    stands = tuple(End(row["node"], row["log_start"], row["log_end"], row["high_watermark"]) for row in logs)
+    stands = tuple(ReplicaEnd(row["node"], row["log_start"], row["log_end"], row["high_watermark"]) for row in logs)
     records = _of(replicas, topic, partition)
     offsets = np.unique(records["offset"].to_numpy())
     if not len(offsets):
-        return Aligned(stands, (), ())
+        return AlignedReplicas(stands, (), ())
     present = np.zeros((len(stands), len(offsets)), dtype=bool)
     epochs = np.full(present.shape, -1, dtype=np.int64)
     values = np.full(present.shape, _NULL, dtype=np.int64)
@@ -100,7 +101,7 @@ def align(replicas: pa.Table, ends: pa.Table, topic: str, partition: int) -> Ali
     shown = _worth_showing(stands, offsets, epochs, present, differs)
     odd = _odd(epochs, values, present, differs)
     rows = list(_rows(stands, offsets, epochs, values, present, differs, shown, odd))
-    return Aligned(
+    return AlignedReplicas(
         stands, tuple(rows[:ROWS_MAX]), tuple(int(it) for it in offsets[differs]), max(0, len(rows) - ROWS_MAX)
     )
 
@@ -113,19 +114,21 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
 
-def _within(stands: tuple[End, ...], offsets: Numbers) -> Mask:
-    """Where each replica's log reaches."""
+def _within(stands: tuple[ReplicaEnd, ...], offsets: Numbers) -> Mask:
+    """Mask of the offsets within each replica's log."""
     return np.array([(offsets >= stand.log_start) & (offsets < stand.log_end) for stand in stands], dtype=bool)
 
 
 def _unlike(numbers: Numbers, present: Mask) -> Mask:
-    """Where those that are present are not all the same."""
+    """Mask of the offsets at which the present values differ."""
     least = np.where(present, numbers, np.iinfo(np.int64).max).min(axis=0)
     greatest = np.where(present, numbers, np.iinfo(np.int64).min).max(axis=0)
     return (least != greatest) & (present.sum(axis=0) > 1)
 
 
-def _worth_showing(stands: tuple[End, ...], offsets: Numbers, epochs: Numbers, present: Mask, differs: Mask) -> Mask:
+def _worth_showing(
+    stands: tuple[ReplicaEnd, ...], offsets: Numbers, epochs: Numbers, present: Mask, differs: Mask
+) -> Mask:
     edges = {0, len(offsets) - 1}
     for stand in stands:
         edges |= {int(np.searchsorted(offsets, it)) for it in (stand.log_start, stand.log_end - 1, stand.log_end)}
@@ -141,7 +144,7 @@ def _worth_showing(stands: tuple[End, ...], offsets: Numbers, epochs: Numbers, p
 
 
 def _odd(epochs: Numbers, values: Numbers, present: Mask, differs: Mask) -> Mask:
-    """Where a replica is not with the most; the first of them wins where two are as many."""
+    """Mask of the records that differ from the majority; of equal groups the first one wins."""
     odd = np.zeros(present.shape, dtype=bool)
     for at in np.flatnonzero(differs):
         held = [(int(e), int(v)) for e, v in zip(epochs[:, at], values[:, at], strict=True)]
@@ -152,7 +155,7 @@ def _odd(epochs: Numbers, values: Numbers, present: Mask, differs: Mask) -> Mask
 
 
 def _rows(
-    stands: tuple[End, ...],
+    stands: tuple[ReplicaEnd, ...],
     offsets: Numbers,
     epochs: Numbers,
     values: Numbers,
@@ -160,14 +163,14 @@ def _rows(
     differs: Mask,
     shown: Mask,
     odd: Mask,
-) -> Iterator[Row]:
+) -> Iterator[OffsetRow]:
     at = 0
     while at < len(offsets):
         if not shown[at]:
             to = at
             while to < len(offsets) and not shown[to]:
                 to += 1
-            yield Row(int(offsets[at]), int(offsets[to - 1]), to - at)
+            yield OffsetRow(int(offsets[at]), int(offsets[to - 1]), to - at)
             at = to
             continue
         offset = int(offsets[at])
@@ -176,25 +179,25 @@ def _rows(
             if present[number, at]:
                 value = None if values[number, at] == _NULL else int(values[number, at])
                 committed = offset < stand.high_watermark
-                cells.append(Cell("record", int(epochs[number, at]), value, committed, bool(odd[number, at])))
+                cells.append(ReplicaRecord("record", int(epochs[number, at]), value, committed, bool(odd[number, at])))
             elif offset >= stand.log_end:
-                cells.append(Cell("ended"))
+                cells.append(ReplicaRecord("ended"))
             else:
-                cells.append(Cell("before" if offset < stand.log_start else "missing"))
-        yield Row(offset, offset, 1, bool(differs[at]), tuple(cells))
+                cells.append(ReplicaRecord("before" if offset < stand.log_start else "missing"))
+        yield OffsetRow(offset, offset, 1, bool(differs[at]), tuple(cells))
         at += 1
 
 
 # ---- as HTML ---------------------------------------------------------------------------------------------------------
 
 
-def sections(aligned: Aligned, name: str) -> str:
+def sections(aligned: AlignedReplicas, name: str) -> str:
     """The section of one partition."""
     count = len(aligned.differing)
     if not aligned.ends:
         return page.section(name, page.note("No replica's log was collected."), anchor=name)
     if count:
-        told = f"The replicas differ at {page.counted(count, 'offset')}, first at {aligned.differing[0]}."
+        told = f"The replicas differ at {counted(count, 'offset')}, first at {aligned.differing[0]}."
         told = f'<p class="differs-note"><span class="pill invalid">diverged</span> {escape(told)}</p>'
     else:
         told = '<p><span class="pill valid">the same</span> No two replicas differ anywhere.</p>'
@@ -216,9 +219,9 @@ def sections(aligned: Aligned, name: str) -> str:
     )
 
 
-def _row(row: Row, width: int) -> str:
+def _row(row: OffsetRow, width: int) -> str:
     if not row.cells:
-        words = f"{row.first} – {row.last}: {page.counted(row.records, 'record')}, nothing differs"
+        words = f"{row.first} – {row.last}: {counted(row.records, 'record')}, nothing differs"
         return f'<tr class="same"><td colspan="{width + 2}">{escape(words)}</td></tr>'
     cells = "".join(map(_cell, row.cells))
     mark = "≠ differs" if row.differs else ""
@@ -226,7 +229,7 @@ def _row(row: Row, width: int) -> str:
     return f'<tr{kind} id="at-{row.first}"><th scope="row">{row.first}</th>{cells}<td class="mark">{mark}</td></tr>'
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: ReplicaRecord) -> str:
     words: dict[str, str] = {"missing": "missing", "ended": "·", "before": "deleted"}
     if cell.state != "record":
         return f'<td class="{cell.state}">{words[cell.state]}</td>'

@@ -1,11 +1,11 @@
-"""JSON lines that survive the death of their writer, and their way into a table.
+"""JSON lines that survive the death of their writer, and their conversion to a table.
 
-A writer only ever appends whole lines, so a file cut short at any byte (`kill -9`, a full disk) is still a sequence of
-whole lines and at most one torn rest. The reader leaves that rest out. A line that is damaged in the middle of the
-file ends the reading there: what came before it stands, and how much was left out is told, never hidden.
+A writer only appends whole lines, so a file cut short at any byte (`kill -9`, a full disk) is a sequence of whole lines
+and at most one torn line. The reader skips the torn line. A damaged line in the middle of the file ends the reading
+there: the lines before it count, and the number of bytes left out is reported.
 
-A line is a JSON object of column names; a column left out is null, or takes the empty value of a column that has no
-nulls: -1, "", false, an empty list.
+A line is a JSON object of column names; an omitted column is null, or the empty value of a column without nulls: -1,
+"", false, an empty list.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class LineWriter:
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What a file of lines still tells."""
+    """The readable part of a file of lines."""
 
     table: pa.Table
     lost_bytes: int = 0
-    """Bytes after the last line that could be read: a torn line, or everything from a damaged line on."""
+    """Bytes after the last readable line: a torn line, or everything from a damaged line on."""
 
 
 def read_lines(path: Path, schema: pa.Schema) -> Salvaged:

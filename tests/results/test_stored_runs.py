@@ -14,8 +14,8 @@ from harness.cli.main import main
 from results.errors import StoreError
 from results.pages.report import write_report
 from results.run.directory import RunDirectory
-from results.store import stored, tables
-from results.store.layout import SCHEMAS, batch_path, tables_path
+from results.store import stored_runs, tables
+from results.store.schema import SCHEMAS, batch_path, tables_path
 from tests.results.nights import make_night
 
 
@@ -103,7 +103,7 @@ def test_a_dry_run_removes_nothing(store: Path, capsys: pytest.CaptureFixture[st
 def test_a_removal_killed_halfway_leaves_no_run_that_counts_and_is_finished_by_the_same_command(
     store: Path, ended: RunDirectory, survived: int
 ) -> None:
-    removal = stored.remove(store, stored.find(store, ended.name))
+    removal = stored_runs.remove(store, stored_runs.find(store, ended.name))
     gone = [next(removal) for _ in range(survived)]
     assert gone[0] == batch_path(store, "runs", "nightly", ended.name)
     assert all(tables.read(store, name).table.num_rows == 0 for name in SCHEMAS)
@@ -131,10 +131,10 @@ def test_a_name_that_fits_two_runs_is_refused_with_the_names_to_choose_from(
     tables.add_run(store, "weekly", ended)
     before = files(store)
     assert main(["store", "rm", ended.name, "--store", str(store)]) == 3
-    assert f"say which: nightly/{ended.name}, weekly/{ended.name}" in capsys.readouterr().err
+    assert f"choose one of: nightly/{ended.name}, weekly/{ended.name}" in capsys.readouterr().err
     assert files(store) == before
     assert main(["store", "rm", f"weekly/{ended.name}", "--store", str(store)]) == 0
-    assert {batch.suite for batch in stored.batches(store)} == {"nightly"}
+    assert {batch.suite for batch in stored_runs.batches(store)} == {"nightly"}
 
 
 def test_a_run_stored_together_with_others_is_not_taken_out_alone(
@@ -145,7 +145,7 @@ def test_a_run_stored_together_with_others_is_not_taken_out_alone(
     assert main(["store", "rm", "nightly", "other", "--store", str(store)]) == 3
     assert "in one batch with 1 other run; only the whole suite pair/ can be removed" in capsys.readouterr().err
     assert files(store) == before
-    assert stored.read_run(store, stored.find(store, "other")).evidence.history.num_rows == 1200
+    assert stored_runs.read_run(store, stored_runs.find(store, "other")).evidence.history.num_rows == 1200
     assert main(["store", "rm", "pair", "--store", str(store)]) == 0
 
 
@@ -156,7 +156,7 @@ def test_nothing_behind_a_link_is_removed(store: Path, tmp_path: Path) -> None:
     inside.symlink_to(outside)
     before = files(outside)
     with pytest.raises(StoreError, match="is a link"):
-        list(stored.remove(store, stored.find(store, "nightly")))
+        list(stored_runs.remove(store, stored_runs.find(store, "nightly")))
     assert files(outside) == before
 
 

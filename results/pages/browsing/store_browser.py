@@ -1,8 +1,8 @@
-"""What there is to browse: run directories, the runs and suites of the Parquet store, comparisons. Read only.
+"""Read-only access to a store for browsing: run directories, stored runs and suites, comparisons.
 
-Everything is found by listing and comparing names, never by joining a name that somebody sent to a path: a name that is
-not in a listing is not there. A run directory counts as a stranger's until it has been looked through: one in which a
-link leads out, or which holds a pipe, a socket or a device, is told of and not opened.
+Everything is found by listing and comparing names, never by joining a name from a request to a path: a name that is not
+in a listing does not exist. A run directory is untrusted until it has been inspected: one with a link that leads out of
+it, or with a pipe, a socket or a device, is reported and not opened.
 """
 
 from __future__ import annotations
@@ -16,18 +16,26 @@ from typing import Any, TypeVar, cast
 
 from results.comparison import Comparison, from_json
 from results.errors import StoreError
-from results.pages.browsing.entries import LISTED, Entry, Listed, SuiteEntry, by_failure, directory_entry, listed
+from results.pages.browsing.listing import (
+    LISTED,
+    RunEntry,
+    StoreListing,
+    SuiteEntry,
+    by_failure,
+    directory_entry,
+    listed,
+)
 from results.run.directory import RunDirectory
-from results.run.location import runs as run_directories
-from results.store import stored, tables
-from results.store.layout import tables_path
+from results.run.paths import runs as run_directories
+from results.store import stored_runs, tables
+from results.store.schema import tables_path
 from results.suites import SuiteResult, read_suite, series, suite_names
 from results.trend import Trend, read_trend
 
 _T = TypeVar("_T")
 
 
-class Catalogue:
+class StoreBrowser:
     """One store and one directory of comparisons. What is told is what is there at that moment.
 
     What takes long to work out from the tables is kept until a file of theirs is added, changed or removed.
@@ -40,23 +48,23 @@ class Catalogue:
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 
-    def runs(self) -> list[Entry]:
+    def runs(self) -> list[RunEntry]:
         """Every run once, failures first, the newest first among equals; what is stored of a directory goes with it."""
-        in_tables = self.stored_runs()
+        in_tables = self.table_runs()
         suite_of = {entry.run: entry.suite for entry in reversed(in_tables)}
         paths = run_directories(self.store)
         directories = [directory_entry(path, suite_of.get(path.name, "")) for path in paths]
         names = {path.name for path in paths}
         return by_failure([*directories, *(entry for entry in in_tables if entry.run not in names)])
 
-    def stored_runs(self) -> list[Entry]:
+    def table_runs(self) -> list[RunEntry]:
         """The runs of the tables, in their order."""
         return self._listed().entries
 
     def suites(self) -> list[SuiteEntry]:
         """Every suite, the newest first."""
-        by_suite: dict[str, list[Entry]] = {}
-        for entry in self.stored_runs():
+        by_suite: dict[str, list[RunEntry]] = {}
+        for entry in self.table_runs():
             by_suite.setdefault(entry.suite, []).append(entry)
         found = [
             SuiteEntry(
@@ -69,9 +77,9 @@ class Catalogue:
         ]
         return sorted(found, key=lambda suite: (suite.started, suite.name), reverse=True)
 
-    def faults(self) -> list[tables.Fault]:
+    def damaged(self) -> list[tables.DamagedFile]:
         """The files that had to be left out of what lists are made from; `faultline store verify` reads all others."""
-        return list(self._listed().faults)
+        return list(self._listed().damaged)
 
     def trends(self) -> list[str]:
         """The names that suites of several nights share, in order."""
@@ -81,7 +89,7 @@ class Catalogue:
         """The names of the comparisons, in order."""
         return sorted(path.stem for path in _regular(self._comparisons) if path.suffix == ".json")
 
-    def _listed(self) -> Listed:
+    def _listed(self) -> StoreListing:
         return self._once("listed", lambda: listed(self.store))
 
     def _once(self, what: str, work_out: Callable[[], _T]) -> _T:
@@ -111,11 +119,11 @@ class Catalogue:
         look_through(path)
         return RunDirectory.open(path)
 
-    def stored_run(self, suite: str, run: str) -> stored.StoredRun | None:
+    def stored_run(self, suite: str, run: str) -> stored_runs.StoredRun | None:
         """The stored run; None when there is none. StoreError when it cannot be read."""
-        for batch in stored.batches(self.store):
+        for batch in stored_runs.batches(self.store):
             if batch.suite == suite and batch.complete and run in batch.runs:
-                return stored.read_run(self.store, stored.Found(suite, run, (batch,)))
+                return stored_runs.read_run(self.store, stored_runs.StoredItem(suite, run, (batch,)))
         return None
 
     def suite_names(self) -> set[str]:
@@ -157,7 +165,7 @@ def look_through(run: Path) -> None:
                 raise StoreError(f"{path.relative_to(run)} is neither file nor directory; the run is not opened")
 
 
-def node_logs(run: RunDirectory) -> list[str]:
+def node_log_names(run: RunDirectory) -> list[str]:
     """The nodes whose log lines were collected."""
     try:
         nodes = sorted(run.nodes_path.iterdir())
@@ -166,9 +174,9 @@ def node_logs(run: RunDirectory) -> list[str]:
     return [node.name for node in nodes if (node / "node.log").is_file()]
 
 
-def node_log(run: RunDirectory, node: str) -> Path | None:
+def node_log_path(run: RunDirectory, node: str) -> Path | None:
     """The log of a node, of those that there are."""
-    return run.nodes_path / node / "node.log" if node in node_logs(run) else None
+    return run.nodes_path / node / "node.log" if node in node_log_names(run) else None
 
 
 def _directory(parent: Path | None, name: str) -> Path | None:

@@ -1,26 +1,26 @@
-"""Where a figure changed from one night to the next: change points by permutation, with the number of looks paid for.
+"""Change points of a figure from night to night, by permutation tests corrected for the number of cuts tried.
 
-Given are parts and wholes, one of each a *unit* and night: a unit is a spec with a seed, the figure of some nights is
-all their parts together over all their wholes together. Nights may share units (the same seeds every night) or not.
+The input is parts and wholes, one of each per *unit* and night. A unit is a spec with a seed; the figure of some nights
+is the sum of their parts over the sum of their wholes. Nights may share units (the same seeds every night) or not.
 
 - A stretch of nights is cut in two wherever that can be done; the statistic of a cut is the difference of the figure
   after and before it, over its standard deviation under the null hypothesis; that of the stretch is the largest.
 - The null hypothesis is that units differ and nights do not. Then a unit's runs may as well have come in another order:
   they are turned by a drawn number of runs, forwards or backwards, each unit's by itself; units with a single run on a
   single night change places. p is how often the largest statistic is then at least the one seen. No distribution is
-  assumed, so that rare failures and the long tails of latency are judged as fairly as anything; and taking the largest
-  in every draw pays for having looked at every cut.
+  assumed, so rare failures and the long tails of latency are treated fairly; taking the largest statistic in every draw
+  corrects for having looked at every cut.
 - A run that is the same as on the night before, because the program is or because the change did not touch it, is one
-  run that lasted two nights (`same`): it says a thing once, and is moved as one.
-- Nights on real machines have their own weather, which no unit shows by itself. For those (`nights_vary`) whole nights
-  are also put in a drawn order; the cut must stand out from both, and the greater p-value counts. That takes nights:
-  a change that is to be seen needs at least three on either side and some ten in all.
-- The cut with the largest statistic is a change point when p ≤ `level`; then each side is looked at by itself. With no
+  run that lasted two nights (`same`): it counts once, and is moved as one.
+- Nights on real machines vary for reasons that no unit shows by itself (load, temperature). For those (`nights_vary`)
+  whole nights are also permuted; the cut must stand out from both tests, and the greater p-value counts. This needs
+  nights: a detectable change has at least three nights on either side and some ten in all.
+- The cut with the largest statistic is a change point when p ≤ `level`; then each side is examined by itself. With no
   change anywhere, anything is flagged with a probability of about `level` at most. Over several figures the caller
   divides the level by their number (Bonferroni).
 
-It says nothing about a cut with fewer than UNITS_MIN units on either side, and cannot tell a change of the program
-from one of the spec. The same numbers and seed give the same answer.
+A cut with fewer than UNITS_MIN units on either side is not considered, and a change of the program cannot be told from
+a change of the spec. The same numbers and seed give the same result.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Indices = npt.NDArray[np.int64]
 DRAWS_MIN = 1000
 UNITS_MIN = 20
 UNITS_MAX = 250
-"""More are put together in about so many groups, those that ran anew on the same nights, which are then the units."""
+"""More units are merged into about this many groups of units that ran anew on the same nights."""
 _AT_A_TIME = 50
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePoint:
     """One change point."""
 
     at: int
@@ -64,15 +64,15 @@ class _Units:
     part: Matrix
     whole: Matrix
     anew: Mask
-    """Where a run begins: it lasts to the next, or as long as the unit is there."""
+    """True where a run starts; the run lasts until the next start, or as long as the unit exists."""
 
 
 def change_points(
     parts: Matrix, wholes: Matrix, same: Mask, *, level: float, nights_vary: bool = False, seed: int = 0
-) -> list[Change]:
+) -> list[ChangePoint]:
     """The change points of units × nights, in order.
 
-    A whole of 0 means that a unit was not there that night; `same` tells where its run is the one of the night before.
+    A whole of 0 means that the unit is missing that night; `same` is True where its run is that of the night before.
     """
     nights = np.flatnonzero(wholes.any(axis=0))
     there = parts[:, nights], wholes[:, nights], same[:, nights]
@@ -82,7 +82,7 @@ def change_points(
 
 def _split(
     parts: Matrix, wholes: Matrix, same: Mask, begin: int, end: int, level: float, nights_vary: bool, seed: int
-) -> Iterator[Change]:
+) -> Iterator[ChangePoint]:
     part, whole = parts[:, begin:end], wholes[:, begin:end]
     possible = _possible(whole)
     if not possible.any():
@@ -90,9 +90,9 @@ def _split(
     random = np.random.default_rng([seed, begin, end])
     draws = max(DRAWS_MIN, int(5 / level))
     units = _grouped(part, whole, same[:, begin:end])
-    best, p = _of_turns(units, possible, draws, random)
+    best, p = _rotation_test(units, possible, draws, random)
     if nights_vary:
-        p = max(p, _of_order(part, whole, possible, draws, random))
+        p = max(p, _night_permutation_test(part, whole, possible, draws, random))
     if p > level:
         return
     at = begin + best + 1
@@ -110,7 +110,7 @@ def _possible(wholes: Matrix) -> Mask:
 
 
 def _grouped(part: Matrix, whole: Matrix, same: Mask) -> _Units:
-    """At most about UNITS_MAX units: each the sum of some that were there, and ran anew, on the same nights."""
+    """At most about UNITS_MAX units: each is the sum of units that exist, and ran anew, on the same nights."""
     there = whole > 0
     anew = there & ~same
     anew[np.arange(len(there)), there.argmax(axis=1)] |= there.any(axis=1)
@@ -129,15 +129,15 @@ def _grouped(part: Matrix, whole: Matrix, same: Mask) -> _Units:
     )
 
 
-def _of_turns(units: _Units, possible: Mask, draws: int, random: np.random.Generator) -> tuple[int, float]:
-    """The cut that stands out most, counted from 0, and how often units turned by themselves have one as clear."""
-    differences = np.abs(_differences(*_turned(units, draws, random)))
+def _rotation_test(units: _Units, possible: Mask, draws: int, random: np.random.Generator) -> tuple[int, float]:
+    """The cut with the largest statistic, counted from 0, and its p-value when each unit's runs are rotated."""
+    differences = np.abs(_differences(*_rotated(units, draws, random)))
     statistics = _over(differences, differences[1:].std(axis=0), possible)
     return int(np.argmax(statistics[0])), _exceeded(statistics.max(axis=1))
 
 
-def _turned(units: _Units, draws: int, random: np.random.Generator) -> tuple[Matrix, Matrix]:
-    """The nights' sums of parts and wholes: as they are in the first row, then a row a draw."""
+def _rotated(units: _Units, draws: int, random: np.random.Generator) -> tuple[Matrix, Matrix]:
+    """The nights' sums of parts and wholes: the observed ones in the first row, then one row per draw."""
     rows, columns = np.nonzero(units.whole > 0)
     runs = np.cumsum(units.anew[rows, columns]) - 1
     heads = np.flatnonzero(units.anew[rows, columns])
@@ -154,9 +154,9 @@ def _turned(units: _Units, draws: int, random: np.random.Generator) -> tuple[Mat
     sums = [[np.add.reduceat(it[at][None, :], edges, axis=1)] for it in (parts, wholes)]
     for done in range(0, draws, _AT_A_TIME):
         size = min(_AT_A_TIME, draws - done)
-        turns = random.integers(0, 1 << 30, size=(size, len(units.part)))[:, row_of_run]
-        ways = random.choice(np.array([-1, 1]), size=(size, len(units.part)))[:, row_of_run]
-        source = starts[row_of_run] + (turns + ways * place) % counts[row_of_run]
+        rotations = random.integers(0, 1 << 30, size=(size, len(units.part)))[:, row_of_run]
+        directions = random.choice(np.array([-1, 1]), size=(size, len(units.part)))[:, row_of_run]
+        source = starts[row_of_run] + (rotations + directions * place) % counts[row_of_run]
         source[:, alone] = random.permuted(np.tile(alone, (size, 1)), axis=1)
         moved = source[:, at]
         for kept, values in zip(sums, (parts, wholes), strict=True):
@@ -164,8 +164,10 @@ def _turned(units: _Units, draws: int, random: np.random.Generator) -> tuple[Mat
     return np.vstack(sums[0]), np.vstack(sums[1])
 
 
-def _of_order(part: Matrix, whole: Matrix, possible: Mask, draws: int, random: np.random.Generator) -> float:
-    """How often whole nights in a drawn order have a cut that stands out as much."""
+def _night_permutation_test(
+    part: Matrix, whole: Matrix, possible: Mask, draws: int, random: np.random.Generator
+) -> float:
+    """p-value of the largest statistic when whole nights are permuted."""
     nights = np.arange(part.shape[1])
     orders = np.vstack([nights, random.permuted(np.tile(nights, (draws, 1)), axis=1)])
     differences = np.abs(_differences(part.sum(axis=0)[orders], whole.sum(axis=0)[orders]))
@@ -179,14 +181,14 @@ def _differences(parts: Matrix, wholes: Matrix) -> Matrix:
     return _ratio(after, of_after) - _ratio(before, of_before)
 
 
-def _change(part: Matrix, whole: Matrix, cut: int, at: int, p: float, random: np.random.Generator) -> Change:
+def _change(part: Matrix, whole: Matrix, cut: int, at: int, p: float, random: np.random.Generator) -> ChangePoint:
     """The change at a cut, its interval by the Bayesian bootstrap over units."""
     sides = [(it[:, :cut].sum(axis=1), it[:, cut:].sum(axis=1)) for it in (part, whole)]
     (before, after), (of_before, of_after) = sides
     weights = random.standard_exponential((DRAWS_MIN, len(part)))
     drawn = (weights @ after) / (weights @ of_after) - (weights @ before) / (weights @ of_before)
     low, high = np.quantile(drawn, (0.025, 0.975))
-    return Change(
+    return ChangePoint(
         at,
         float(before.sum() / of_before.sum()),
         float(after.sum() / of_after.sum()),
@@ -205,5 +207,5 @@ def _over(sizes: Matrix, deviations: Matrix, possible: Mask) -> Matrix:
 
 
 def _exceeded(largest: Matrix) -> float:
-    """The share that is at least as large as the first, which counts among them; rounding decides nothing."""
+    """The share of values at least as large as the first, itself included, up to rounding errors."""
     return float((largest >= largest[0] * (1 - _ROUNDING)).sum() / len(largest))

@@ -1,19 +1,19 @@
-"""The layout of the Parquet store: which tables there are, their columns, and where their files lie.
+"""The schema of the Parquet store: its tables, their columns, and the paths of their files.
 
     STORE/tables/v1/<table>/suite=<suite>/<batch>.parquet
 
-`v1` is the version of the layout. `suite` is a column in the path, as Spark, DuckDB and pandas read it. A batch is one
-or more runs stored together; it has a file of the same name in every table. Its file in `runs` is written last, so a
-batch that has none there was cut short and does not count. Every file carries `faultline.table` and
-`faultline.version` in its Parquet metadata; a file that does not is foreign.
+`v1` is the version of the layout. `suite` is a partition column in the path, as Spark, DuckDB and pandas read it. A
+batch is one or more runs stored together; it has a file of the same name in every table. Its file in `runs` is written
+last, so a batch without one is incomplete and does not count. Every file carries `faultline.table` and
+`faultline.version` in its Parquet metadata; a file without them is foreign.
 
-The first column of every table is `run`. History, trace, replicas, replica ends and faults go on with the columns of
-`workloads.history.SCHEMA` and `checkers.tables`. RUNS has one row a run; `cell` is the entry of the suite it belongs to
-(the spec's name for a run that was added), `evidence` tells whether the five tables above hold what the run recorded:
-of a suite's runs that were valid only what follows is kept. `settings`, `recovery` and `facts` are JSON objects, `spec`
-is the YAML that brings the run back, `validity` is null for a run that was never checked. VERDICTS has one row a
-checker, its findings as a JSON array. METRICS has one row a figure of a checker; those of `results.metrics` have the
-checker `measured`. COVERAGE has one row for each thing that the run exercised (`results.coverage`).
+The first column of every table is `run`. The tables history, trace, replicas, replica_ends and faults continue with the
+columns of `workloads.history.SCHEMA` and `checkers.tables`. RUNS has one row per run; `cell` is the suite entry of the
+run (the spec's name for a run that was added by hand), `evidence` says whether the five tables above hold the records
+of the run: a suite keeps no evidence of its valid runs. `settings`, `recovery` and `facts` are JSON objects, `spec` is
+the YAML that reproduces the run, `validity` is null for a run that was never checked. VERDICTS has one row per checker,
+its findings as a JSON array. METRICS has one row per figure of a checker; the figures of `results.measures` have the
+checker `measured`. COVERAGE has one row per mark that the run exercised (`results.coverage`).
 """
 
 from __future__ import annotations
@@ -71,18 +71,20 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 """In the order in which a batch is written: `runs`, which makes it count, comes last."""
 EVIDENCE = ("history", "trace", "replicas", "replica_ends", "faults")
 MEASURED = "measured"
-"""What METRICS names as the checker of the figures of `results.metrics`."""
+"""The checker name of the figures of `results.measures` in METRICS."""
 
 
 def tables_path(store: Path) -> Path:
-    """Where the tables of this version lie."""
+    """The directory of the tables of this version."""
     return store / "tables" / f"v{VERSION}"
 
 
 def plain(what: str, name: str) -> str:
-    """`name`, if it can name a file and nothing but a file of that name. StoreError if not."""
+    """`name` itself. StoreError when it is not a plain file name."""
     if not _NAME.fullmatch(name):
-        raise StoreError(f"{what}: {name!r} is not made of letters, digits, '.', '_' and '-', or begins with a sign")
+        raise StoreError(
+            f"{what}: {name!r} must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit"
+        )
     return name
 
 

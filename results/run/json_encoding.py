@@ -1,4 +1,4 @@
-"""How protocol events and verdicts are written down as JSON."""
+"""JSON encoding of trace events and verdicts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs and suites as they stand in lists: what is told of each in a line, from its small files or from the tables.
+"""Runs and suites as entries of a list, read from the small files of run directories or from the tables.
 
-A run directory's small files are a stranger's: links and pipes in their place are not read, and whatever they hold is
-taken for what it says where it makes sense, and left out where it does not.
+The small files of a run directory are untrusted: links and pipes in their place are not read, and values that make no
+sense are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LISTED = ("runs", "verdicts")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RunEntry:
     """A run in a list."""
 
     suite: str
@@ -41,7 +41,7 @@ class Entry:
     """The first thing wrong with it, in a line; empty when nothing is."""
 
     def fits(self, words: Iterable[str]) -> bool:
-        """Whether each of the words, in small letters, is somewhere in it."""
+        """True when the entry contains every word (words are in lower case)."""
         text = " ".join(
             (self.suite, self.run, self.spec, f"seed {self.seed}", self.validity, self.version, self.told)
         ).lower()
@@ -55,25 +55,25 @@ class SuiteEntry:
     name: str
     validities: tuple[str, ...]
     started: str
-    """When its first run was."""
+    """Start time of its first run."""
     versions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """What lists are made from."""
+class StoreListing:
+    """The entries of the tables, and the files left out."""
 
-    entries: list[Entry]
-    faults: tuple[tables.Fault, ...]
+    entries: list[RunEntry]
+    damaged: tuple[tables.DamagedFile, ...]
 
 
-def by_failure(entries: Iterable[Entry]) -> list[Entry]:
+def by_failure(entries: Iterable[RunEntry]) -> list[RunEntry]:
     """Failures first, the newest first among equals."""
     newest = sorted(entries, key=lambda entry: (entry.started, entry.run), reverse=True)
     return sorted(newest, key=lambda entry: ORDER[entry.validity])
 
 
-def directory_entry(path: Path, suite: str) -> Entry:
+def directory_entry(path: Path, suite: str) -> RunEntry:
     """From the small files alone, which are a stranger's and may hold anything."""
     status, verdict = _object(path / "status.json"), _object(path / "verdict.json")
     state = str(status.get("state", "unknown"))
@@ -81,7 +81,7 @@ def directory_entry(path: Path, suite: str) -> Entry:
     told = _first_finding(verdict.get("checks"))
     if state != "finished":
         told = f"{state}: {status.get('message') or status.get('stage') or ''}".rstrip(": ")
-    return Entry(
+    return RunEntry(
         suite=suite,
         run=path.name,
         has_directory=True,
@@ -94,17 +94,17 @@ def directory_entry(path: Path, suite: str) -> Entry:
     )
 
 
-def listed(store: Path) -> Listed:
+def listed(store: Path) -> StoreListing:
     read = {name: tables.read(store, name) for name in LISTED}
     verdicts = read["verdicts"].table
     findings = _first_findings(verdicts.filter(pc.not_equal(verdicts["validity"], "valid")).to_pylist())
     runs = read["runs"].table.select(["suite", "run", "name", "seed", "validity", "started", "version", "state"])
     entries = [_stored_entry(row, findings.get((row["suite"], row["run"]), "")) for row in runs.to_pylist()]
-    return Listed(entries, tuple(fault for stored in read.values() for fault in stored.faults))
+    return StoreListing(entries, tuple(file for stored in read.values() for file in stored.damaged))
 
 
-def _stored_entry(row: Mapping[str, Any], told: str) -> Entry:
-    return Entry(
+def _stored_entry(row: Mapping[str, Any], told: str) -> RunEntry:
+    return RunEntry(
         suite=row["suite"],
         run=row["run"],
         has_directory=False,

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Finding, Validity, Verdict
-from results.comparison import Run, compare
-from results.pages.browsing.catalogue import Catalogue
-from results.pages.browsing.lists import address
-from results.pages.browsing.logs import LINES, excerpt
-from results.pages.browsing.site import Answer, Site
+from results.comparison import ComparedRun, compare
+from results.pages.browsing.index_pages import address
+from results.pages.browsing.node_logs import LINES, excerpt
+from results.pages.browsing.routes import Response, Router
+from results.pages.browsing.store_browser import StoreBrowser
 from results.run.directory import RunDirectory
 from results.store import tables
 from tests.results.conftest import INVALID, VALID, make_run
@@ -29,7 +29,7 @@ SECRET = "the-secret-of-the-neighbour"
 class Page(HTMLParser):
     """The elements of a page, and its text."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Response) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
@@ -77,8 +77,8 @@ def store(tmp_path: Path, made_store: Path) -> Path:
 
 
 @pytest.fixture
-def site(store: Path, tmp_path: Path) -> Site:
-    return Site(Catalogue(store, tmp_path / "comparisons"))
+def site(store: Path, tmp_path: Path) -> Router:
+    return Router(StoreBrowser(store, tmp_path / "comparisons"))
 
 
 def bad_run(store: Path) -> Path:
@@ -86,21 +86,21 @@ def bad_run(store: Path) -> Path:
     return path
 
 
-def show(site: Site, target: str) -> Page:
-    answer = site.answer(target)
+def show(site: Router, target: str) -> Page:
+    answer = site.respond(target)
     assert answer.status == 200, target
     page = Page(answer)
     assert page.runs_only_our_scripts()
     return page
 
 
-def test_every_link_of_every_page_leads_somewhere(site: Site, store: Path) -> None:
+def test_every_link_of_every_page_leads_somewhere(site: Router, store: Path) -> None:
     (bad_run(store) / "nodes" / "b1" / "node.log").write_text("a line\n")
     seen, ahead = set(), ["/"]
     while ahead:
         target = ahead.pop()
         seen.add(target)
-        answer = site.answer(target)
+        answer = site.respond(target)
         assert answer.status == 200, target
         if isinstance(answer.body, bytes):
             links = [link.partition("#")[0] for link in Page(answer).links() if link.startswith("/")]
@@ -108,7 +108,7 @@ def test_every_link_of_every_page_leads_somewhere(site: Site, store: Path) -> No
     assert len(seen) >= 10
 
 
-def test_the_overview_tells_of_failures_before_anything_else(site: Site, store: Path) -> None:
+def test_the_overview_tells_of_failures_before_anything_else(site: Router, store: Path) -> None:
     page = show(site, "/")
     assert "2 runs in " in page.text
     assert "1 invalid, 1 valid." in page.text
@@ -117,14 +117,14 @@ def test_the_overview_tells_of_failures_before_anything_else(site: Site, store: 
     assert "acknowledged-loss: lost-append" in page.text
 
 
-def test_runs_are_found_by_all_the_words_asked_for(site: Site, store: Path) -> None:
+def test_runs_are_found_by_all_the_words_asked_for(site: Router, store: Path) -> None:
     page = show(site, "/runs?find=LOST-append+seed")
     assert f"/runs/{bad_run(store).name}" in page.links()
     assert "1 run of 2 fit." in page.text
     assert "No run fits." in show(site, "/runs?find=nothing-like-it").text
 
 
-def test_a_run_page_has_the_verdict_the_faults_the_pictures_and_the_logs(site: Site, store: Path) -> None:
+def test_a_run_page_has_the_verdict_the_faults_the_pictures_and_the_logs(site: Router, store: Path) -> None:
     run = bad_run(store)
     (run / "nodes" / "b1" / "node.log").write_text("elected\n")
     page = show(site, f"/runs/{run.name}")
@@ -135,7 +135,7 @@ def test_a_run_page_has_the_verdict_the_faults_the_pictures_and_the_logs(site: S
     assert "elected" in show(site, f"/runs/{run.name}/logs/b1").text
 
 
-def test_a_run_that_its_suite_kept_is_shown_from_there_with_its_logs(site: Site, store: Path) -> None:
+def test_a_run_that_its_suite_kept_is_shown_from_there_with_its_logs(site: Router, store: Path) -> None:
     kept = store / "suites" / "nightly" / "runs" / "20990101T000000-append-seed8"
     kept.parent.mkdir(parents=True)
     (store / kept.name).rename(kept)
@@ -144,10 +144,10 @@ def test_a_run_that_its_suite_kept_is_shown_from_there_with_its_logs(site: Site,
     assert f"faultline replay {kept}" in page.text
     assert "elected" in show(site, f"/suites/nightly/{kept.name}/logs/b1").text
     (kept / "nodes" / "b1" / "link").symlink_to("/etc")
-    assert site.answer(f"/suites/nightly/{kept.name}").status == 500
+    assert site.respond(f"/suites/nightly/{kept.name}").status == 500
 
 
-def test_of_a_valid_run_of_a_suite_its_figures_are_shown_and_that_no_more_is_kept(site: Site, store: Path) -> None:
+def test_of_a_valid_run_of_a_suite_its_figures_are_shown_and_that_no_more_is_kept(site: Router, store: Path) -> None:
     suite = make_night(store, 0)
     page = show(site, f"/suites/{suite}/append-seed3")
     assert "of this run only verdicts and figures are kept" in page.text
@@ -155,7 +155,7 @@ def test_of_a_valid_run_of_a_suite_its_figures_are_shown_and_that_no_more_is_kep
     assert "No operation was recorded" not in page.text
 
 
-def test_a_suite_and_its_trend_are_shown_and_worked_out_anew_when_the_store_changes(site: Site, store: Path) -> None:
+def test_a_suite_and_its_trend_are_shown_and_worked_out_anew_when_the_store_changes(site: Router, store: Path) -> None:
     first = make_night(store, 0)
     assert f"/suites/{first}/append-seed0" in show(site, f"/suites/{first}").links()
     assert "/trends/nightly" in show(site, "/trends").links()
@@ -165,7 +165,7 @@ def test_a_suite_and_its_trend_are_shown_and_worked_out_anew_when_the_store_chan
     assert f"/suites/{second}" in show(site, "/trends/nightly").links()
 
 
-def test_a_stored_run_is_shown_from_the_tables_alone(site: Site, store: Path) -> None:
+def test_a_stored_run_is_shown_from_the_tables_alone(site: Router, store: Path) -> None:
     name = "20990101T000000-append-seed8"
     shutil.rmtree(store / name)
     page = show(site, f"/suites/nightly/{name}")
@@ -174,10 +174,10 @@ def test_a_stored_run_is_shown_from_the_tables_alone(site: Site, store: Path) ->
     assert f"/suites/nightly/{name}" in show(site, "/runs").links()
 
 
-def test_a_comparison_is_worked_out_anew_from_its_runs(site: Site, tmp_path: Path) -> None:
+def test_a_comparison_is_worked_out_anew_from_its_runs(site: Router, tmp_path: Path) -> None:
     figures = {"acknowledged": 90.0, "planned": 100.0, "main_s": 1.0, "lost": 0.0}
     kept = ["", "/elsewhere/suites/acks-1/runs/<all>", "javascript:alert(1)", "/etc"]
-    runs = [Run(cell, seed, "valid", figures) for cell in ("all", "one") for seed in (1, 2)]
+    runs = [ComparedRun(cell, seed, "valid", figures) for cell in ("all", "one") for seed in (1, 2)]
     made = compare("acks", "all", [replace(run, kept=path) for run, path in zip(runs, kept, strict=True)])
     told = made.to_json()
     told["sentences"] = ["a lie"]
@@ -193,7 +193,7 @@ def test_a_comparison_is_worked_out_anew_from_its_runs(site: Site, tmp_path: Pat
     assert [link for link in links if link.startswith("/suites/")] == ["/suites/nightly/x%3Cy"]
     assert not [link for link in page.links() if "javascript" in link or "etc" in link]
     (tmp_path / "comparisons" / "acks.json").write_text('{"runs": [1], "reference": {}}')
-    assert site.answer("/comparisons/acks").status == 500
+    assert site.respond("/comparisons/acks").status == 500
 
 
 # ---- strangers -------------------------------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ def test_a_comparison_is_worked_out_anew_from_its_runs(site: Site, tmp_path: Pat
         "/" + "a/" * 4000,
     ],
 )
-def test_no_address_reaches_what_is_not_listed(site: Site, store: Path, target: str) -> None:
+def test_no_address_reaches_what_is_not_listed(site: Router, store: Path, target: str) -> None:
     (store.parent / "neighbour").write_text(SECRET)
-    answer = site.answer(target.replace("RUN", bad_run(store).name))
+    answer = site.respond(target.replace("RUN", bad_run(store).name))
     assert answer.status == 404
     assert isinstance(answer.body, bytes)
     assert SECRET.encode() not in answer.body
@@ -253,7 +253,7 @@ def test_no_address_reaches_what_is_not_listed(site: Site, store: Path, target: 
         "javascript:alert(1)",
     ],
 )
-def test_a_run_of_any_name_is_listed_linked_and_shown_as_text(site: Site, store: Path, name: str) -> None:
+def test_a_run_of_any_name_is_listed_linked_and_shown_as_text(site: Router, store: Path, name: str) -> None:
     bad_run(store).rename(store / name)
     assert address("runs", name) in show(site, "/").links()
     page = show(site, address("runs", name))
@@ -261,15 +261,15 @@ def test_a_run_of_any_name_is_listed_linked_and_shown_as_text(site: Site, store:
     assert not [tag for tag, attributes in page.elements if tag in ("img", "b") and attributes]
 
 
-def test_a_run_whose_name_is_no_utf8_is_listed_and_its_logs_are_shown(site: Site, store: Path) -> None:
+def test_a_run_whose_name_is_no_utf8_is_listed_and_its_logs_are_shown(site: Router, store: Path) -> None:
     (bad_run(store) / "nodes" / "b1" / "node.log").write_text("elected\n")
     bad_run(store).rename(store / os.fsdecode(b"run-\xff"))
     assert "/runs/run-%FF" in show(site, "/").links()
     assert "elected" in show(site, "/runs/run-%FF/logs/b1").text
-    assert site.answer("/runs/run-%FF").status == 500  # Arrow opens no file of such a name
+    assert site.respond("/runs/run-%FF").status == 500  # Arrow opens no file of such a name
 
 
-def test_whatever_is_in_a_runs_files_stays_text(site: Site, store: Path) -> None:
+def test_whatever_is_in_a_runs_files_stays_text(site: Router, store: Path) -> None:
     run = RunDirectory.open(bad_run(store))
     run.write_verdict([Verdict(SCRIPT, Validity.INVALID, (Finding(SCRIPT, (SCRIPT,), SCRIPT, 0),), {SCRIPT: 1.0})])
     run.write_status("failed", message=SCRIPT, stage=SCRIPT, **{SCRIPT: SCRIPT})
@@ -296,18 +296,18 @@ def test_whatever_is_in_a_runs_files_stays_text(site: Site, store: Path) -> None
     ],
 )
 def test_a_damaged_run_is_told_of_and_the_others_are_still_browsed(
-    site: Site, store: Path, damage: dict[str, str]
+    site: Router, store: Path, damage: dict[str, str]
 ) -> None:
     run = bad_run(store)
     for name, text in damage.items():
         (run / name).write_text(text)
-    assert site.answer(f"/runs/{run.name}").status in (200, 500)
+    assert site.respond(f"/runs/{run.name}").status in (200, 500)
     assert f"/runs/{run.name}" in show(site, "/runs").links()
-    assert site.answer("/runs/20990101T000000-append-seed8").status == 200
+    assert site.respond("/runs/20990101T000000-append-seed8").status == 200
 
 
 @pytest.mark.parametrize("where", ["spec.yaml", "nodes/b1/node.log", "nodes/b2", "history.parquet", "deep"])
-def test_a_run_with_a_link_that_leads_out_is_not_opened(site: Site, store: Path, where: str) -> None:
+def test_a_run_with_a_link_that_leads_out_is_not_opened(site: Router, store: Path, where: str) -> None:
     outside = store.parent / "outside"
     outside.mkdir()
     (outside / "node.log").write_text(SECRET)
@@ -316,14 +316,14 @@ def test_a_run_with_a_link_that_leads_out_is_not_opened(site: Site, store: Path,
     link.unlink(missing_ok=True)
     link.symlink_to(outside if where == "nodes/b2" else outside / "node.log")
     for target in (f"/runs/{run.name}", f"/runs/{run.name}/logs/b1", f"/runs/{run.name}/text/b2"):
-        answer = site.answer(target)
+        answer = site.respond(target)
         assert answer.status == 500
         assert isinstance(answer.body, bytes)
         assert b"leads out of the run" in answer.body
         assert SECRET.encode() not in answer.body
 
 
-def test_links_and_pipes_in_place_of_the_small_files_are_neither_read_nor_waited_for(site: Site, store: Path) -> None:
+def test_links_and_pipes_in_place_of_the_small_files_are_neither_read_nor_waited_for(site: Router, store: Path) -> None:
     secret = store.parent / "secret.json"
     secret.write_text(json.dumps({"state": "finished", "name": SECRET}))
     run = bad_run(store)
@@ -332,26 +332,26 @@ def test_links_and_pipes_in_place_of_the_small_files_are_neither_read_nor_waited
     (run / "verdict.json").unlink()
     os.mkfifo(run / "verdict.json")
     assert SECRET not in show(site, "/runs").text
-    assert site.answer(f"/runs/{run.name}").status == 500
+    assert site.respond(f"/runs/{run.name}").status == 500
 
 
-def test_a_link_to_a_run_or_to_a_comparison_elsewhere_is_not_there(site: Site, store: Path, tmp_path: Path) -> None:
+def test_a_link_to_a_run_or_to_a_comparison_elsewhere_is_not_there(site: Router, store: Path, tmp_path: Path) -> None:
     elsewhere = make_run(tmp_path / "elsewhere")
     (store / "linked").symlink_to(elsewhere.path)
     (tmp_path / "comparisons").mkdir()
     (tmp_path / "comparisons" / "c.json").symlink_to(elsewhere.path / "settings.json")
-    assert site.answer("/runs/linked").status == 404
-    assert site.answer("/comparisons/c").status == 404
+    assert site.respond("/runs/linked").status == 404
+    assert site.respond("/comparisons/c").status == 404
     assert "/runs/linked" not in show(site, "/").links()
 
 
-def test_a_damaged_file_of_the_store_is_named_on_the_first_page(site: Site, store: Path) -> None:
+def test_a_damaged_file_of_the_store_is_named_on_the_first_page(site: Router, store: Path) -> None:
     (path,) = (store / "tables" / "v1" / "verdicts" / "suite=nightly").glob("*.parquet")
     path.write_bytes(b"PAR1")
     text = show(site, "/").text
     assert "Left out of the store: 1 file" in text
     assert path.name in text
-    assert site.answer("/suites/nightly/20990101T000000-append-seed8").status == 500
+    assert site.respond("/suites/nightly/20990101T000000-append-seed8").status == 500
 
 
 # ---- a node's log ----------------------------------------------------------------------------------------------------

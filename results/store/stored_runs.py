@@ -1,12 +1,13 @@
-"""Suites and runs of the Parquet store by name: found, given back as evidence or as a run directory, removed.
+"""Stored suites and runs by name: lookup, export as evidence or as a run directory, removal.
 
-A name is `SUITE`, `RUN` or `SUITE/RUN`, to the letter: never a pattern, a prefix or a path. It is looked up among what
-the store lists and never joined to a path, so that no name reaches a file outside the store. One that fits more than
-one thing is refused with the longer names to choose from; `SUITE/` is the suite alone.
+A name is `SUITE`, `RUN` or `SUITE/RUN`, matched exactly: it is never a pattern, a prefix or a path. It is compared
+with the store's listing and never joined to a path, so no name reaches a file outside the store. An ambiguous name is
+refused with the longer names to choose from; `SUITE/` names the suite alone.
 
-Removal takes the file in `runs` first, which is what makes a batch count: killed at any moment, what it had begun on is
-a batch that was cut short, which readers leave out, `verify` names, and the same command finishes. What it will not do:
-follow a link out of the store, take one run out of a batch that holds others, or touch run directories.
+Removal deletes the file in `runs` first, because that file makes a batch count. A removal killed at any moment leaves
+an incomplete batch: readers skip it, `verify` names it, and the same command finishes the removal. Removal does not
+follow a link out of the store, does not take one run out of a batch that holds others, and leaves run directories
+alone.
 """
 
 from __future__ import annotations
@@ -25,37 +26,37 @@ from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Verdict
 from results.errors import StoreError
 from results.run.directory import RunDirectory, Status
-from results.run.encoding import verdicts_from_json
-from results.run.recorded import with_current_names
+from results.run.evidence_loader import with_current_names
+from results.run.json_encoding import verdicts_from_json
 from results.store import tables
-from results.store.layout import SCHEMAS, batch_path, tables_path
+from results.store.schema import SCHEMAS, batch_path, tables_path
 
 MARKER = "runs"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What was stored together."""
+class StoredBatch:
+    """Runs stored together in one file per table."""
 
     suite: str
     name: str
     runs: tuple[str, ...]
     complete: bool
-    """Whether its file in `runs` is there. One that is not, or that cannot be read, goes by the batch's own name."""
+    """False when its file in `runs` is missing; such a batch is listed under its own name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a name stands for: a suite, or one run of it."""
+class StoredItem:
+    """The suite or the run that a name refers to."""
 
     suite: str
     run: str
     """Empty for the suite."""
-    batches: tuple[Batch, ...]
+    batches: tuple[StoredBatch, ...]
 
     @property
     def name(self) -> str:
-        """The name that fits nothing else."""
+        """The unambiguous name."""
         return f"{self.suite}/{self.run}"
 
 
@@ -78,9 +79,9 @@ class StoredRun:
         return Status(row["state"], "", row["seed"], row["name"], row["version"], row["started"], facts=facts)
 
 
-def batches(store: Path) -> list[Batch]:
+def batches(store: Path) -> list[StoredBatch]:
     """Every batch that left a file in any table, by suite and name, complete or not."""
-    seen: dict[tuple[str, str], Batch] = {}
+    seen: dict[tuple[str, str], StoredBatch] = {}
     for path in sorted(tables_path(store).glob("*/suite=*/*.parquet")):
         suite, name = path.parent.name.removeprefix("suite="), path.stem
         if path.name.startswith(".") or (suite, name) in seen:
@@ -88,32 +89,32 @@ def batches(store: Path) -> list[Batch]:
         marker = tables_path(store) / MARKER / path.parent.name / path.name
         stored = tables.load(marker, MARKER) if marker.exists() else None
         runs = tuple(stored["run"].to_pylist()) if isinstance(stored, pa.Table) else ()
-        seen[suite, name] = Batch(suite, name, runs or (name,), marker.exists())
+        seen[suite, name] = StoredBatch(suite, name, runs or (name,), marker.exists())
     return list(seen.values())
 
 
-def find(store: Path, name: str) -> Found:
-    """What the name stands for. StoreError when it is nothing, or more than one thing."""
+def find(store: Path, name: str) -> StoredItem:
+    """The suite or run of this name. StoreError when nothing or more than one thing has this name."""
     every = batches(store)
-    suites = [Found(suite, "", _of_suite(every, suite)) for suite in dict.fromkeys(batch.suite for batch in every)]
-    runs = [Found(batch.suite, run, (batch,)) for batch in every for run in batch.runs]
+    suites = [StoredItem(suite, "", _of_suite(every, suite)) for suite in dict.fromkeys(batch.suite for batch in every)]
+    runs = [StoredItem(batch.suite, run, (batch,)) for batch in every for run in batch.runs]
     fitting = [it for it in suites if name in (it.suite, it.name)] + [it for it in runs if name in (it.run, it.name)]
     if not fitting:
         raise StoreError(f"{name!r}: no suite and no run of this name is stored in {store}")
     if len(fitting) > 1:
-        raise StoreError(f"{name!r} is more than one thing; say which: {', '.join(it.name for it in fitting)}")
+        raise StoreError(f"{name!r} is ambiguous; choose one of: {', '.join(it.name for it in fitting)}")
     return fitting[0]
 
 
-def read_run(store: Path, found: Found) -> StoredRun:
+def read_run(store: Path, found: StoredItem) -> StoredRun:
     """The run, from the files of its batch. StoreError when one of them is missing or damaged."""
     try:
         return _read_run(store, found)
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{found.name}: what is stored of it is damaged: {error}") from error
+        raise StoreError(f"{found.name}: the stored rows are damaged: {error}") from error
 
 
-def _read_run(store: Path, found: Found) -> StoredRun:
+def _read_run(store: Path, found: StoredItem) -> StoredRun:
     (batch,) = found.batches
     parts = {name: _rows(store, batch, name, found.run) for name in SCHEMAS}
     rows = parts[MARKER].to_pylist()
@@ -138,13 +139,13 @@ def _read_run(store: Path, found: Found) -> StoredRun:
     return StoredRun(found.suite, found.run, rows[0], tuple(verdicts_from_json({"checks": checks})), evidence)
 
 
-def export(store: Path, found: Found, target: Path) -> RunDirectory:
-    """The run as a run directory, which `check`, `replay` and the report take. StoreError when `target` is there, or
-    when only the run's figures are kept."""
+def export(store: Path, found: StoredItem, target: Path) -> RunDirectory:
+    """Write the run as a run directory for `check`, `replay` and the report. StoreError when `target` exists, or when
+    only the run's figures are stored."""
     run = read_run(store, found)
     if not run.row["evidence"]:
         raise StoreError(
-            f"{found.name}: of this run only verdicts and figures are kept, as of every valid run of a suite; "
+            f"{found.name}: only verdicts and figures of this run are stored, as for every valid run of a suite; "
             "its spec, in the table runs, brings it back"
         )
     try:
@@ -161,8 +162,8 @@ def export(store: Path, found: Found, target: Path) -> RunDirectory:
     )
 
 
-def remove(store: Path, found: Found) -> Iterator[Path]:
-    """Remove it, telling of every file that is gone. StoreError when it cannot be done, or a file cannot be removed."""
+def remove(store: Path, found: StoredItem) -> Iterator[Path]:
+    """Remove it, yielding each removed file. StoreError when it or one of its files cannot be removed."""
     refuse_to_split(found)
     for batch in found.batches:
         for table in (MARKER, *(name for name in SCHEMAS if name != MARKER)):
@@ -183,7 +184,7 @@ def remove(store: Path, found: Found) -> Iterator[Path]:
             continue  # other batches are in there, or another process put one there meanwhile
 
 
-def refuse_to_split(found: Found) -> None:
+def refuse_to_split(found: StoredItem) -> None:
     """StoreError for a run whose batch holds others: no file is ever rewritten."""
     others = sum(len(batch.runs) - 1 for batch in found.batches) if found.run else 0
     if others:
@@ -194,22 +195,22 @@ def refuse_to_split(found: Found) -> None:
 
 
 def tally(validities: Iterable[str | None]) -> str:
-    """`2 invalid, 1 unknown, 40 valid`: the worst first."""
+    """`2 invalid, 1 unknown, 40 valid`: worst first."""
     counts = Counter(validity or "not checked" for validity in validities)
     order = ("invalid", "unknown", "not checked", "valid")
     return ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
 
 
-def _of_suite(every: list[Batch], suite: str) -> tuple[Batch, ...]:
+def _of_suite(every: list[StoredBatch], suite: str) -> tuple[StoredBatch, ...]:
     return tuple(batch for batch in every if batch.suite == suite)
 
 
-def _rows(store: Path, batch: Batch, name: str, run: str) -> pa.Table:
+def _rows(store: Path, batch: StoredBatch, name: str, run: str) -> pa.Table:
     path = batch_path(store, name, batch.suite, batch.name)
     if not path.exists():
         raise StoreError(f"{path}: is missing, so the run cannot be read")
     table = tables.load(path, name)
-    if isinstance(table, tables.Fault):
+    if isinstance(table, tables.DamagedFile):
         raise StoreError(f"{table.path}: {table.reason}")
     return table.filter(pc.equal(table["run"], run))
 

@@ -1,7 +1,7 @@
-"""The tables of a run directory as they are, sealed or still as lines, and what is missing of them.
+"""Loading the tables of a run directory, sealed or still as lines, and listing the missing ones.
 
-Reading never fails because something is missing or torn: `load` goes as far as the files do, and `gaps` tells in words
-what there is not. A sealed table (Parquet) counts before its lines, which are removed once it is in place.
+Reading never fails because something is missing or torn: `load` reads as far as the files go, and `gaps` lists in words
+what is missing. A sealed table (Parquet) takes precedence over its lines, which are removed once it is in place.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from nemesis import old_names
 from results.atomic_files import read_json
 from results.errors import StoreError
-from results.run import replicas
-from results.run.lines import fill, read_lines, read_objects
+from results.run import replica_logs
+from results.run.json_lines import fill, read_lines, read_objects
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import read_jsonl
 
@@ -34,9 +34,9 @@ def load(run: Path) -> RunEvidence:
     """The evidence in the directory `run`. StoreError when a file that is there cannot be read."""
     trace = _table(run, "trace", TRACE, lambda: read_lines(run / "trace.jsonl", TRACE).table)
     if (run / "replica_ends.parquet").exists():
-        logs = replicas.Logs(_sealed(run, "replicas", REPLICAS), _sealed(run, "replica_ends", REPLICA_ENDS))
+        logs = replica_logs.ReplicaLogs(_sealed(run, "replicas", REPLICAS), _sealed(run, "replica_ends", REPLICA_ENDS))
     else:
-        logs = replicas.read_nodes(run / NODES, trace)
+        logs = replica_logs.read_nodes(run / NODES, trace)
     return RunEvidence(
         history=_table(run, "history", HISTORY, lambda: _history_lines(run / HISTORY_LINES)),
         replicas=logs.records,
@@ -58,10 +58,10 @@ def with_current_names(faults: pa.Table) -> pa.Table:
 
 
 def gaps(run: Path) -> tuple[str, ...]:
-    """What is missing of the evidence in the directory `run`, or cut short, in words."""
+    """The missing or truncated parts of the evidence in the directory `run`, in words."""
     found = [_gap_of_lines(run, name) for name in _SCHEMAS if not (run / f"{name}.parquet").exists()]
     if not (run / "settings.json").exists():
-        found.append("settings.json is missing: judged by the default settings")
+        found.append("settings.json is missing: the default settings are used")
     if not (run / NODES).is_dir() and not _sealed(run, "replica_ends", REPLICA_ENDS):
         found.append("no replica logs were collected")
     return tuple(gap for gap in found if gap)

@@ -1,14 +1,14 @@
-"""Runs of a suite that have ended and are not yet in the tables: one file a run, there whole or not at all.
+"""Finished runs of a suite that are not yet in the tables: one file per run, complete or absent.
 
-    STORE/suites/<suite>/suite.json      what the suite is to run, written before anything is run
-                        /ended/<run>.arrow   what one ended run adds to each table of the store
+    STORE/suites/<suite>/suite.json      the plan of the suite, written before the first run
+                        /ended/<run>.arrow   the rows of one finished run for each table of the store
                         /runs/<run>/     the directories of runs that were not valid
-                        /work/           runs being made; worthless once nobody makes them
+                        /work/           runs in progress; worthless once their process is gone
                         /summary.json, junit.xml   written at the end
 
-Tasks leave one file a run, whoever runs the suite puts them into the tables, many runs a batch, and then removes them.
-A suite may be killed at any moment: a run is done when it is in a complete batch or its file is here, and only then.
-A run found in both is one whose file could not be removed any more.
+Tasks write one file per run. The process that runs the suite moves these files into the tables, many runs per batch,
+and then removes them. A suite may be killed at any moment: a run is done when a complete batch holds it or its file is
+here, and only then. A run found in both places is one whose file could not be removed before the process died.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ import pyarrow.parquet as pq
 
 from results.atomic_files import put
 from results.errors import StoreError
-from results.store.layout import SCHEMAS, batch_path, plain
+from results.store.schema import SCHEMAS, batch_path, plain
 from results.store.tables import write_batch
 
 _SUFFIX = ".arrow"
 
 
 def suite_path(store: Path, suite: str) -> Path:
-    """Where everything of a suite lies that is not in the tables."""
+    """The directory of a suite's files other than the tables."""
     return store / "suites" / plain("suite", suite)
 
 
-def leave(directory: Path, run: str, tables: Mapping[str, pa.Table]) -> None:
-    """Leave what `run` adds to the tables. StoreError when it cannot be written."""
+def write_finished(directory: Path, run: str, tables: Mapping[str, pa.Table]) -> None:
+    """Write the rows of `run` for each table. StoreError when that fails."""
     packed = pa.table({name: pa.array([_pack(tables[name])], pa.large_binary()) for name in SCHEMAS})
     target = directory / f"{plain('run', run)}{_SUFFIX}"
     put(target, lambda part: part.write_bytes(_pack(packed)), parents=True)
 
 
-def waiting(directory: Path) -> list[str]:
-    """The names of the runs whose files are there, in order."""
+def finished_names(directory: Path) -> list[str]:
+    """The names of the finished runs, sorted."""
     return sorted(path.stem for path in directory.glob(f"[!.]*{_SUFFIX}"))
 
 
-def take(directory: Path, run: str) -> dict[str, pa.Table]:
-    """What `run` adds to the tables. StoreError when its file cannot be read."""
+def read_finished(directory: Path, run: str) -> dict[str, pa.Table]:
+    """The rows of `run` for each table. StoreError when its file cannot be read."""
     path = directory / f"{run}{_SUFFIX}"
     try:
         packed = _unpack(path.read_bytes())
@@ -56,21 +56,21 @@ def take(directory: Path, run: str) -> dict[str, pa.Table]:
         raise StoreError(f"{path}: is damaged: {str(error).splitlines()[0]}") from None
 
 
-def settle(store: Path, suite: str, runs: Sequence[str]) -> None:
-    """Put `runs` into the tables as one batch, and remove their files. StoreError when that fails; nothing is lost."""
+def move_to_tables(store: Path, suite: str, runs: Sequence[str]) -> None:
+    """Move `runs` into the tables as one batch. StoreError when that fails; no run is lost."""
     directory = suite_path(store, suite) / "ended"
-    there = done(store, suite)
-    new = [run for run in runs if run not in there]
+    stored = names_in_tables(store, suite)
+    new = [run for run in runs if run not in stored]
     if new:
-        taken = [take(directory, run) for run in new]
-        merged = {name: pa.concat_tables(tables[name] for tables in taken) for name in SCHEMAS}
+        finished = [read_finished(directory, run) for run in new]
+        merged = {name: pa.concat_tables(tables[name] for tables in finished) for name in SCHEMAS}
         write_batch(store, suite, _next_batch(store, suite), merged)
     for run in runs:
         (directory / f"{run}{_SUFFIX}").unlink(missing_ok=True)
 
 
-def done(store: Path, suite: str) -> set[str]:
-    """The names of the runs that the suite's complete batches hold. StoreError when a file of `runs` is damaged."""
+def names_in_tables(store: Path, suite: str) -> set[str]:
+    """The names of the runs in the suite's complete batches. StoreError when a file of `runs` is damaged."""
     found: set[str] = set()
     for path in _markers(store, suite):
         try:

@@ -1,9 +1,9 @@
-"""Where runs go: one directory a run, below one store.
+"""The paths of runs: one directory per run, below one store.
 
-The store is what `--store` says, else the environment variable FAULTLINE_STORE, else `results/runs` below the current
-directory. A run is named for the moment it began (UTC), its spec and its seed: `20261121T001500-append-seed7`. Two
-runs of the same second get different names. `latest` in the store is a link to the newest run; it is a convenience
-and nothing depends on it.
+The store is the value of `--store`, else the environment variable FAULTLINE_STORE, else `results/runs` below the
+current directory. A run is named after its start time (UTC), its spec and its seed: `20261121T001500-append-seed7`. Two
+runs of the same second get different names. `latest` in the store is a link to the newest run; it is a convenience and
+nothing depends on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which page belongs to which address, and what is answered when there is none.
+"""Routes of `faultline serve`: the page of each address.
 
 address                                 page
 --------------------------------------  ---------------------------------------------
@@ -15,9 +15,9 @@ address                                 page
 /comparisons[/NAME]                     comparisons
 /assets/NAME                            style and scripts
 
-The steps of an address are names to be looked up (`results.pages.browsing.catalogue`), each decoded once and by itself,
-so that neither `..` nor an encoded slash means anything. Whatever a run's files hold, the answer is a page: what cannot
-be read is told in a line, with status 500.
+The steps of an address are names to look up (`results.pages.browsing.store_browser`), each decoded once and by itself,
+so neither `..` nor an encoded slash has a meaning. The response is a page whatever a run's files hold: an unreadable
+file is reported in a line, with status 500.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, unquote_to_bytes
 
-from results.comparison import Run
+from results.comparison import ComparedRun
 from results.errors import StoreError
+from results.number_format import counted
 from results.pages import comparison as comparison_page
 from results.pages import page, report
 from results.pages import suite as suite_page
 from results.pages import trend as trend_page
-from results.pages.browsing import lists, logs, replica_logs
-from results.pages.browsing.catalogue import Catalogue, node_log, node_logs
+from results.pages.browsing import index_pages, node_logs, replica_diff
+from results.pages.browsing.store_browser import StoreBrowser, node_log_names, node_log_path
 from results.pages.report import Subject
 from results.run.directory import RunDirectory
 
@@ -46,7 +47,7 @@ _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What is sent back."""
 
     status: int
@@ -57,13 +58,13 @@ class Answer:
     """Whether the browser may keep it for the day."""
 
 
-class Site:
-    """All pages of one catalogue."""
+class Router:
+    """Answers requests for the pages of one store."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, browser: StoreBrowser) -> None:
+        self._browser = browser
 
-    def answer(self, target: str) -> Answer:
+    def respond(self, target: str) -> Response:
         """The answer to a GET of `target`, as it stood in the request. Raises nothing."""
         path, _, query = target.partition("?")
         steps = tuple(os.fsdecode(unquote_to_bytes(step)) for step in path.split("/")[1:] if step)
@@ -72,78 +73,82 @@ class Site:
         try:
             found = self._page(steps, asked)
         except StoreError as error:
-            return _html(500, "Cannot be shown", current, lists.trouble("This cannot be shown", str(error)))
+            return _html(500, "Cannot be shown", current, index_pages.trouble("This cannot be shown", str(error)))
         except Exception as error:  # a stranger's files may hold anything, and the others are still to be browsed
             reason = f"What is kept of it is damaged ({type(error).__name__})."
-            return _html(500, "Cannot be shown", current, lists.trouble("This cannot be shown", reason))
+            return _html(500, "Cannot be shown", current, index_pages.trouble("This cannot be shown", reason))
         if found is None:
-            return _html(404, "Not found", current, lists.trouble("Not found", "There is nothing at this address."))
-        if isinstance(found, Answer):
+            return _html(
+                404, "Not found", current, index_pages.trouble("Not found", "There is nothing at this address.")
+            )
+        if isinstance(found, Response):
             return found
         title, body = found
         return _html(200, title, current, body)
 
-    def _page(self, steps: tuple[str, ...], asked: dict[str, str]) -> Answer | tuple[str, str] | None:
+    def _page(self, steps: tuple[str, ...], asked: dict[str, str]) -> Response | tuple[str, str] | None:
         match steps:
             case ():
                 return self._overview()
             case ("runs",):
                 return self._runs(asked.get("find", ""))
             case ("runs", name, *rest):
-                run = self._catalogue.directory(name)
+                run = self._browser.directory(name)
                 return None if run is None else _of_directory(run, ("runs", name), tuple(rest), asked)
             case ("suites", suite):
                 return self._suite(suite)
             case ("suites", suite, name, *rest):
-                run = self._catalogue.suite_directory(suite, name)
+                run = self._browser.suite_directory(suite, name)
                 if run is not None:
                     return _of_directory(run, ("suites", suite, name), tuple(rest), asked)
                 return self._of_stored(suite, name, tuple(rest))
             case ("trends",):
-                return "Trends", lists.trend_list(self._catalogue.trends())
+                return "Trends", index_pages.trend_list(self._browser.trends())
             case ("trends", name):
                 return self._trend(name)
             case ("comparisons",):
-                return "Comparisons", lists.comparison_list(self._catalogue.comparisons())
+                return "Comparisons", index_pages.comparison_list(self._browser.comparisons())
             case ("comparisons", name):
-                found = self._catalogue.comparison(name)
+                found = self._browser.comparison(name)
                 if found is None:
                     return None
-                stored = self._catalogue.suite_names()
+                stored = self._browser.suite_names()
                 return name, comparison_page.body(found, lambda run: _in_suite(run, stored))
             case ("assets", name) if name in page.ASSETS:
-                return Answer(200, _TYPES[Path(name).suffix], page.asset(name).encode(), keep=True)
+                return Response(200, _TYPES[Path(name).suffix], page.asset(name).encode(), keep=True)
         return None
 
     def _overview(self) -> tuple[str, str]:
-        catalogue = self._catalogue
-        return "Overview", lists.overview(
-            str(catalogue.store),
-            catalogue.suites(),
-            catalogue.runs(),
-            catalogue.comparisons(),
-            catalogue.faults(),
+        browser = self._browser
+        return "Overview", index_pages.overview(
+            str(browser.store),
+            browser.suites(),
+            browser.runs(),
+            browser.comparisons(),
+            browser.damaged(),
         )
 
     def _runs(self, find: str) -> tuple[str, str]:
-        entries = self._catalogue.runs()
+        entries = self._browser.runs()
         words = find.lower().split()
-        return "Runs", lists.run_list([entry for entry in entries if entry.fits(words)], find, len(entries))
+        return "Runs", index_pages.run_list([entry for entry in entries if entry.fits(words)], find, len(entries))
 
     def _suite(self, suite: str) -> tuple[str, str] | None:
-        found = self._catalogue.suite(suite)
+        found = self._browser.suite(suite)
         return (
-            None if found is None else (suite, suite_page.body(found, lambda run: lists.address("suites", suite, run)))
+            None
+            if found is None
+            else (suite, suite_page.body(found, lambda run: index_pages.address("suites", suite, run)))
         )
 
     def _trend(self, name: str) -> tuple[str, str] | None:
-        found = self._catalogue.trend(name)
+        found = self._browser.trend(name)
         if found is None:
             return None
-        return f"{name} over time", trend_page.body(found, lambda suite: lists.address("suites", suite))
+        return f"{name} over time", trend_page.body(found, lambda suite: index_pages.address("suites", suite))
 
     def _of_stored(self, suite: str, name: str, rest: tuple[str, ...]) -> tuple[str, str] | None:
-        run = self._catalogue.stored_run(suite, name)
+        run = self._browser.stored_run(suite, name)
         if run is None or rest not in ((), ("replicas",)):
             return None
         whole = run.row["evidence"]
@@ -162,15 +167,15 @@ class Site:
         return _replicas(subject, steps) if rest else (name, report.body(subject, _beside(subject, steps, [])))
 
 
-def _in_suite(run: Run, stored: Collection[str]) -> str:
+def _in_suite(run: ComparedRun, stored: Collection[str]) -> str:
     """The page of a compared run, if its suite is one of those stored, or else of a run that its suite kept; other
     paths that a file may name are no addresses here."""
     of, _, called = run.stored.partition("/")
     if called and of in stored:
-        return lists.address("suites", of, called)
+        return index_pages.address("suites", of, called)
     match Path(run.kept).parts:
         case (*_, "suites", suite, "runs", name):
-            return lists.address("suites", suite, name)
+            return index_pages.address("suites", suite, name)
     return ""
 
 
@@ -188,21 +193,21 @@ def _of_exported(stored_as: str, name: str) -> tuple[tuple[str, str], ...]:
 
 def _of_directory(
     run: RunDirectory, steps: tuple[str, ...], rest: tuple[str, ...], asked: dict[str, str]
-) -> Answer | tuple[str, str] | None:
+) -> Response | tuple[str, str] | None:
     match rest:
         case ():
             subject = report.subject_of(run)
-            return run.name, report.body(subject, _beside(subject, steps, node_logs(run)))
+            return run.name, report.body(subject, _beside(subject, steps, node_log_names(run)))
         case ("replicas",):
             return _replicas(report.subject_of(run), steps)
         case ("logs" | "text" as kind, node):
-            path = node_log(run, node)
+            path = node_log_path(run, node)
             if path is None or kind == "text":
-                return None if path is None else Answer(200, TEXT, path)
+                return None if path is None else Response(200, TEXT, path)
             words, begin = asked.get("find", ""), asked.get("from", "")
-            shown = logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
-            here, raw = (lists.address(*steps, part, node) for part in ("logs", "text"))
-            return f"{node} · {run.name}", _trail(steps) + logs.section(node, shown, words, here, raw)
+            shown = node_logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
+            here, raw = (index_pages.address(*steps, part, node) for part in ("logs", "text"))
+            return f"{node} · {run.name}", _trail(steps) + node_logs.section(node, shown, words, here, raw)
     return None
 
 
@@ -210,14 +215,14 @@ def _beside(subject: Subject, steps: tuple[str, ...], nodes: list[str]) -> str:
     """What else there is of a run: replica logs and the nodes' own."""
     ends = subject.evidence.replica_ends
     items = []
-    for topic, partition in replica_logs.partitions(ends):
-        aligned = replica_logs.align(subject.evidence.replicas, ends, topic, partition)
+    for topic, partition in replica_diff.partitions(ends):
+        aligned = replica_diff.align(subject.evidence.replicas, ends, topic, partition)
         count = len(aligned.differing)
-        told = f"they differ at {page.counted(count, 'offset')}" if count else "the same wherever they stand"
-        replicas = page.counted(len(aligned.ends), "replica")
-        href = f"{lists.address(*steps, 'replicas')}#{topic}-{partition}"
+        told = f"they differ at {counted(count, 'offset')}" if count else "the same wherever they stand"
+        replicas = counted(len(aligned.ends), "replica")
+        href = f"{index_pages.address(*steps, 'replicas')}#{topic}-{partition}"
         items.append(f"<li>{page.link(f'{topic}-{partition}', href)}: {replicas}, {told}</li>")
-    links = "".join(f"<li>{page.link(node, lists.address(*steps, 'logs', node))}</li>" for node in nodes)
+    links = "".join(f"<li>{page.link(node, index_pages.address(*steps, 'logs', node))}</li>" for node in nodes)
     return page.section(
         "Logs",
         f"<h3>Replica logs, side by side</h3><ul>{''.join(items)}</ul>" if items else "",
@@ -229,10 +234,10 @@ def _beside(subject: Subject, steps: tuple[str, ...], nodes: list[str]) -> str:
 def _replicas(subject: Subject, steps: tuple[str, ...]) -> tuple[str, str]:
     evidence = subject.evidence
     parts = []
-    for topic, partition in replica_logs.partitions(evidence.replica_ends):
+    for topic, partition in replica_diff.partitions(evidence.replica_ends):
         name = f"{topic}-{partition}"
-        aligned = replica_logs.align(evidence.replicas, evidence.replica_ends, topic, partition)
-        parts.append((-len(aligned.differing), name, replica_logs.sections(aligned, name)))
+        aligned = replica_diff.align(evidence.replicas, evidence.replica_ends, topic, partition)
+        parts.append((-len(aligned.differing), name, replica_diff.sections(aligned, name)))
     body = "".join(part for _, _, part in sorted(parts))
     legend = page.note(
         "A record is its leader epoch and the value a client wrote. Grey: at or above that replica's high watermark. "
@@ -242,9 +247,9 @@ def _replicas(subject: Subject, steps: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _trail(steps: tuple[str, ...]) -> str:
-    return f'<p class="trail">{page.link(f"← {steps[-1]}", lists.address(*steps))}</p>'
+    return f'<p class="trail">{page.link(f"← {steps[-1]}", index_pages.address(*steps))}</p>'
 
 
-def _html(status: int, title: str, current: str, body: str) -> Answer:
-    text = page.served(title, lists.navigation(current), body)
-    return Answer(status, HTML, text.encode("utf-8", errors="replace"))
+def _html(status: int, title: str, current: str, body: str) -> Response:
+    text = page.served(title, index_pages.navigation(current), body)
+    return Response(status, HTML, text.encode("utf-8", errors="replace"))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from results.changes import UNITS_MAX, UNITS_MIN, change_points
+from results.change_points import UNITS_MAX, UNITS_MIN, change_points
 
 Matrix = npt.NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Matrix]
