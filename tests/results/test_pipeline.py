@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from checkers.registry import check as check_evidence
 from checkers.verdict import Validity, Verdict, worst
 from harness.bench.pipeline import generated, must_be_right
 from harness.cli.main import main
-from harness.runner.checking import judge
 from harness.runner.run import run
 from harness.spec import parse
 from results.errors import StoreError
@@ -117,7 +117,7 @@ def test_the_pipeline_says_of_every_run_what_checking_it_alone_says(
 ) -> None:
     answers = set()
     for made in runs.values():
-        alone = judge(made.load())
+        alone = check_evidence(made.load())
         assert told(checked, suite, made.name) == alone, made.name
         answers.add(worst(verdict.validity for verdict in alone))
     assert answers == {Validity.VALID, Validity.INVALID, Validity.UNKNOWN}, "the suite is to be mixed"
@@ -155,7 +155,7 @@ def test_bad_files_are_named_their_runs_left_out_and_no_other(
     assert "faultline.version is 2, not 1" in {file.reason for file in found.damaged}
     assert found.left_out == tuple(sorted(("s", runs[name].name) for name in names.values()))
     assert set(found.verdicts.column("run").to_pylist()) == {sound.name}
-    assert told(found, "s", sound.name) == judge(sound.load())
+    assert told(found, "s", sound.name) == check_evidence(sound.load())
 
 
 def test_the_command_names_what_is_judged_otherwise_than_when_it_was_stored(
