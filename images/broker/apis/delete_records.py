@@ -53,7 +53,9 @@ class DeleteRecordsApis:
             for index, replica, error, log_start in partitions:
                 low_watermark = -1
                 if replica is not None and error is ErrorCode.none:
-                    error, low_watermark = await replica.deleted(log_start, lambda: self._replica_manager.active, until)
+                    error, low_watermark = await replica.wait_until_deleted(
+                        log_start, lambda: self._replica_manager.active, until
+                    )
                 results.append(
                     DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
                 )

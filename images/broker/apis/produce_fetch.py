@@ -85,7 +85,7 @@ class ProduceFetchApis:
                 error = result.error
                 if error is ErrorCode.none and replica is not None:
                     if body.acks == ACKS_ALL:
-                        error = await replica.committed(result, until)
+                        error = await replica.wait_until_committed(result, until)
                     if error is ErrorCode.none:
                         replica.acknowledged(result.base_offset, result.end, body.acks)
                 answers.append(_produce_response(index, error, result.base_offset, replica))
@@ -122,7 +122,7 @@ class ProduceFetchApis:
         min_bytes = min(body.min_bytes, max_bytes)
         results = self._read(fetches, request, max_bytes, first=True)
         conditions = [
-            fetch.replica.offers if _is_follower(replica_id) else fetch.replica.changes
+            fetch.replica.changed_for_followers if _is_follower(replica_id) else fetch.replica.changed
             for fetch in fetches
             if fetch.replica is not None
         ]

@@ -126,7 +126,7 @@ class Shard:
                 return
         if self._rules.coordinator_waits_for_high_watermark:
             while not leading.knows_committed(replica.state, replica.limits) or replica.state.high_watermark < end:
-                await wait_for_any((replica.changes,), self._clock() + _RECHECK_S)
+                await wait_for_any((replica.changed,), self._clock() + _RECHECK_S)
                 if not self.leads:
                     return
         now_ms = self.now_ms()
@@ -260,7 +260,7 @@ class Shard:
     ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
         """The positions a group has committed, of which no later coordinator can have acknowledged newer ones."""
         if self._rules.offset_fetch_confirmed_by_isr:
-            error, _ = await self._replica.latest(until)
+            error, _ = await self._replica.latest_offset(until)
             if error is not ErrorCode.none or not self.leads:
                 unconfirmed = error is ErrorCode.offset_not_available and self.leads
                 return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
@@ -307,7 +307,7 @@ class Shard:
     async def _wait_until_committed(self, append_result: AppendResult) -> ErrorCode:
         error = append_result.error
         if error is ErrorCode.none:
-            error = await self._replica.committed(append_result, self._clock() + self._commit_timeout_s)
+            error = await self._replica.wait_until_committed(append_result, self._clock() + self._commit_timeout_s)
         if error is ErrorCode.none:
             self._replica.acknowledged(append_result.base_offset, append_result.end, ACKS_ALL)
             self._apply_committed_offsets()

@@ -1,8 +1,8 @@
-"""Carrying ISR changes to the controller (AlterPartition), one in flight per partition.
+"""Sends ISR changes to the controller (AlterPartition), one in flight per partition.
 
-A change is sent until it is answered, or until metadata has settled it. What an answer proves is decided by the
-partition machine; this module only knows whether an earlier attempt may still be on its way, in which case no refusal
-is certain.
+A request is repeated until it is answered, or until metadata resolves the change. The partition machine decides what an
+answer proves; this module knows whether an earlier request may still reach the controller, so that a refusal is not
+certain.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from images.broker.replication.replica import Replica
 from images.broker.runtime.spawn import Spawn
 from images.wire.connection import ConnectionLost
 
-_ASK_AGAIN = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
-"""Errors that say nothing of the change itself."""
+_RETRIABLE = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
+"""Errors that do not concern the change itself."""
 
 
 class AlterPartitionManager:
-    """The ISR changes of this broker's leaders."""
+    """Sends the ISR changes of the partitions that this broker leads."""
 
     def __init__(
         self, node_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int], backoff_s: float, spawn: Spawn
@@ -35,23 +35,23 @@ class AlterPartitionManager:
         self._broker_epoch = broker_epoch
         self._backoff_s = backoff_s
         self._spawn = spawn
-        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._in_flight: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
-        """Take `proposal` to the controller. A change of the same partition still being sent is out of date."""
+        """Send `proposal` to the controller, and stop sending an earlier one of the same partition."""
         key = (replica.topic, replica.index)
-        earlier = self._running.pop(key, None)
+        earlier = self._in_flight.pop(key, None)
         if earlier is not None:
             earlier.cancel()
-        task = self._spawn(self._settle(replica, proposal))
-        self._running[key] = task
+        task = self._spawn(self._send(replica, proposal))
+        self._in_flight[key] = task
         task.add_done_callback(lambda done: self._forget(key, done))
 
     def _forget(self, key: tuple[str, int], done: asyncio.Task[None]) -> None:
-        if self._running.get(key) is done:
-            del self._running[key]
+        if self._in_flight.get(key) is done:
+            del self._in_flight[key]
 
-    async def _settle(self, replica: Replica, proposal: ProposeIsr) -> None:
+    async def _send(self, replica: Replica, proposal: ProposeIsr) -> None:
         certain = True
         while replica.still_proposes(proposal):
             try:
@@ -64,7 +64,7 @@ class AlterPartitionManager:
             if error is ErrorCode.none:
                 replica.isr_committed(IsrCommitted(tuple(answer.isr), answer.leader_epoch, answer.partition_epoch))
                 return
-            if error not in _ASK_AGAIN:
+            if error not in _RETRIABLE:
                 replica.isr_refused(proposal, IsrRefused(error, certain))
                 return
             await asyncio.sleep(self._backoff_s)
@@ -88,7 +88,7 @@ class AlterPartitionManager:
 
 
 def _read(response: Any) -> tuple[ErrorCode, Any]:
-    """The error of the whole answer or of its one partition, and that partition's part."""
+    """The error of the whole answer or of its only partition, and the answer for that partition."""
     if response.error_code is not ErrorCode.none or not response.topics:
         return response.error_code, None
     partition = response.topics[0].partitions[0]

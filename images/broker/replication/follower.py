@@ -1,4 +1,4 @@
-"""What a follower decides: which answers still count, where to cut, which high watermark to take."""
+"""The decisions of a follower: which answers apply, where to truncate, and its high watermark."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from images.broker.replication.partition import (
 )
 
 
-def still_awaited(partition: Partition, sent_offset: int, sent_epoch: int, limits: Limits) -> bool:
-    """Whether the answer to a fetch sent at (`sent_offset`, `sent_epoch`) still means anything to this follower."""
+def answer_applies(partition: Partition, sent_offset: int, sent_epoch: int, limits: Limits) -> bool:
+    """Whether the answer to a fetch from `sent_offset` in leader epoch `sent_epoch` still applies."""
     if partition.role is not ReplicaRole.FOLLOWER:
         return False
     if not limits.rules.ignore_stale_fetch_answer:
@@ -24,16 +24,14 @@ def still_awaited(partition: Partition, sent_offset: int, sent_epoch: int, limit
 
 
 def on_diverging(partition: Partition, epoch: int, end: int) -> PartitionStep:
-    """The leader's log parts from this one at or before (`epoch`, `end`): cut back to the last point both may share.
-
-    `truncation_offset` says where that is; the next fetch may be answered with another diverging epoch.
-    """
+    """The leader's log diverges from this one at or before (`epoch`, `end`): truncate to the last offset that both may
+    have in common, see `truncation_offset`. The next fetch may be answered with another diverging epoch."""
     return truncate(partition, truncation_offset(partition.epochs, partition.log_end, EpochEnd(epoch, end)))
 
 
 def truncate(partition: Partition, to: int) -> PartitionStep:
-    """Cut the log to `to`, or to its end if that is lower; the high watermark comes down with it. So does the log's
-    start, which may lie above all that an uncleanly elected leader has."""
+    """Truncate the log to `to`, or to its end if that is lower. High watermark and log start fall with it: the log of
+    an uncleanly elected leader may end below the log start."""
     to = min(to, partition.log_end)
     cut = partition._replace(
         log_start=min(partition.log_start, to),
@@ -44,8 +42,8 @@ def truncate(partition: Partition, to: int) -> PartitionStep:
     return PartitionStep(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
 
 
-def was_cut(partition: Partition, epochs: EpochCache, log_start: int, log_end: int) -> Partition:
-    """The log was cut to `log_end`: lower than `truncate` asked for if that lay inside a batch, which goes whole."""
+def truncated(partition: Partition, epochs: EpochCache, log_start: int, log_end: int) -> Partition:
+    """The log was truncated to `log_end`: below the offset of `truncate` if that was inside a batch."""
     high_watermark = min(partition.high_watermark, log_end)
     return partition._replace(epochs=epochs, log_start=log_start, log_end=log_end, high_watermark=high_watermark)
 
@@ -56,7 +54,7 @@ def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partit
 
 
 def on_leader_high_watermark(partition: Partition, leader_high_watermark: int) -> PartitionStep:
-    """A follower takes over the leader's high watermark, up to its own LEO. It may go down (RC §6.4)."""
+    """Follow the leader's high watermark, up to the own LEO. It may fall (Kafka Replication Correctness §6.4)."""
     after = min(leader_high_watermark, partition.log_end)
     if after == partition.high_watermark or after < 0:
         return PartitionStep(partition)

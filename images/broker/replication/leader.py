@@ -1,4 +1,4 @@
-"""What a leader decides: fencing, divergence, the ISR, the high watermark, the latest offset."""
+"""The decisions of a leader: fencing, divergence, the ISR, the high watermark, reads of the latest offset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from images.broker.replication.partition import (
     HighWatermarkMoved,
     IsrCommitted,
     IsrRefused,
-    IsrSettled,
+    IsrResolved,
     Limits,
     Partition,
     PartitionStep,
@@ -27,7 +27,7 @@ from images.broker.rules import Rules
 
 
 def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
-    """Fencing (KIP-320): the error for a request made in leader epoch `requested` (−1: the sender opts out)."""
+    """Fencing (KIP-320): the error for a request of leader epoch `requested`; -1 switches the check off."""
     if requested == NO_EPOCH or not limits.rules.fence_fetch_epoch or requested == partition.leader_epoch:
         return ErrorCode.none
     if requested < partition.leader_epoch:
@@ -36,7 +36,7 @@ def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCo
 
 
 def check_leader(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
-    """The error for a request that only the leader answers: first the epoch, then the leadership."""
+    """The error for a request that only the leader answers. The epoch is checked before the role."""
     error = check_epoch(partition, requested, limits)
     if error is ErrorCode.none and partition.role is not ReplicaRole.LEADER:
         return ErrorCode.not_leader_or_follower
@@ -44,7 +44,7 @@ def check_leader(partition: Partition, requested: int, limits: Limits) -> ErrorC
 
 
 def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
-    """The error for an append before anything is written."""
+    """The error for an append, before any record is written."""
     if partition.role is not ReplicaRole.LEADER:
         return ErrorCode.not_leader_or_follower
     if acks == -1 and limits.rules.min_isr_gates_append and not _isr_suffices(partition, limits):
@@ -58,7 +58,7 @@ def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Lim
 
 
 def readable_end(partition: Partition, limits: Limits) -> int:
-    """Where a consumer's read must end."""
+    """The offset below which consumers read."""
     if limits.rules.consumer_reads_below_high_watermark:
         return partition.high_watermark
     return partition.log_end
@@ -75,14 +75,14 @@ class FetchStep(NamedTuple):
 def on_replica_fetch(
     partition: Partition, fetch: ReplicaFetch, active: Mapping[int, int], now_ms: int, limits: Limits
 ) -> FetchStep:
-    """A follower fetches. `active` holds the broker epoch of every broker that metadata says may join an ISR.
+    """A follower fetches. `active` has the broker epoch of every broker that may join an ISR.
 
-    A fetch that is refused or answered with a diverging epoch leaves no trace in the state: its offset is not a
-    position in this leader's log.
+    A fetch that is refused or answered with a diverging epoch does not change the state: its offset is not a position
+    in this leader's log.
     """
     error = check_leader(partition, fetch.leader_epoch, limits)
     if error is ErrorCode.none and partition.leader_state.follower(fetch.replica) is None:
-        # The follower may know of a reassignment that this leader has not heard of yet.
+        # The follower may have read of a reassignment that this leader has not read of yet.
         error = ErrorCode.unknown_leader_epoch
     if error is not ErrorCode.none:
         return FetchStep(PartitionStep(partition), error)
@@ -110,8 +110,8 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
             caught_up_ms = follower.caught_up_ms
             if fetch.offset >= partition.log_end:
                 caught_up_ms = max(caught_up_ms, now_ms)
-            elif fetch.offset >= follower.leader_end_then:
-                # It holds all there was at its previous fetch: it was caught up then, however fast the log grows.
+            elif fetch.offset >= follower.leader_end_at_fetch:
+                # It has the leader's LEO of its previous fetch: it was caught up then, even if the log grows fast.
                 caught_up_ms = max(caught_up_ms, follower.fetched_ms)
             follower = Follower(
                 follower.id,
@@ -128,10 +128,10 @@ def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Par
 
 
 def _consider_join(partition: Partition, replica: int, active: Mapping[int, int], limits: Limits) -> PartitionStep:
-    """Propose a follower for the ISR if what is recorded of it shows that it holds all that is committed.
+    """Propose a follower for the ISR if its recorded position shows that it holds all committed records.
 
-    To be asked within its own fetch only: what was recorded earlier may have been true of a replica that has since been
-    removed, emptied and added again (RC §6.5.4).
+    Called within that follower's own fetch only: an earlier position may be that of a replica that has since been
+    removed, emptied and added again (Kafka Replication Correctness §6.5.4).
     """
     leadership = partition.leader_state
     if replica in partition.isr or leadership.proposed is not None or leadership.unresolved_members:
@@ -153,9 +153,9 @@ def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int
     epochs = []
     for member in members:
         follower = leadership.follower(member)
-        read_index = follower is not None and follower.broker_epoch != -1
-        # A member that has not fetched in this leadership is vouched for by the metadata that made it a member.
-        epochs.append(follower.broker_epoch if follower is not None and read_index else active.get(member, -1))
+        has_fetched = follower is not None and follower.broker_epoch != -1
+        # For a member that has not fetched in this leadership the metadata has the broker epoch.
+        epochs.append(follower.broker_epoch if follower is not None and has_fetched else active.get(member, -1))
     return PartitionStep(
         partition._replace(leadership=leadership._replace(proposed=members)),
         (ProposeIsr(members, tuple(epochs), partition.leader_epoch, partition.partition_epoch, reason),),
@@ -163,7 +163,7 @@ def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int
 
 
 def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> PartitionStep:
-    """Time passes: drop members that have lagged too long from the ISR, settle a change left in doubt."""
+    """Time passes: propose to shrink the ISR by members that lag too long, and resolve an unresolved change."""
     leadership = partition.leadership
     if leadership is None or leadership.proposed is not None:
         return PartitionStep(partition)
@@ -178,7 +178,7 @@ def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits
         members = tuple(member for member in partition.isr if member not in lagging)
         return _propose(partition, members, active, "shrink")
     if leadership.unresolved_members:
-        # Committing the ISR as it is moves the partition epoch past every request that is still on its way.
+        # Committing the ISR unchanged raises the partition epoch above that of every request still in flight.
         return _propose(partition, partition.isr, active, "settle")
     if not limits.rules.current_epoch_fetch_gates_isr_join:
         for follower in leadership.followers:
@@ -189,7 +189,7 @@ def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits
 
 
 def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits) -> PartitionStep:
-    """The controller committed a change. An answer of another leadership, or older than metadata, is ignored."""
+    """The controller committed a change. An answer of another leader epoch, or older than the metadata, is ignored."""
     leadership = partition.leadership
     if (
         leadership is None
@@ -203,12 +203,12 @@ def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits)
         leadership=leadership._replace(proposed=None, unresolved_members=()),
     )
     step = advance_high_watermark(committed, limits)
-    return PartitionStep(step.partition, (IsrSettled(answer.isr, committed=True), *step.decisions))
+    return PartitionStep(step.partition, (IsrResolved(answer.isr, committed=True), *step.decisions))
 
 
 def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefused) -> PartitionStep:
-    """The controller refused. Only INELIGIBLE_REPLICA to the sole attempt proves that nothing was changed; in every
-    other case the leader stays on the maximal ISR until metadata, or a later commit, settles it."""
+    """The controller refused. Only INELIGIBLE_REPLICA to the only request proves that nothing changed; in every other
+    case the leader keeps the maximal ISR until metadata, or a later commit, resolves the change."""
     leadership = partition.leadership
     if (
         leadership is None
@@ -218,14 +218,14 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
     ):
         return PartitionStep(partition)
     if answer.error is not ErrorCode.ineligible_replica:
-        return PartitionStep(partition, (IsrSettled(partition.isr, committed=False, error=answer.error),))
+        return PartitionStep(partition, (IsrResolved(partition.isr, committed=False, error=answer.error),))
     unresolved_members = leadership.unresolved_members
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)
         unresolved_members = tuple(sorted({*unresolved_members, *added}))
     settled = partition._replace(leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members))
     return PartitionStep(
-        settled, (IsrSettled(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),)
+        settled, (IsrResolved(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),)
     )
 
 
@@ -233,7 +233,7 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
 
 
 def maximal_isr(partition: Partition, rules: Rules) -> tuple[int, ...]:
-    """Everybody the controller may count among the in-sync replicas by now; the committed ISR if the rule is off."""
+    """All replicas that may be in the controller's ISR by now; the committed ISR if the rule is off."""
     leadership = partition.leader_state
     if not rules.maximal_isr or (leadership.proposed is None and not leadership.unresolved_members):
         return partition.isr
@@ -245,10 +245,10 @@ def _isr_suffices(partition: Partition, limits: Limits) -> bool:
 
 
 def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionStep:
-    """Raise the high watermark to what every member of the maximal ISR holds, if the ISR suffices. It never falls
-    within a leadership, and a member that has not been heard from holds it."""
+    """Advance the high watermark to the lowest LEO in the maximal ISR, if the ISR is large enough. It never falls
+    within a leadership, and does not advance before every member has fetched."""
     if partition.high_watermark == partition.log_end:
-        return PartitionStep(partition)  # nobody holds more: positions are recorded up to the leader's own end
+        return PartitionStep(partition)  # no position is above the leader's LEO
     if limits.rules.min_isr_gates_high_watermark and not _isr_suffices(partition, limits):
         return PartitionStep(partition)
     leadership = partition.leader_state
@@ -269,32 +269,32 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionSte
     return PartitionStep(partition._replace(high_watermark=candidate), (moved,))
 
 
-# --- what is certainly known to be committed --------------------------------------------------------------------------
+# --- reads of the latest offset ---------------------------------------------------------------------------------------
 
 
 def knows_committed(partition: Partition, limits: Limits) -> bool:
-    """Whether everything committed lies below this leader's high watermark: below the LESO it may be stale (RC §6.4.2),
-    so that what is not found among the committed records may still be one of them."""
+    """Whether all committed records lie below this leader's high watermark. Below the LESO the high watermark may be
+    stale (Kafka Replication Correctness §6.4.2), and records above it may be committed."""
     leadership = partition.leader_state
     return not limits.rules.applied_high_watermark or partition.high_watermark >= leadership.start
 
 
-def ask_latest(partition: Partition) -> tuple[Partition, int]:
-    """A client asks for the latest offset: the state that remembers, and the number of the question."""
+def begin_latest_read(partition: Partition) -> tuple[Partition, int]:
+    """Begin a read of the latest offset: the next state, and the read index of this read."""
     leadership = partition.leader_state
     number = leadership.read_index + 1
     return partition._replace(leadership=leadership._replace(read_index=number)), number
 
 
 def confirms_latest(partition: Partition, read_index: int, limits: Limits) -> bool:
-    """Whether the high watermark may be told in answer to `question`.
+    """Whether the high watermark answers the read with this read index.
 
-    It must know of all that is committed. And a leader that was deposed without knowing it holds an old high watermark:
-    a later leader may have acknowledged more. Such a leader was elected from the ISR or ELR, and acknowledges only
-    with all of its own ISR; so once every member of the maximal ISR has fetched, in this epoch, upon an answer sent
-    after the question, none of them had left this leadership when the question came, and no later leader can have
-    acknowledged anything by then. With fewer than min.insync.replicas in the ISR the election may go to an ELR member
-    that this leader does not know of, so nothing is told.
+    It must cover all committed records. And the leader must not have been deposed without having read of it, since a
+    later leader may have acknowledged more. A later leader comes from the ISR or the ELR, and acknowledges only with
+    all of its own ISR. So once every member of the maximal ISR has sent a fetch of this epoch after an answer that was
+    sent after the read began, no member had left this leadership when the read began, and no later leader had
+    acknowledged a record by then. With fewer than min.insync.replicas in the ISR, an ELR member unknown to this leader
+    may have been elected, so the read is not answered.
     """
     leadership = partition.leadership
     if leadership is None:

@@ -1,13 +1,13 @@
-"""What decides where a log starts: deletion asked for, retention, the leader, and a log that has to begin anew.
+"""The log start: DeleteRecords, retention, the leader's log start, and starting again at it.
 
-The start of a log moves forward only, and only up to the high watermark: what is not committed is not deleted, or a
-record could be acknowledged that is nowhere. A leader decides for itself (DeleteRecords, retention); a follower applies
-retention to its own log, and takes over the start that its leader tells with every answer to a fetch that fits.
-DeleteRecords is done once the low watermark, the lowest start among the leader and all replicas that are in sync or
-alive, has reached the offset asked for.
+The log start advances only, and at most to the high watermark: uncommitted records are not deleted, since a record
+could then be acknowledged that no replica has. A leader advances its log start upon DeleteRecords and by retention. A
+follower applies retention to its own log, and follows the log start in its leader's answers to fetches that do not
+diverge. DeleteRecords is complete once the low watermark, the lowest log start among the leader and all replicas that
+are in sync or on active brokers, has reached its offset.
 
-A follower whose end lies below its leader's start has nothing to go on from: it drops everything and begins where the
-leader's log does. That is also how an empty replica begins. The start falls only with a cut below it, as in Kafka.
+A follower whose log ends below its leader's log start deletes all records and starts at the leader's log start. An
+empty replica begins in the same way. As in Kafka the log start falls only with a truncation below it.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from images.broker.replication.partition import (
 )
 
 TO_HIGH_WATERMARK = -1
-"""The offset by which DeleteRecords asks for everything below the high watermark."""
+"""DeleteRecords with this offset deletes all records below the high watermark."""
 UNKNOWN_START = -1
 
 
 def delete_records(partition: Partition, offset: int, limits: Limits) -> tuple[ErrorCode, int, PartitionStep]:
-    """A client asks that the log start at `offset`: an error, or the offset that the low watermark has to reach."""
+    """DeleteRecords: an error, or the offset that the low watermark has to reach."""
     error = check_leader(partition, NO_EPOCH, limits)
     if error is not ErrorCode.none:
         return error, UNKNOWN_START, PartitionStep(partition)
     bound = highest_start(partition, limits)
-    wanted = bound if offset == TO_HIGH_WATERMARK else offset
-    if not 0 <= wanted <= bound:
+    new_start = bound if offset == TO_HIGH_WATERMARK else offset
+    if not 0 <= new_start <= bound:
         return ErrorCode.offset_out_of_range, UNKNOWN_START, PartitionStep(partition)
-    return ErrorCode.none, wanted, move_start(partition, wanted, LogStartReason.DELETE_RECORDS)
+    return ErrorCode.none, new_start, advance_log_start(partition, new_start, LogStartReason.DELETE_RECORDS)
 
 
 def highest_start(partition: Partition, limits: Limits) -> int:
-    """Where the log may start at most."""
+    """The highest offset to which the log start may advance."""
     if limits.rules.log_start_never_above_high_watermark:
         return partition.high_watermark
     return partition.log_end
 
 
-def retained_from(partition: Partition, limits: Limits) -> int:
-    """Retention removes only what lies below."""
+def retention_limit(partition: Partition, limits: Limits) -> int:
+    """The offset below which retention may delete."""
     return partition.high_watermark if limits.rules.retention_stops_at_high_watermark else partition.log_end
 
 
-def move_start(partition: Partition, to: int, reason: LogStartReason) -> PartitionStep:
-    """The log starts at `to` from now on; a start that has come as far already stays."""
+def advance_log_start(partition: Partition, to: int, reason: LogStartReason) -> PartitionStep:
+    """Advance the log start to `to`; no change if it is there or above."""
     if to <= partition.log_start:
         return PartitionStep(partition)
     moved = partition._replace(log_start=to, epochs=partition.epochs.advance_start(to))
@@ -67,18 +67,18 @@ def move_start(partition: Partition, to: int, reason: LogStartReason) -> Partiti
 
 
 def on_leader_log_start(partition: Partition, leader_log_start: int, limits: Limits) -> PartitionStep:
-    """The leader's log starts there, as it said with an answer that fits."""
-    return move_start(partition, min(leader_log_start, highest_start(partition, limits)), LogStartReason.LEADER)
+    """The leader's log start in the answer to a fetch that did not diverge."""
+    return advance_log_start(partition, min(leader_log_start, highest_start(partition, limits)), LogStartReason.LEADER)
 
 
 def truncate_fully_and_start_at(partition: Partition, at: int) -> PartitionStep:
-    """Drop everything and begin at `at`, where the leader's log begins: what it deleted was committed."""
-    anew = partition._replace(log_start=at, log_end=at, epochs=EpochCache(), high_watermark=at)
-    return PartitionStep(anew, (TruncateFullyAndStartAt(at, partition.log_end, partition.high_watermark),))
+    """Delete all records and start at `at`, the leader's log start: the records that it deleted were committed."""
+    empty = partition._replace(log_start=at, log_end=at, epochs=EpochCache(), high_watermark=at)
+    return PartitionStep(empty, (TruncateFullyAndStartAt(at, partition.log_end, partition.high_watermark),))
 
 
 def low_watermark(partition: Partition, active: Mapping[int, int], limits: Limits) -> int:
-    """The lowest start of all logs that count, -1 while one has not told. `active` has the brokers that are alive."""
+    """The lowest log start of the in-sync replicas and those on `active` brokers; -1 while one is unknown."""
     if partition.role is not ReplicaRole.LEADER:
         return UNKNOWN_START
     members = maximal_isr(partition, limits.rules)

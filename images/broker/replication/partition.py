@@ -1,17 +1,17 @@
 """One replica of one partition, as a pure decision machine.
 
-A `Partition` is a plain value: it compares, hashes and copies cheaply. This module holds the values; the decisions are
-in `roles.py` (who leads), `leading.py` and `following.py`. Every function there takes a partition, an event and the
-time where a rule needs it, and gives back a `Step`: the next value and the decisions the shell must carry out, in
-order. Nothing here does I/O, so every interleaving of a few records and elections can be explored.
+A `Partition` is a plain value: it compares, hashes and copies cheaply. This module has the values; the decisions are in
+`become_leader_or_follower.py`, `leader.py`, `follower.py`, `truncation.py` and `log_start.py`. Every function there
+takes a partition, an event and, if a rule needs it, the time, and returns a `PartitionStep`: the next value, and the
+decisions that the caller must apply, in order. Nothing here does I/O, so every interleaving of a few records and
+elections can be explored.
 
-The log itself is not in the value, only what the protocol decides upon: start, end and the epoch cache, which together
-tell the leader epoch of every offset.
+The log itself is not in the value, only its start, its end and its epoch cache, which together give the leader epoch of
+every offset.
 
-Terms, as in the protocol notes: LEO (log end offset) and HW (high watermark) are exclusive; LESO is the LEO at which a
-leader took over. The *maximal ISR* is the committed ISR joined with everybody whom a change that may have been
-committed could have added: a change is in doubt from the moment it is sent until an answer or newer metadata settles
-it.
+Terms, as in docs/protocol.md: LEO (log end offset) and HW (high watermark) are exclusive; LESO is the LEO at which a
+leader took over. The *maximal ISR* is the committed ISR plus every replica that an unresolved ISR change may have
+added. A change is unresolved from the moment it is sent until an answer or newer metadata resolves it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ NO_EPOCH = -1
 
 
 class ReplicaRole(StrEnum):
-    """What a replica is at the moment."""
+    """The role of a replica."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
     NONE = "none"
-    """Not a replica of this partition, or nothing is known yet."""
+    """Not a replica of this partition, or no metadata has been read yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the rules are measured against; the same for the life of a topic's configuration."""
+    """Settings of the replication protocol. They change only with the topic's configuration."""
 
     min_insync_replicas: int
     replica_lag_time_max_ms: int
@@ -51,25 +51,25 @@ class Limits:
 
 
 class Follower(NamedTuple):
-    """What a leader knows of one other replica. Position and broker epoch come from one and the same fetch."""
+    """A leader's state of one other replica. Position and broker epoch come from the same fetch."""
 
     id: int
     log_end: int | None = None
-    """Where its last accepted fetch began; None until it has been heard in this leadership."""
+    """The offset of its last accepted fetch; None before its first fetch in this leadership."""
     broker_epoch: int = -1
     caught_up_ms: int = 0
-    """The last time at which it is known to have had everything the leader had."""
+    """The last time at which it had reached the leader's LEO."""
     fetched_ms: int = 0
-    leader_end_then: int = 0
+    leader_end_at_fetch: int = 0
     """The leader's LEO at its last fetch."""
     read_index: int = 0
-    """The newest question for the latest offset that it has been heard from since (see `confirms_latest`)."""
+    """The latest read index that this follower has acknowledged (see `leader.confirms_latest`)."""
     log_start: int = -1
-    """Where its log started at that fetch; -1 until it has told."""
+    """Its log start at its last fetch; -1 before its first one."""
 
 
 class LeaderState(NamedTuple):
-    """What a replica holds only while it leads."""
+    """The state that a replica has only while it leads."""
 
     start: int
     """LESO: the leader epoch start offset."""
@@ -77,12 +77,13 @@ class LeaderState(NamedTuple):
     proposed: tuple[int, ...] | None = None
     """The ISR of the one AlterPartition in flight."""
     unresolved_members: tuple[int, ...] = ()
-    """Members that a request given up on may yet add: they count until the partition epoch moves past it."""
+    """Replicas that an abandoned AlterPartition may still add. They belong to the maximal ISR until the partition epoch
+    rises above that of the request."""
     read_index: int = 0
-    """Questions for the latest offset asked so far."""
+    """The number of reads of the latest offset so far (Raft §6.4 calls such a read's number its read index)."""
 
     def follower(self, replica: int) -> Follower | None:
-        """What is known of `replica`; None for the leader itself and for strangers."""
+        """The state of `replica`; None for the leader itself and for brokers that are no replicas."""
         for follower in self.followers:
             if follower.id == replica:
                 return follower
@@ -106,13 +107,13 @@ class Partition(NamedTuple):
     partition_epoch: int = -1
     leadership: LeaderState | None = None
     epoch_query: int | None = None
-    """The epoch whose end a follower must learn of its leader before it fetches; None when there is nothing to ask."""
+    """The epoch whose end offset a follower needs from its leader before it fetches; None if it needs none."""
     truncation_rounds: int = 0
-    """Exchanges with the leader since this replica began to follow it, as far as they were about where to cut."""
+    """Requests to this leader that were answered with the point of divergence."""
 
     @property
     def leader_state(self) -> LeaderState:
-        """The leadership; asking a replica that does not lead is an error of the caller."""
+        """The state of this leader. Raises ValueError for a replica that does not lead."""
         if self.leadership is None:
             raise ValueError("this replica does not lead the partition")
         return self.leadership
@@ -123,7 +124,7 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionRegistration:
-    """What the controller's metadata says of a partition."""
+    """A partition as the metadata has it."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -133,7 +134,7 @@ class PartitionRegistration:
 
 
 class ReplicaFetch(NamedTuple):
-    """A Fetch of a follower, as far as the protocol looks at it."""
+    """The fields of a follower's Fetch that the protocol needs."""
 
     replica: int
     broker_epoch: int
@@ -141,9 +142,9 @@ class ReplicaFetch(NamedTuple):
     offset: int
     last_fetched_epoch: int
     read_index: int = 0
-    """The newest question that had been asked when the answer this fetch follows upon was sent."""
+    """The read index of the leader when it sent the answer that precedes this fetch on its connection."""
     log_start: int = -1
-    """Where the follower's log starts."""
+    """The follower's log start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +158,11 @@ class IsrCommitted:
 
 @dataclass(frozen=True, slots=True)
 class IsrRefused:
-    """The controller refused an ISR change, or its answer is lost for good.
+    """The controller refused an ISR change.
 
-    `certain`: no earlier attempt at the same change may still be on its way. Without it even a refusal proves
-    nothing: an attempt given up on can reach the controller after the refusal and be committed, once the member that
-    was refused has become eligible.
+    `certain`: no earlier request with the same change may still reach the controller. Otherwise a refusal proves
+    nothing: an earlier request can arrive after the refusal and be committed, once the refused member has become
+    eligible.
     """
 
     error: ErrorCode
@@ -181,7 +182,7 @@ class BecameLeader:
 
 @dataclass(frozen=True, slots=True)
 class BecameFollower:
-    """Fetch from `leader` in `leader_epoch` from now on (from nobody if there is no leader)."""
+    """Fetch from `leader` in `leader_epoch` from now on; from no broker if there is no leader."""
 
     leader: int
     leader_epoch: int
@@ -194,8 +195,8 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log, its epoch cache and its producer state to `to` (exclusive), or to the base of the batch it is in; a
-    log that started above starts there."""
+    """Truncate the log, its epoch cache and its producer state to `to` (exclusive), or to the base offset of the batch
+    that contains `to`. A log that starts above `to` then starts there."""
 
     to: int
     log_end_before: int
@@ -204,7 +205,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class TruncateFullyAndStartAt:
-    """Drop everything: the log is empty and starts at `at`."""
+    """Delete all records: the log is empty and starts at `at`."""
 
     at: int
     log_end_before: int
@@ -213,7 +214,7 @@ class TruncateFullyAndStartAt:
 
 @dataclass(frozen=True, slots=True)
 class LogStartAdvanced:
-    """Let the log start at `after`, for good, before anybody is told."""
+    """Advance the log start to `after`, durably, before any answer has the new start."""
 
     before: int
     after: int
@@ -222,25 +223,25 @@ class LogStartAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class Converged:
-    """The follower's log fits the leader's, after so many exchanges about where they part."""
+    """The follower's log matches the leader's, after so many truncation rounds."""
 
     truncation_rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkMoved:
-    """The high watermark changed; for a leader, which members' positions allowed it."""
+    """The high watermark changed. For a leader with the positions that allowed it."""
 
     before: int
     after: int
     quorum: tuple[int, ...] = ()
     positions: tuple[int, ...] = ()
-    """The LEO the leader held for each member of `quorum`."""
+    """The LEO of each member of `quorum`, as the leader has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposeIsr:
-    """Send AlterPartition with these members and the broker epoch each was judged by."""
+    """Send AlterPartition with these members and the broker epoch of each."""
 
     members: tuple[int, ...]
     broker_epochs: tuple[int, ...]
@@ -250,8 +251,8 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrSettled:
-    """The ISR change in flight ended: committed, or refused and (perhaps) rolled back."""
+class IsrResolved:
+    """The ISR change in flight is resolved: committed, or refused and perhaps rolled back."""
 
     isr: tuple[int, ...]
     committed: bool
@@ -269,12 +270,12 @@ Decision = (
     | Converged
     | HighWatermarkMoved
     | ProposeIsr
-    | IsrSettled
+    | IsrResolved
 )
 
 
 class PartitionStep(NamedTuple):
-    """Where an event leads: the next state, and what the shell must do, in order."""
+    """The result of an event: the next state, and the decisions to apply, in order."""
 
     partition: Partition
     decisions: tuple[Decision, ...] = ()

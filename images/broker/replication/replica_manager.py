@@ -1,10 +1,10 @@
-"""All replicas on this broker, kept in step with the cluster's metadata.
+"""All replicas on this broker, as the cluster's metadata has them.
 
-Layout of the data directory, as Kafka's:
+Layout of the data directory, as in Kafka:
 
-    <topic>-<partition>/                one log, see `log.py`
-    <topic>-<partition>/partition.metadata   the topic's id, so that a namesake of a deleted topic starts empty
-    replication-offset-checkpoint       the high watermark of every replica, written from time to time
+    <topic>-<partition>/                     one log, see `log.py`
+    <topic>-<partition>/partition.metadata   the topic's id: a new topic with the name of a deleted one starts empty
+    replication-offset-checkpoint            the high watermark of every replica, written periodically
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTITION_METADATA = "partition.metadata"
 
 
 class ReplicaManager:
-    """The replicas this broker hosts, and the fetchers that feed its followers."""
+    """The replicas on this broker, and the fetchers of its followers."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ReplicaManager:
         spawn: Spawn,
     ) -> None:
         self.active: Mapping[int, int] = {}
-        """The broker epoch of every broker that may be in an ISR, as far as this broker knows."""
+        """The broker epoch of every broker that may be in an ISR, in the metadata that this broker has applied."""
         self._config = config
         self._node_ports = node_ports
         self._clock = clock
@@ -68,21 +68,21 @@ class ReplicaManager:
         )
 
     def get(self, topic: str, index: int) -> Replica | None:
-        """The replica of this partition on this broker, if there is one."""
+        """The replica of this partition on this broker, None without one."""
         return self._replicas.get((topic, index))
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
 
     def apply(self, image: ClusterImage) -> None:
-        """Bring every replica, and the fetchers, to what `image` says."""
+        """Apply metadata to every replica and to the fetchers."""
         self.active = {broker.id: broker.epoch for broker in image.brokers.values() if broker.active}
         hosted = {
             (topic.name, partition.index): (topic, partition)
             for topic, partition in image.partitions()
             if self._config.node_id in partition.replicas
         }
-        self._drop_all_but(hosted)
+        self._delete_all_except(hosted)
         for key, (topic, partition) in hosted.items():
             replica = self._replicas.get(key)
             if replica is None:
@@ -98,7 +98,7 @@ class ReplicaManager:
                     partition.partition_epoch,
                 )
             )
-        self._follow(image)
+        self._update_fetchers(image)
 
     def tick(self) -> None:
         """Let time pass in every replica."""
@@ -106,14 +106,13 @@ class ReplicaManager:
             replica.tick(self.active)
 
     def retain(self) -> None:
-        """Remove what the topics' retention gives up."""
+        """Apply retention to every replica."""
         now_ms = self._node_ports.now_ms()
         for replica in self._replicas.values():
             replica.retain(now_ms)
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write down the high watermarks, replacing the file as a whole; while no replica has been opened, the file of
-        the last life stands."""
+        """Replace the checkpoint of the high watermarks. Before the first metadata is applied it stays as it is."""
         if not self._applied:
             return
         lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
@@ -121,8 +120,8 @@ class ReplicaManager:
         write_durably(self._node_ports.files, HIGH_WATERMARKS, text.encode())
 
     def close(self) -> bool:
-        """Stop fetching, write everything down and close the logs cleanly. Returns whether every record is certain to
-        survive. Raises OSError."""
+        """Stop fetching, close the logs cleanly and write the high watermarks. Returns whether every record is
+        certainly on disk. Raises OSError."""
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
@@ -131,7 +130,7 @@ class ReplicaManager:
         return all(written)
 
     def _configure(self, replica: Replica, topic: TopicImage) -> None:
-        """Give a replica the settings of its topic, before it learns what the controller decided by them."""
+        """Apply a topic's configuration to a replica, before the metadata that was decided by it."""
         settings = self._config.topic(topic.config)
         replica.limits = dataclasses.replace(replica.limits, min_insync_replicas=settings.min_insync_replicas)
         replica.max_batch_bytes = settings.max_batch_bytes
@@ -187,8 +186,9 @@ class ReplicaManager:
         replica.configured = topic.config
         return replica
 
-    def _drop_all_but(self, hosted: Mapping[tuple[str, int], tuple[TopicImage, PartitionImage]]) -> None:
-        """Delete replicas that are no longer ours, or whose topic was deleted and perhaps created anew."""
+    def _delete_all_except(self, hosted: Mapping[tuple[str, int], tuple[TopicImage, PartitionImage]]) -> None:
+        """Delete replicas that are no longer on this broker, or whose topic was deleted, even if it was created
+        again."""
         for key, replica in list(self._replicas.items()):
             if key not in hosted or hosted[key][0].id != replica.topic_id:
                 replica.resign()
@@ -204,17 +204,17 @@ class ReplicaManager:
                     self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
                     self._node_ports.files.delete(name)
 
-    def _follow(self, image: ClusterImage) -> None:
-        """Give each fetcher its replicas; start the missing fetchers and stop the idle ones."""
-        followed: dict[int, list[Replica]] = {}
+    def _update_fetchers(self, image: ClusterImage) -> None:
+        """Start the missing fetchers, stop the idle ones, and set the replicas of each."""
+        by_leader: dict[int, list[Replica]] = {}
         for replica in self._replicas.values():
             if replica.state.role is ReplicaRole.FOLLOWER and replica.state.leader in image.brokers:
-                followed.setdefault(replica.state.leader, []).append(replica)
+                by_leader.setdefault(replica.state.leader, []).append(replica)
         for leader, fetcher in list(self._fetchers.items()):
             broker = image.brokers.get(leader)
-            if leader not in followed or broker is None or fetcher.endpoint != Endpoint(broker.host, broker.port):
+            if leader not in by_leader or broker is None or fetcher.endpoint != Endpoint(broker.host, broker.port):
                 self._fetchers.pop(leader).close()
-        for leader, replicas in followed.items():
+        for leader, replicas in by_leader.items():
             if leader not in self._fetchers:
                 broker = image.brokers[leader]
                 self._fetchers[leader] = Fetcher(
@@ -232,7 +232,7 @@ class ReplicaManager:
 def find_replica(
     replica_manager: ReplicaManager, image: ClusterImage, topic: str, index: int
 ) -> tuple[Replica | None, ErrorCode]:
-    """The replica of a partition asked for here, or the error that answers for it."""
+    """The replica of a partition on this broker, or the error with which a request for it is answered."""
     replica = replica_manager.get(topic, index)
     if replica is not None:
         return replica, ErrorCode.none
@@ -251,32 +251,32 @@ def _log_config(settings: TopicConfig) -> LogConfig:
 
 
 def retention_of(topic: str, settings: TopicConfig) -> Retention:
-    """Committed offsets are never deleted by age or size: Kafka keeps the newest of each, and here all are kept."""
+    """The retention of a topic. Committed offsets are kept: Kafka compacts them, and here they are never deleted."""
     return (
         Retention() if topic == CONSUMER_OFFSETS_TOPIC else Retention(settings.retention_ms, settings.retention_bytes)
     )
 
 
 def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
-    """What `checkpoint_high_watermarks` wrote; nothing when the file is missing or damaged, which is always safe."""
+    """Read the checkpoint of the high watermarks. Empty if the file is missing or damaged, which is always safe."""
     lines = (read_whole(files, HIGH_WATERMARKS) or b"").decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != "0" or lines[1] != str(len(lines) - 2):
         return {}
-    found = {}
+    high_watermarks = {}
     for line in lines[2:]:
         topic, _, numbers = line.partition(" ")
         index, _, offset = numbers.partition(" ")
         if not (index.isdecimal() and offset.isdecimal()):
             return {}
-        found[topic, int(index)] = int(offset)
-    return found
+        high_watermarks[topic, int(index)] = int(offset)
+    return high_watermarks
 
 
 def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
-    """The topic the log in `directory` belongs to. None when there is no telling and nothing to lose: the file that
-    says so is written before the log, and so is missing only from what is left of a deletion.
+    """The id of the topic of the log in `directory`. None if there is no file with it: the file is written before the
+    log, so it is missing only from an unfinished deletion.
 
-    Raises OSError when it is there, unreadable, and beside it are records: somebody must look at them first.
+    Raises OSError if the file is damaged and the log has records, which are not deleted on a guess.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     content = read_whole(files, path)
@@ -286,7 +286,7 @@ def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
         return uuid.UUID(content.decode("utf-8", "replace").partition("topic_id: ")[2].strip())
     except ValueError:
         if holds_records(files, directory):
-            raise OSError(EIO, "does not tell whose records lie beside it", path) from None
+            raise OSError(EIO, "has no topic id, and the log beside it has records", path) from None
         return None
 
 

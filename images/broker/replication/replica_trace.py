@@ -1,7 +1,4 @@
-"""What the trace is told of one replica (docs/trace.md): each event with what the replica knows at that moment.
-
-Nothing is decided here. Every method takes the replica's state as the event leaves it, or finds it.
-"""
+"""The trace events of one replica (docs/trace.md), each with the state of the replica at that moment."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.replication.partition import (
     HighWatermarkMoved,
-    IsrSettled,
+    IsrResolved,
     LogStartAdvanced,
     Partition,
     ReplicaRole,
@@ -23,7 +20,7 @@ from images.wire.batch import Header
 
 
 class ReplicaTrace:
-    """Tells of the replica of `topic`-`index`."""
+    """Traces the replica of `topic`-`index`."""
 
     def __init__(self, topic: str, index: int, trace: Callable[[TraceEvent], None]) -> None:
         self._topic = topic
@@ -41,7 +38,7 @@ class ReplicaTrace:
         members: tuple[int, ...] = (),
         detail: Mapping[str, object] | None = None,
     ) -> None:
-        """One event of `kind`."""
+        """An event of `kind`."""
         self._trace(
             TraceEvent(
                 kind,
@@ -59,7 +56,7 @@ class ReplicaTrace:
         )
 
     def appended(self, state: Partition, base: int, leader_epoch: int, header: Header, log_end: int) -> None:
-        """A batch of `leader_epoch` was added at `base`."""
+        """A batch of `leader_epoch` was appended at `base`."""
         self._trace(
             TraceEvent(
                 "appended",
@@ -74,19 +71,19 @@ class ReplicaTrace:
         )
 
     def acknowledged(self, state: Partition, base: int, end: int, acks: int) -> None:
-        """An append is about to be acknowledged to its producer."""
+        """An append is acknowledged to its producer."""
         high_watermark = state.high_watermark
         self.event(
             state, "acknowledged", offset=base, log_end=end, high_watermark=high_watermark, detail={"acks": acks}
         )
 
     def fenced(self, state: Partition, api: str, requested: int, error: ErrorCode, replica: int) -> None:
-        """A request made in leader epoch `requested` was refused."""
+        """A request of leader epoch `requested` was refused."""
         detail = {"api": api, "requested": requested, "error": error.name, "replica": replica}
         self.event(state, "request_fenced", detail=detail)
 
     def high_watermark(self, state: Partition, moved: HighWatermarkMoved) -> None:
-        """A leader tells, too, whose positions allowed it."""
+        """The high watermark changed; an event of a leader has the positions that allowed it."""
         if state.role is not ReplicaRole.LEADER:
             self.event(state, "follower_high_watermark", offset=moved.before, high_watermark=moved.after)
             return
@@ -101,7 +98,7 @@ class ReplicaTrace:
         )
 
     def truncated(self, state: Partition, cut: Truncate | TruncateFullyAndStartAt, log_start: int | None) -> None:
-        """The log now ends as `state` says; `log_start` is where it starts if that has moved."""
+        """The log was truncated to the end in `state`; `log_start` is its start if that has changed."""
         self.event(
             state,
             "truncated",
@@ -112,7 +109,7 @@ class ReplicaTrace:
         )
 
     def log_start(self, state: Partition, moved: LogStartAdvanced) -> None:
-        """The log is about to start elsewhere."""
+        """The log start is about to advance."""
         self.event(
             state,
             "log_start",
@@ -122,8 +119,8 @@ class ReplicaTrace:
             detail={"before": moved.before, "reason": str(moved.reason)},
         )
 
-    def settled(self, state: Partition, change: IsrSettled) -> None:
-        """The ISR change in flight ended."""
+    def isr_resolved(self, state: Partition, change: IsrResolved) -> None:
+        """The ISR change in flight was resolved."""
         if change.committed:
             self.event(state, "isr_committed", members=change.isr)
             return

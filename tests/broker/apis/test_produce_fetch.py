@@ -369,7 +369,7 @@ def test_a_fetch_that_waits_while_leadership_moves_is_refused_at_once_and_told_w
         assert refused.error_code is ErrorCode.not_leader_or_follower
         assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (2, 2)
         assert fenced.error_code is ErrorCode.fenced_leader_epoch
-        assert not broker.partition().changes.waiters
+        assert not broker.partition().changed.waiters
         await follower
 
     run(scenario)
@@ -380,11 +380,11 @@ def test_a_fetch_that_is_given_up_on_leaves_nothing_behind() -> None:
         broker = Broker()
         waiting = asyncio.ensure_future(broker.fetch(part(), part(1), wait_s=MAX_INT32 / 1000))
         await settle()
-        assert broker.partition(1).changes.waiters
+        assert broker.partition(1).changed.waiters
         waiting.cancel()
         await asyncio.wait((waiting,))
-        assert not broker.partition().changes.waiters
-        assert not broker.partition(1).changes.waiters
+        assert not broker.partition().changed.waiters
+        assert not broker.partition(1).changed.waiters
         loop: Any = asyncio.get_running_loop()
         assert not [handle for handle in loop._scheduled if handle._callback is resolve]
 

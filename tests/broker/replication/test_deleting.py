@@ -134,7 +134,7 @@ def test_a_deletion_is_done_once_every_replica_in_sync_or_alive_starts_there() -
         nodes = cluster()
         leader = nodes[0].replica
         error, wanted = leader.delete_records(4)
-        done = asyncio.ensure_future(leader.deleted(wanted, lambda: ACTIVE, await soon()))
+        done = asyncio.ensure_future(leader.wait_until_deleted(wanted, lambda: ACTIVE, await soon()))
         for follower in (1, 2):
             fetch_as_fetcher(leader, nodes[follower].replica)  # is told
             await soon()
@@ -156,7 +156,7 @@ def test_a_replica_that_is_neither_alive_nor_in_sync_keeps_no_deletion_waiting()
         for _ in range(2):
             fetch_as_fetcher(leader, nodes[1].replica)
         until = await soon()
-        assert await leader.deleted(4, lambda: {1: 11, 2: 12}, until) == (ErrorCode.none, 4)
+        assert await leader.wait_until_deleted(4, lambda: {1: 11, 2: 12}, until) == (ErrorCode.none, 4)
 
     run(scenario)
 
@@ -166,7 +166,7 @@ def test_a_deletion_that_is_not_followed_in_time_tells_how_far_it_has_come() -> 
         nodes = cluster()
         leader = nodes[0].replica
         _, wanted = leader.delete_records(4)
-        assert await leader.deleted(wanted, lambda: ACTIVE, 0.0) == (ErrorCode.request_timed_out, 0)
+        assert await leader.wait_until_deleted(wanted, lambda: ACTIVE, 0.0) == (ErrorCode.request_timed_out, 0)
         assert leader.log.start == 4
 
     run(scenario)
@@ -176,7 +176,7 @@ def test_a_deletion_that_waits_while_leadership_ends_is_not_told_to_be_done() ->
     async def scenario() -> None:
         nodes = cluster()
         leader = nodes[0].replica
-        waiting = asyncio.ensure_future(leader.deleted(4, lambda: ACTIVE, await soon()))
+        waiting = asyncio.ensure_future(leader.wait_until_deleted(4, lambda: ACTIVE, await soon()))
         await soon()
         nodes[0].follow(2, 2)
         assert await waiting == (ErrorCode.not_leader_or_follower, -1)

@@ -11,11 +11,11 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.replication.become_leader_or_follower import apply_registration
-from images.broker.replication.follower import on_diverging, on_leader_high_watermark, still_awaited
+from images.broker.replication.follower import answer_applies, on_diverging, on_leader_high_watermark
 from images.broker.replication.leader import (
     FetchStep,
     appended,
-    ask_latest,
+    begin_latest_read,
     check_append,
     check_leader,
     confirms_latest,
@@ -32,7 +32,7 @@ from images.broker.replication.partition import (
     HighWatermarkMoved,
     IsrCommitted,
     IsrRefused,
-    IsrSettled,
+    IsrResolved,
     Limits,
     Partition,
     PartitionRegistration,
@@ -370,8 +370,8 @@ def test_without_truncation_a_divergent_fetch_is_served() -> None:
 )
 def test_an_answer_counts_only_where_it_was_asked_for(sent_offset: int, sent_epoch: int, awaited: bool) -> None:
     state = Partition(node=2, log_end=4, role=ReplicaRole.FOLLOWER, leader_epoch=5)
-    assert still_awaited(state, sent_offset, sent_epoch, LIMITS) is awaited
-    assert still_awaited(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
+    assert answer_applies(state, sent_offset, sent_epoch, LIMITS) is awaited
+    assert answer_applies(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
 
 
 @pytest.mark.parametrize(("rules_off", "end"), [((), 8), (("ignore_stale_fetch_answer",), 4)])
@@ -393,7 +393,7 @@ def test_kip_320_an_answer_of_an_earlier_leadership_cuts_committed_records_exact
         leader=1,
         leader_epoch=5,
     )
-    if still_awaited(state, 6, 3, limits):
+    if answer_applies(state, 6, 3, limits):
         state = on_diverging(state, 3, 4).partition
     assert (state.log_end, state.high_watermark) == (end, end)
 
@@ -473,7 +473,7 @@ def test_a_certain_refusal_rolls_back() -> None:
     state, proposal = expanding()
     step = on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
     assert maximal_isr(step.partition, ALL) == (1, 2)
-    assert step.decisions == (IsrSettled((1, 2), False, True, ErrorCode.ineligible_replica),)
+    assert step.decisions == (IsrResolved((1, 2), False, True, ErrorCode.ineligible_replica),)
 
 
 @pytest.mark.parametrize(
@@ -547,7 +547,7 @@ def test_consumers_read_up_to_the_high_watermark() -> None:
 
 def test_the_latest_offset_waits_for_every_member_to_be_heard_from_after_the_question() -> None:
     state = fetched(fetched(leader(), 2, 0), 3, 0)
-    state, epoch_query = ask_latest(state)
+    state, epoch_query = begin_latest_read(state)
     assert not confirms_latest(state, epoch_query, LIMITS)
     state = fetched(state, 2, 0, read_index=epoch_query)
     assert not confirms_latest(state, epoch_query, LIMITS)
@@ -558,14 +558,14 @@ def test_the_latest_offset_waits_for_every_member_to_be_heard_from_after_the_que
 def test_the_latest_offset_is_not_told_below_the_leader_epoch_start() -> None:
     """RC §6.4.1: the leader's high watermark may be stale until it reaches its LESO."""
     limits = without("latest_confirmed_by_isr")
-    state, epoch_query = ask_latest(leader(runs=((1, 4),), high_watermark=2, limits=limits))
+    state, epoch_query = begin_latest_read(leader(runs=((1, 4),), high_watermark=2, limits=limits))
     assert not confirms_latest(state, epoch_query, limits)
     off = without("latest_confirmed_by_isr", "applied_high_watermark")
     assert confirms_latest(state, epoch_query, off)
 
 
 def test_a_leader_without_min_isr_does_not_tell_the_latest_offset() -> None:
-    state, epoch_query = ask_latest(leader(isr=(1,)))
+    state, epoch_query = begin_latest_read(leader(isr=(1,)))
     assert not confirms_latest(state, epoch_query, LIMITS)
 
 

@@ -91,7 +91,7 @@ def test_an_append_is_acknowledged_once_every_in_sync_replica_fetched_beyond_it(
     async def scenario() -> None:
         first, second = pair()
         appended = first.replica.append(produced(b"a"), ALL)
-        waiting = asyncio.ensure_future(first.replica.committed(appended, await soon()))
+        waiting = asyncio.ensure_future(first.replica.wait_until_committed(appended, await soon()))
         fetch(first.replica, second.replica)
         await soon()
         assert not waiting.done()
@@ -109,7 +109,10 @@ def test_a_repeated_batch_is_not_appended_again_and_is_acknowledged_no_sooner_th
         repeated = first.replica.append(batch, ALL)
         assert repeated == original
         assert first.values == [b"a", b"b"]
-        waiting = [asyncio.ensure_future(first.replica.committed(each, await soon())) for each in (original, repeated)]
+        waiting = [
+            asyncio.ensure_future(first.replica.wait_until_committed(each, await soon()))
+            for each in (original, repeated)
+        ]
         fetch(first.replica, second.replica)
         await soon()
         assert not any(each.done() for each in waiting)
@@ -124,7 +127,7 @@ def test_an_append_that_waits_while_leadership_changes_is_not_acknowledged(epoch
     async def scenario() -> None:
         first, _ = pair()
         appended = first.replica.append(produced(b"a"), ALL)
-        waiting = asyncio.ensure_future(first.replica.committed(appended, await soon()))
+        waiting = asyncio.ensure_future(first.replica.wait_until_committed(appended, await soon()))
         await soon()
         for epoch in epochs:
             if epoch == 2:
@@ -151,7 +154,7 @@ def test_an_append_of_an_earlier_leadership_is_not_acknowledged_for_what_stands_
         catch_up(first.replica, second.replica)
         assert first.replica.state.high_watermark == 1
         assert first.values == [b"kept"]
-        assert await first.replica.committed(lost, await soon()) is ErrorCode.not_leader_or_follower
+        assert await first.replica.wait_until_committed(lost, await soon()) is ErrorCode.not_leader_or_follower
 
     run(scenario)
 
@@ -162,7 +165,7 @@ def test_an_append_that_is_not_committed_in_time_is_not_acknowledged() -> None:
         appended = first.replica.append(produced(b"a"), ALL)
         now = asyncio.get_running_loop().time()
         for until in (now + 0.01, now, now - 1e6):
-            assert await first.replica.committed(appended, until) is ErrorCode.request_timed_out
+            assert await first.replica.wait_until_committed(appended, until) is ErrorCode.request_timed_out
 
     run(scenario)
 
@@ -171,14 +174,14 @@ def test_nobody_waits_for_a_replica_any_more_once_all_were_answered_or_gave_up()
     async def scenario() -> None:
         first, _ = pair()
         appended = first.replica.append(produced(b"a"), ALL)
-        patient = asyncio.ensure_future(first.replica.committed(appended, await soon()))
-        asking = asyncio.ensure_future(first.replica.latest(await soon()))
+        patient = asyncio.ensure_future(first.replica.wait_until_committed(appended, await soon()))
+        asking = asyncio.ensure_future(first.replica.latest_offset(await soon()))
         await soon()
-        assert first.replica.changes.waiters
+        assert first.replica.changed.waiters
         patient.cancel()
         asking.cancel()
         await asyncio.wait((patient, asking))
-        assert not first.replica.changes.waiters
+        assert not first.replica.changed.waiters
         loop: Any = asyncio.get_running_loop()
         assert not [handle for handle in loop._scheduled if handle._callback is resolve]
 
@@ -255,12 +258,12 @@ def test_a_deposed_leader_refuses_to_tell_the_latest_offset() -> None:
     async def scenario() -> None:
         first, second = pair()
         catch_up(first.replica, second.replica)
-        waiting = asyncio.ensure_future(first.replica.latest(await soon()))
+        waiting = asyncio.ensure_future(first.replica.latest_offset(await soon()))
         await soon()
         assert not waiting.done()
         first.follow(2, 2)
         assert await waiting == (ErrorCode.not_leader_or_follower, -1)
-        assert await first.replica.latest(await soon()) == (ErrorCode.not_leader_or_follower, -1)
+        assert await first.replica.latest_offset(await soon()) == (ErrorCode.not_leader_or_follower, -1)
         assert not [event for event in first.trace if event.kind == "latest_told"]
 
     run(scenario)
@@ -271,7 +274,7 @@ def test_a_leader_that_hears_of_nobody_does_not_tell_the_latest_offset() -> None
         first, second = pair()
         catch_up(first.replica, second.replica)
         until = asyncio.get_running_loop().time() + 0.01
-        assert await first.replica.latest(until) == (ErrorCode.offset_not_available, -1)
+        assert await first.replica.latest_offset(until) == (ErrorCode.offset_not_available, -1)
 
     run(scenario)
 
@@ -281,7 +284,7 @@ def test_the_latest_offset_is_told_as_soon_as_the_last_silent_member_has_left_th
         first, second = pair(replace(LIMITS, min_insync_replicas=1))
         first.replica.append(produced(b"a"), ALL)
         catch_up(first.replica, second.replica)
-        waiting = asyncio.ensure_future(first.replica.latest(await soon()))
+        waiting = asyncio.ensure_future(first.replica.latest_offset(await soon()))
         await soon()
         assert not waiting.done()
         first.lead(1, isr=(1,), partition_epoch=11)

@@ -14,7 +14,7 @@ from images.broker.replication.become_leader_or_follower import apply_registrati
 from images.broker.replication.follower import on_diverging
 from images.broker.replication.leader import (
     appended,
-    ask_latest,
+    begin_latest_read,
     check_append,
     confirms_latest,
     knows_committed,
@@ -157,7 +157,7 @@ def test_rc_6_4_1_a_new_leader_has_a_stale_high_watermark_until_its_isr_has_reac
 @pytest.mark.parametrize(("off", "told"), [((), False), (("applied_high_watermark",), True)])
 def test_rc_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: tuple[str, ...], told: bool) -> None:
     scene = _stale_high_watermark("latest_confirmed_by_isr", *off)
-    leader, epoch_query = ask_latest(scene.replicas[2])
+    leader, epoch_query = begin_latest_read(scene.replicas[2])
     assert confirms_latest(leader, epoch_query, scene.limits) is told
     assert leader.high_watermark == 0, "a client that has consumed offset 0 would be told that the log ends before it"
 
