@@ -271,6 +271,8 @@ _HANDLERS = {
 
 def check(evidence: RunEvidence) -> Verdict:
     """All controllers of the run."""
+    if not evidence.settings.has_trace:
+        return unknown_verdict(NAME, "the system writes no protocol trace")
     if not evidence.settings.comparable_clocks:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     raft = _RaftState()

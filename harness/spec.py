@@ -39,9 +39,9 @@ from typing import Any, Final
 
 from checkers.evidence import CheckSettings
 from harness.cluster.hosts import Host, check_hosts
-from harness.cluster.systems import DEFAULTS, SYSTEMS, Capability
+from harness.cluster.systems import SYSTEMS
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
-from images.broker.rules import NAMES
+from images.system import Capability, System
 from nemesis import old_names
 from nemesis.cluster_shape import ClusterShape
 from nemesis.fields import FieldError, read
@@ -102,7 +102,7 @@ class Spec:
             raise ValueError(f"workload: {self.workload!r} is not one of {', '.join(WORKLOADS)}")
         if self.system not in SYSTEMS:
             raise ValueError(f"system: {self.system!r} is not one of {', '.join(SYSTEMS)}")
-        fill(self, "settings", {**DEFAULTS[self.system], **self.settings})
+        fill(self, "settings", {**SYSTEMS[self.system].defaults, **self.settings})
         fill(self, "acks", {-1: "all", 1: "1", 0: "0"}.get(ACKS.get(self.acks, 2), self.acks))
         self._check()
 
@@ -124,15 +124,7 @@ class Spec:
         for name in ("rate", "time_limit_s", "recovery_limit_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name.removesuffix('_s')}: {getattr(self, name):g} is not more than 0")
-        try:
-            SYSTEMS[self.system].check_settings(self.settings)
-        except ValueError as error:
-            raise ValueError(f"settings: {error}") from None
-        if self.without and Capability.RULES not in SYSTEMS[self.system].capabilities:
-            raise ValueError(f"without: system {self.system} has no rule switches")
-        for rule in self.without:
-            if rule not in NAMES:
-                raise ValueError(f"without: {rule!r} is not a rule; `faultline rules` lists them")
+        self._check_system(SYSTEMS[self.system])
         for family in self.families:
             if family not in FAMILIES:
                 raise ValueError(f"faults: {family!r} is not one of {', '.join(FAMILIES)}, all, none")
@@ -145,6 +137,22 @@ class Spec:
                 raise ValueError(
                     f"faults[{number}].at: {planned.at_s:g} s is not before the time limit of {self.time_limit_s:g} s"
                 )
+
+    def _check_system(self, system: System) -> None:
+        """Raise ValueError for a setting that is none of the system's, or a capability that it lacks."""
+        try:
+            system.check_settings(self.settings)
+        except ValueError as error:
+            raise ValueError(f"settings: {error}") from None
+        if self.environment == "sim" and Capability.SIMULATION not in system.capabilities:
+            others = ", ".join(name for name in ENVIRONMENTS if name != "sim")
+            raise ValueError(f"environment: system {system.name} does not run in simulation; choose one of {others}")
+        if self.without and Capability.RULES not in system.capabilities:
+            raise ValueError(f"without: system {system.name} has no rule switches")
+        rules = {rule.name for rule in system.rules}
+        for name in self.without:
+            if name not in rules:
+                raise ValueError(f"without: {name!r} is not a rule; `faultline rules` lists them")
 
     @property
     def min_insync_replicas(self) -> int:

@@ -80,6 +80,8 @@ NAME = "protocol"
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition that the trace tells of."""
+    if not evidence.settings.has_trace:
+        return unknown_verdict(NAME, "the system writes no protocol trace")
     if not evidence.settings.comparable_clocks:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     if not evidence.trace.num_rows:

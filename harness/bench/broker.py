@@ -32,7 +32,7 @@ from typing import Any, Final
 from harness.bench.resources import Processors
 from harness.cluster.loopback import LoopbackCluster
 from harness.cluster.readiness import Expected
-from images.broker.config import NODE_KEYS
+from harness.cluster.systems import SYSTEMS
 
 RECORDS: Final = {100: 600_000, 1_000: 120_000}
 """Record size in bytes → how many of them a round produces: some seconds' worth."""
@@ -146,8 +146,8 @@ def _kafkas_timeouts() -> Mapping[str, str]:
     """Kafka's own instead of those of torture, by which a busy machine would look like a fault."""
     names = ("broker.heartbeat.interval.ms", "broker.session.timeout.ms")
     return {
-        name: str(key.default)
-        for name, key in NODE_KEYS.items()
+        name: value
+        for name, value in SYSTEMS["broker"].settings.items()
         if name in names or (name.startswith("replica.") and name.endswith(".ms"))
     }
 

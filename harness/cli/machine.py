@@ -55,8 +55,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from results.run.paths import store_path
 
     spec = None if options.spec is None else _load(options.spec, "doctor")
-    hosts = spec.hosts if spec is not None else {}
-    findings = diagnose(diagnosis(ThisMachine(), store_path(options.store), hosts), spec)
+    findings = diagnose(diagnosis(ThisMachine(), store_path(options.store), spec), spec)
     show(terminal(), findings)
     return VALID if all_met(findings) else NOT_CARRIED_OUT
 
@@ -84,11 +83,11 @@ def _images(options: argparse.Namespace) -> int:
     try:
         client = connect(timeout_s=1800)
         if options.prune:
-            prune(client, tuple(SYSTEMS), tell)
+            prune(client, tuple(SYSTEMS.values()), tell)
             return VALID
         build(
             client,
-            tuple(SYSTEMS),
+            tuple(SYSTEMS.values()),
             origin=Origin(options.base) if options.base else None,
             mirror=options.mirror,
             tell=tell,

@@ -50,27 +50,28 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 def _rules(options: argparse.Namespace) -> int:
     from rich.table import Table
 
-    from images.broker.rules import DESCRIPTIONS
+    from harness.cluster.systems import SYSTEMS
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("rule", "what it protects", "seed section"):
         table.add_column(heading, no_wrap=heading == "rule")
-    for description in DESCRIPTIONS:
+    for description in SYSTEMS["broker"].rules:
         table.add_row(description.name, description.protects, description.source)
     terminal().print(table)
     return VALID
 
 
 def _torture(options: argparse.Namespace) -> int:
+    from harness.cluster.systems import SYSTEMS
     from harness.suites.torture import MUTANTS, torture
-    from images.broker.rules import NAMES
     from workloads.registry import WORKLOADS
 
     mutants = MUTANTS if options.mutant is None else tuple(name for name in options.mutant if name != "none")
     if options.workload not in WORKLOADS:
         raise Usage(f"faultline torture: --workload: {options.workload!r} is not one of {', '.join(WORKLOADS)}")
+    rules = {rule.name for rule in SYSTEMS["broker"].rules}
     for name in mutants:
-        if name not in NAMES:
+        if name not in rules:
             raise Usage(f"faultline torture: --mutant: {name!r} is not a rule; `faultline rules` lists them")
     return torture(
         terminal(),

@@ -1,7 +1,7 @@
 """A cluster of real processes on this machine's loopback interface, for benchmarks and for tests with real clients.
 
-Not an environment: nothing here can be broken but by a signal, and there is no run directory. Each node is
-`python -m images.broker CONFIG` with its data in a directory of its own.
+Not an environment: no fault but a signal acts here, and there is no run directory. Each node is a process of its
+system (`images.system.Service`) with its data in a directory of its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import Self
 
 from harness.cluster.layout import Layout, Node, cluster_layout
 from harness.cluster.readiness import Expected, ReadinessProbe
-from harness.cluster.systems import configured
-from images.broker.system import SYSTEM
+from harness.cluster.systems import SYSTEMS, configured
+from images.system import System
 
 _READY_LIMIT_S = 60.0
-_STOP_LIMIT_S = 30.0
 
 
 class LoopbackError(RuntimeError):
@@ -37,13 +36,18 @@ class LoopbackCluster:
         self,
         directory: Path,
         *,
+        system: System = SYSTEMS["broker"],
         brokers: int = 3,
         controllers: int = 3,
         settings: Mapping[str, str] | None = None,
         rules_off: Sequence[str] = (),
     ) -> None:
         self.directory = directory
-        self.layout = configured(SYSTEM, _on_loopback(brokers, controllers), settings or {}, rules_off)
+        self.layout = configured(system, _on_loopback(brokers, controllers), settings or {}, rules_off)
+        self._services = {
+            node.name: system.service(self.layout.properties[node.name], str(directory / node.name))
+            for node in self.layout.nodes
+        }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -71,14 +75,13 @@ class LoopbackCluster:
 
     def start(self, name: str) -> None:
         """Start the process of a node that is down."""
-        home = self.directory / name
-        home.mkdir(parents=True, exist_ok=True)
-        config = home / "node.properties"
-        config.write_text(f"{self.layout.properties[name]}log.dirs={home / 'data'}\n")
-        with (home / "node.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "images.broker", str(config)], stderr=log, stdout=log, stdin=subprocess.DEVNULL
-            )
+        service = self._services[name]
+        (self.directory / name).mkdir(parents=True, exist_ok=True)
+        for path, text in service.files.items():
+            Path(path).write_text(text)
+        argv = [sys.executable if word == "python3" else word for word in service.argv]
+        with Path(service.log).open("ab") as log:
+            self._processes[name] = subprocess.Popen(argv, stderr=log, stdout=log, stdin=subprocess.DEVNULL)
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
@@ -88,11 +91,11 @@ class LoopbackCluster:
     def stop(self, name: str) -> int:
         """SIGTERM, then wait; the exit status."""
         self._processes[name].send_signal(signal.SIGTERM)
-        return self._processes[name].wait(_STOP_LIMIT_S)
+        return self._processes[name].wait(self._services[name].stop_limit_s)
 
     def log_of(self, name: str) -> str:
         """What the node wrote to its log so far."""
-        return (self.directory / name / "node.log").read_text()
+        return Path(self._services[name].log).read_text()
 
     def wait_until_ready(self, expected: Expected | None = None) -> None:
         """Wait until every broker sees all brokers, and `expected`'s partitions led and fully in sync."""

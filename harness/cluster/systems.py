@@ -1,18 +1,26 @@
-"""The systems under test, by the name a spec gives them, and how a layout of one is configured."""
+"""The systems under test, by the name a spec gives them, and the configuration of a layout for one of them.
+
+A system is a folder below `images` that has a module `system`; nothing but its name is known here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
 
 from harness.cluster.layout import Layout
-from images.broker.system import SYSTEM as BROKER
-from images.broker.system import TORTURE_DEFAULTS, Capability, System
+from images.system import System
 
-SYSTEMS: Mapping[str, System] = {BROKER.name: BROKER}
-DEFAULTS: Mapping[str, Mapping[str, str]] = {BROKER.name: TORTURE_DEFAULTS}
-"""The settings a system is run with unless the spec says otherwise."""
 
-__all__ = ["DEFAULTS", "SYSTEMS", "Capability", "System", "configured"]
+def _registered(images: Path) -> dict[str, System]:
+    """Every folder of `images` with a module `system`, in order of names."""
+    names = sorted(path.parent.name for path in images.glob("*/system.py"))
+    return {name: import_module(f"images.{name}.system").SYSTEM for name in names}
+
+
+SYSTEMS: Mapping[str, System] = _registered(Path(str(files("images"))))
 
 
 def configured(system: System, layout: Layout, settings: Mapping[str, str], rules_off: Sequence[str]) -> Layout:

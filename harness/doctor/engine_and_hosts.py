@@ -19,21 +19,27 @@ from harness.environments.docker.engine import connect, run_labels
 from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Condition, Image, states
 from harness.node_images.recipes import packages
+from harness.spec import Spec
+from images.system import System
 
 _RUN = "faultline-doctor"
 _NEEDED_ON_HOSTS = ("nftables", "fuse", "libfaketime")
 
 
-def diagnosis(probes: Probes, store: Path, hosts: Mapping[str, Host]) -> Diagnosis:
-    """This machine with its engine, and these hosts."""
-    return Diagnosis(probes, store, image_prerequisites, container_lacks, lambda: host_prerequisites(hosts))
+def diagnosis(probes: Probes, store: Path, spec: Spec | None) -> Diagnosis:
+    """This machine with its engine, and the hosts of `spec` for the system that it deploys."""
+
+    def hosts() -> Sequence[Prerequisite]:
+        return host_prerequisites(spec.hosts, SYSTEMS[spec.system]) if spec is not None and spec.hosts else ()
+
+    return Diagnosis(probes, store, image_prerequisites, container_lacks, hosts)
 
 
 def image_prerequisites() -> list[Prerequisite]:
     """One finding an image. Raises EngineUnreachable."""
     client = connect()
     try:
-        return [_of_image(image) for image in states(client, tuple(SYSTEMS))]
+        return [_of_image(image) for image in states(client, tuple(SYSTEMS.values()))]
     finally:
         client.close()
 
@@ -75,18 +81,16 @@ def container_lacks() -> dict[str, str] | None:
         client.close()
 
 
-def host_prerequisites(hosts: Mapping[str, Host]) -> Sequence[Prerequisite]:
-    """What each host has, all asked side by side."""
-    if not hosts:
-        return ()
+def host_prerequisites(hosts: Mapping[str, Host], system: System) -> Sequence[Prerequisite]:
+    """The prerequisites of each host for a node of `system`, all asked side by side."""
 
     async def all_of_them() -> list[list[Prerequisite]]:
-        return await asyncio.gather(*(_of_host(name, host) for name, host in hosts.items()))
+        return await asyncio.gather(*(_of_host(name, host, system) for name, host in hosts.items()))
 
     return [finding for findings in asyncio.run(all_of_them()) for finding in findings]
 
 
-async def _of_host(name: str, host: Host) -> list[Prerequisite]:
+async def _of_host(name: str, host: Host, system: System) -> list[Prerequisite]:
     from harness.environments.ssh.environment import connected
     from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 
@@ -98,7 +102,7 @@ async def _of_host(name: str, host: Host) -> list[Prerequisite]:
                 used = f"{host.address} is in use by {other}"
                 remedy = "wait for it, or when it was killed: faultline clean SPEC.yaml"
                 return [Prerequisite(subject, False, used, remedy, Purpose.HOSTS)]
-            await install(machine, Claim.of_this_process(_RUN))
+            await install(machine, Claim.of_this_process(_RUN), system)
             try:
                 told = json.loads(await machine.run(["faultline-node", "describe"]))
                 free = int((await machine.run(["df", "--output=avail", "-B1", "/var/lib"])).split()[-1])

@@ -29,6 +29,7 @@ from typing import Any, Final
 from harness.node_images.debian import bootstrapped
 from harness.node_images.recipes import OS, RELEASE, ImageError, Recipe, packages, recipes
 from harness.node_images.wheels import Target, WheelsError, wheels
+from images.system import System
 
 INPUTS_LABEL: Final = "faultline.inputs"
 ORIGIN_LABEL: Final = "faultline.origin"
@@ -67,7 +68,7 @@ class Image:
     """Of the operating-system layer: where it came from."""
 
 
-def states(client: Any, systems: Sequence[str]) -> list[Image]:
+def states(client: Any, systems: Sequence[System]) -> list[Image]:
     """The operating-system layer, the base and the image of each system, as they are now."""
     found: dict[str, Image] = {}
     for recipe in recipes(systems):
@@ -75,7 +76,7 @@ def states(client: Any, systems: Sequence[str]) -> list[Image]:
     return list(found.values())
 
 
-def ready(client: Any, system: str) -> Image:
+def ready(client: Any, system: System) -> Image:
     """The image of `system`, up to date. Raises ImageError when it, or what it stands on, is missing or stale."""
     found = states(client, [system])
     for image in reversed(found):
@@ -89,7 +90,7 @@ def ready(client: Any, system: str) -> Image:
 
 def build(
     client: Any,
-    systems: Sequence[str],
+    systems: Sequence[System],
     *,
     origin: Origin | None = None,
     mirror: str = "",
@@ -105,7 +106,7 @@ def build(
 
 
 def _build(
-    client: Any, systems: Sequence[str], origin: Origin | None, mirror: str, tell: Callable[[str], None]
+    client: Any, systems: Sequence[System], origin: Origin | None, mirror: str, tell: Callable[[str], None]
 ) -> list[Image]:
     built: dict[str, Image] = {}
     for recipe in recipes(systems):
@@ -126,7 +127,7 @@ def _build(
     return list(built.values())
 
 
-def prune(client: Any, systems: Sequence[str], tell: Callable[[str], None] = lambda line: None) -> None:
+def prune(client: Any, systems: Sequence[System], tell: Callable[[str], None] = lambda line: None) -> None:
     """Remove the images of ours that this source tree does not run on, except those a container still uses."""
     from docker.errors import APIError
 

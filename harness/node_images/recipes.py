@@ -19,6 +19,7 @@ from typing import Final
 
 from harness.errors import EnvironmentUnavailable
 from harness.node_images.wheels import version
+from images.system import System
 
 OS, BASE = "faultline/os", "faultline/base"
 RELEASE: Final = "bookworm"
@@ -32,9 +33,9 @@ class ImageError(EnvironmentUnavailable):
     """An image is missing, stale or cannot be built; one line that says what to do."""
 
 
-def image_of(system: str) -> str:
+def image_of(system: System) -> str:
     """The name of a system's image."""
-    return f"faultline/{system}"
+    return f"faultline/{system.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +56,57 @@ class Recipe:
         return digest.hexdigest()
 
 
-def recipes(systems: Sequence[str]) -> Iterator[Recipe]:
+def recipes(systems: Sequence[System]) -> Iterator[Recipe]:
     """What stands on what, from the ground up."""
     base = _SOURCES / "base"
     yield Recipe(OS, "", {name: (base / name).read_bytes() for name in ("Dockerfile.os", "packages.txt")})
-    yield Recipe(BASE, OS, {"images/__init__.py": b"", **_tree(base), **_installing(base)})
+    yield Recipe(BASE, OS, {**base_sources(), **_installing(base / "Dockerfile", base / "requirements.txt")})
     for system in systems:
-        folder = _SOURCES / system
-        if not (folder / "Dockerfile").is_file():
-            raise ImageError(f"system {system} has no image: there is no images/{system}/Dockerfile")
-        yield Recipe(image_of(system), BASE, {**_shared(), **_tree(folder), **_installing(folder)})
+        shipment = system.shipment
+        if not shipment.dockerfile.is_file():
+            raise ImageError(f"system {system.name} has no image: there is no {shipment.dockerfile}")
+        installing = _installing(shipment.dockerfile, shipment.requirements)
+        yield Recipe(image_of(system), BASE, {**system_sources(system), **installing})
 
 
-def _tree(folder: Path) -> dict[str, bytes]:
-    """The Python sources and scripts of a package below `images`, by their path in the context."""
+def base_sources() -> dict[str, bytes]:
+    """The node agent and the lossy file system: path on the machine → contents."""
+    return {"images/__init__.py": b"", **_tree("images/base", _SOURCES / "base")}
+
+
+def base_requirements() -> list[str]:
+    """The Python packages of the base layer."""
+    return _lines((_SOURCES / "base" / "requirements.txt").read_text())
+
+
+def system_sources(system: System) -> dict[str, bytes]:
+    """The sources that a system ships: path on the machine → contents."""
+    found: dict[str, bytes] = {}
+    for path, source in system.shipment.sources.items():
+        found |= _tree(path, source) if source.is_dir() else {path: source.read_bytes()}
+    return found
+
+
+def system_requirements(system: System) -> list[str]:
+    """The Python packages that a system needs."""
+    return _lines(system.shipment.requirements.read_text())
+
+
+def _tree(name: str, folder: Path) -> dict[str, bytes]:
+    """The Python sources of a folder, and the agent's script, below `name`."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
     return {
-        f"images/{path.relative_to(_SOURCES)}": path.read_bytes()
+        f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes()
         for path in files
         if path.suffix == ".py" or path.name == "faultline-node"
     }
 
 
-def _shared() -> dict[str, bytes]:
-    """The sources that are part of no system and that every system may use."""
-    return {**_tree(_SOURCES / "wire"), "images/trace.py": (_SOURCES / "trace.py").read_bytes()}
-
-
-def _installing(folder: Path) -> dict[str, bytes]:
+def _installing(dockerfile: Path, requirements: Path) -> dict[str, bytes]:
     """The Dockerfile, and the requirements in the versions installed here."""
-    names = _lines((folder / "requirements.txt").read_text())
+    names = _lines(requirements.read_text())
     pinned = (f"{name}=={version(name)}\n" if version(name) else f"{name}\n" for name in names)
-    return {"Dockerfile": (folder / "Dockerfile").read_bytes(), "requirements.txt": "".join(pinned).encode()}
+    return {"Dockerfile": dockerfile.read_bytes(), "requirements.txt": "".join(pinned).encode()}
 
 
 def _lines(text: str) -> list[str]:

@@ -1,27 +1,19 @@
-"""The prototype broker as a system under test: what it can do, and how a node of it is configured.
-
-The runner, the faults and the environments know a system only through a description like this one.
-"""
+"""The prototype broker as a system under test (`images.system`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigError
-from images.broker.rules import Rules
+from images.broker.rules import DESCRIPTIONS, Rules
+from images.system import Capability, Rule, Service, Shipment, System
 
+_HERE = Path(__file__).parent
+_IMAGES = _HERE.parent
 
-class Capability(StrEnum):
-    """What a system may offer beyond speaking Kafka's protocol."""
-
-    SIMULATION = "simulation"
-    TRACE = "protocol trace"
-    RULES = "rule switches"
-
-
-TORTURE_DEFAULTS: Mapping[str, str] = {
+_DEFAULTS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "300",
     "broker.session.timeout.ms": "2000",
     "replica.lag.time.max.ms": "2000",
@@ -45,32 +37,36 @@ TORTURE_DEFAULTS: Mapping[str, str] = {
     "group.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "500",
 }
-"""Settings of a torture run where they differ from Kafka's defaults: a minute must see several elections."""
+"""Settings of a run that differ from Kafka's defaults: a minute must see several elections."""
+
+
+_SHIPMENT = Shipment(
+    sources={
+        "images/broker": _HERE,
+        "images/wire": _IMAGES / "wire",
+        "images/trace.py": _IMAGES / "trace.py",
+        "images/system.py": _IMAGES / "system.py",
+    },
+    requirements=_HERE / "requirements.txt",
+    dockerfile=_HERE / "Dockerfile",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """How one node of a system lives on a machine of its own. All paths are there, below one directory."""
+class BrokerSystem:
+    """Implements `images.system.System`; it offers every capability."""
 
-    argv: tuple[str, ...]
-    """Runs in the foreground until it is told to stop; what it prints is its log."""
-    files: Mapping[str, str]
-    """Path → text, to be there before it starts."""
-    data: str
-    """The directory of all that must survive: Kafka's log segments lie here, a directory a partition."""
-    log: str
-    trace: str | None
-    """Where it appends its protocol trace, if it has one; outside of `data`, since a trace is not to be lost."""
-    stop_limit_s: float
-    """How long a clean stop, by SIGTERM, may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """One system under test."""
-
-    name: str
-    capabilities: frozenset[Capability]
+    name: str = "broker"
+    capabilities: frozenset[Capability] = frozenset(Capability)
+    rules: tuple[Rule, ...] = tuple(Rule(rule.name, rule.protects, rule.source) for rule in DESCRIPTIONS)
+    settings: Mapping[str, str] = field(
+        default_factory=lambda: {
+            **{name: str(key.default) for name, key in NODE_KEYS.items()},
+            **{BROKER_NAME_OF_TOPIC_KEY[name]: str(key.default) for name, key in TOPIC_KEYS.items()},
+        }
+    )
+    defaults: Mapping[str, str] = field(default_factory=lambda: _DEFAULTS)
+    shipment: Shipment = field(default_factory=lambda: _SHIPMENT)
 
     def check_settings(self, settings: Mapping[str, str]) -> None:
         """Raises ConfigError, in one line, for a setting that is unknown or has a bad value."""
@@ -102,7 +98,7 @@ class System:
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{host}:{port}",
             "controller.quorum.voters": ",".join(f"{voter}@{address}:{number}" for voter, address, number in voters),
-            **TORTURE_DEFAULTS,
+            **_DEFAULTS,
             **given,
         }
         if rules_off:
@@ -118,8 +114,8 @@ class System:
             data=data,
             log=f"{home}/node.log",
             trace=trace,
-            stop_limit_s=15.0,
+            stop_limit_s=30.0,
         )
 
 
-SYSTEM = System("broker", frozenset(Capability))
+SYSTEM: System = BrokerSystem()

@@ -163,7 +163,7 @@ def test_a_broker_stopped_with_sigterm_hands_over_and_comes_back_clean(cluster: 
     assert cluster.stop("b1") == 0
     assert "shut down cleanly" in cluster.log_of("b1")
     restart(cluster, "b1", "rolling")
-    trace = (cluster.directory / "b1" / "data" / "trace.jsonl").read_text()
+    trace = (cluster.directory / "b1" / "trace.jsonl").read_text()
     assert '"kind":"log_recovered"' in trace
     registrations = [
         json.loads(line)["detail"]["clean"] for line in trace.splitlines() if '"kind":"registered"' in line

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from harness.cluster.systems import SYSTEMS
 from harness.environments.docker.engine import RUN_LABEL, connect
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
 from harness.node_images.building import build
@@ -62,7 +63,7 @@ faults:
 def _images() -> None:
     client = connect(timeout_s=1800)
     try:
-        build(client, ["broker"])
+        build(client, [SYSTEMS["broker"]])
     finally:
         client.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
+from harness.cluster.systems import SYSTEMS
 from harness.environments.docker.engine import connect
 from harness.exit_codes import INVALID, VALID
 from harness.node_images.building import build
@@ -81,7 +82,7 @@ TABLE = {
 def _images() -> None:
     client = connect(timeout_s=1800)
     try:
-        build(client, ["broker"])
+        build(client, [SYSTEMS["broker"]])
     finally:
         client.close()
 

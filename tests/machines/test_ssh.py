@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.hosts import Host
+from harness.cluster.systems import SYSTEMS
 from harness.environments.machines.machine import CommandFailed, MachineError
 from harness.environments.ssh.connection import SESSIONS, SshConnection
 from harness.environments.ssh.install import ROOT, Claim, claim_on, install, uninstall
@@ -225,7 +226,7 @@ def test_a_host_without_pip_or_network_gets_everything_a_node_needs_and_is_left_
     before = one.shell("b1", "ls -A /opt /run /var/lib")
 
     async def use(reached: SshMachine) -> None:
-        await install(reached, Claim.of_this_process("r1"))
+        await install(reached, Claim.of_this_process("r1"), SYSTEMS["broker"])
         assert b'"lacks"' in await reached.run(["faultline-node", "describe"])
         imports = "import aiokafka, google_crc32c, kio, mfusepy, images.broker.node; print('all')"
         assert await reached.run(["env", f"PYTHONPATH={ROOT}", "python3", "-c", imports]) == b"all\n"
@@ -239,11 +240,11 @@ def test_a_host_carries_one_run_at_a_time(one: Lab) -> None:
     async def use(reached: SshMachine) -> None:
         assert await claim_on(reached) is None
         ours = Claim.of_this_process("r1")
-        await install(reached, ours)
+        await install(reached, ours, SYSTEMS["broker"])
         try:
             assert await claim_on(reached) == ours
             with pytest.raises(MachineError, match=f"^b1: {reached.address} is in use by run r1 of "):
-                await install(reached, Claim.of_this_process("r2"))
+                await install(reached, Claim.of_this_process("r2"), SYSTEMS["broker"])
             assert await claim_on(reached) == ours
         finally:
             await uninstall(reached)
@@ -255,11 +256,11 @@ def test_a_host_carries_one_run_at_a_time(one: Lab) -> None:
 def test_what_a_killed_run_left_is_told_with_what_removes_it(one: Lab) -> None:
     async def use(reached: SshMachine) -> None:
         left = Claim("r0", "another-boot/1/2", "someone@elsewhere", "yesterday")
-        await install(reached, left)
+        await install(reached, left, SYSTEMS["broker"])
         with pytest.raises(
             MachineError, match=r"run r0 of someone@elsewhere, yesterday, or was left .* faultline clean"
         ):
-            await install(reached, Claim.of_this_process("r1"))
+            await install(reached, Claim.of_this_process("r1"), SYSTEMS["broker"])
         await uninstall(reached)
 
     on(one.hosts["b1"], use)
@@ -272,7 +273,7 @@ def test_an_installation_that_fails_leaves_nothing(one: Lab, monkeypatch: pytest
 
         monkeypatch.setattr(reached, "put", full)
         with pytest.raises(MachineError, match="No space left"):
-            await install(reached, Claim.of_this_process("r1"))
+            await install(reached, Claim.of_this_process("r1"), SYSTEMS["broker"])
         assert await claim_on(reached) is None
 
     on(one.hosts["b1"], use)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from harness.cluster.layout import Layout, cluster_layout
+from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
 from harness.environments.machines.deployment import MachineDeployment
@@ -72,7 +73,7 @@ class Docker:
         client = connect()
         run = f"faultline-{secrets.token_hex(4)}"
         try:
-            image = ready(client, layout.system)
+            image = ready(client, SYSTEMS[layout.system])
             facts = {"containers": run, **_facts(client, image)}
             containers = Containers(client, run, image, self.subnet)
 

@@ -30,7 +30,7 @@ from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Crash, Listener, TrailPoint
 from harness.environments.machines.links import Ledger, Links, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError
-from harness.environments.machines.node_handle import AGENT, Station, on_all
+from harness.environments.machines.node_handle import AGENT, COMMAND_LIMIT_S, Station, on_all
 from harness.environments.machines.traces import merged
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
 
@@ -41,6 +41,8 @@ _CUT = ("held", "refused", "reset")
 _DEGRADED = ("delayed", "lost")
 _COLLECT_LIMIT_S = 120.0
 _CLOCK_READINGS = 5
+_STOP_MARGIN_S = 30.0
+"""Time for the agent to answer, beyond the limit that the system sets for its own stop."""
 
 
 class MachineDeployment:
@@ -250,7 +252,8 @@ class MachineDeployment:
 
     async def stop(self, node: str) -> Evidence:
         """SIGTERM, and wait."""
-        return await self._end(node, "stop")
+        limit_s = self._station(node).service.stop_limit_s
+        return await self._end(node, "stop", "--limit", str(limit_s), timeout_s=limit_s + _STOP_MARGIN_S)
 
     async def start(self, node: str) -> None:
         """Start a node that is down, on the disk it left."""
@@ -342,11 +345,11 @@ class MachineDeployment:
             error = ended["error"] or f"ended with status {ended['status']}"
             self._crashes.append(Crash(station.name, ended["time_ns"] - station.began_ns, error))
 
-    async def _end(self, node: str, *command: str) -> Evidence:
+    async def _end(self, node: str, *command: str, timeout_s: float = COMMAND_LIMIT_S) -> Evidence:
         async def end(station: Station) -> dict[str, Any]:
             station.alive = station.paused = False
             await station.thaw()
-            return await station.ask(*command)
+            return await station.ask(*command, timeout_s=timeout_s)
 
         told = await self._station(node).alone(end)
         names = ("stopped", "killed", "unsynced_bytes", "lost_bytes", "lost_files", "lost_names")

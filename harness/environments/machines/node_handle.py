@@ -18,12 +18,12 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from harness.cluster.layout import Node
 from harness.environments.machines.machine import Freezer, Machine, MachineError
-from images.broker.system import Service
+from images.system import Service
 
 T = TypeVar("T")
 
 AGENT = "faultline-node"
-_LIMIT_S = 30.0
+COMMAND_LIMIT_S = 30.0
 _WAIT_LIMIT_S = 20.0
 
 
@@ -66,14 +66,16 @@ class Station:
 
     # ---- commands; every caller is `alone`, but for waiting ----------------------------------------------------------
 
-    async def ask(self, *arguments: str, request: object = None, timeout_s: float = _LIMIT_S) -> dict[str, Any]:
+    async def ask(self, *arguments: str, request: object = None, timeout_s: float = COMMAND_LIMIT_S) -> dict[str, Any]:
         """What the agent answers. Raises MachineError."""
         if self.frozen:
             await self.thaw()
             await self._asked("pause")
         return await self._asked(*arguments, request=request, timeout_s=timeout_s)
 
-    async def _asked(self, *arguments: str, request: object = None, timeout_s: float = _LIMIT_S) -> dict[str, Any]:
+    async def _asked(
+        self, *arguments: str, request: object = None, timeout_s: float = COMMAND_LIMIT_S
+    ) -> dict[str, Any]:
         stdin = b"" if request is None else json.dumps(request).encode()
         said = await self.machine.run([AGENT, *arguments], stdin=stdin, timeout_s=timeout_s)
         try:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from harness.cluster.hosts import Host
 from harness.cluster.layout import Layout, cluster_layout
+from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine, MachineError
@@ -26,6 +27,7 @@ from harness.environments.machines.signals_blocked import undisturbed
 from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 from harness.environments.ssh.machine import SshMachine
 from harness.errors import EnvironmentUnavailable
+from images.system import System
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ class Ssh:
     ) -> T:
         """Run `scenario` on an event loop of this thread. Nothing of it is left on the hosts afterwards."""
         hosts = {node.name: self.hosts[node.name] for node in layout.nodes}
-        rented = _Rented(hosts, Claim.of_this_process(f"faultline-{secrets.token_hex(4)}"))
+        rented = _Rented(hosts, Claim.of_this_process(f"faultline-{secrets.token_hex(4)}"), SYSTEMS[layout.system])
         facts = {f"host_{node.name}": node.host for node in layout.nodes}
 
         async def carried_out() -> T:
@@ -74,7 +76,8 @@ class Ssh:
 class _Rented:
     """The hosts of one run."""
 
-    def __init__(self, hosts: Mapping[str, Host], claim: Claim) -> None:
+    def __init__(self, hosts: Mapping[str, Host], claim: Claim, system: System) -> None:
+        self._system = system
         self._hosts = hosts
         self._claim = claim
         self._machines: dict[str, SshMachine] = {}
@@ -86,7 +89,7 @@ class _Rented:
             self._machines[name] = await SshMachine.connect(name, host)
 
         await _all(log_in(name, host) for name, host in self._hosts.items())
-        await _all(install(machine, self._claim) for machine in self._machines.values())
+        await _all(install(machine, self._claim, self._system) for machine in self._machines.values())
         return self._machines
 
     async def give_back(self) -> None:

@@ -1,7 +1,8 @@
 """Putting a node's programs on a host, and taking them away again.
 
 Everything lies below one directory, `/opt/faultline-ssh`, made from this machine's own copies: the packages
-`images.base` (node agent, lossy file system) and `images.broker`, with the wheels they need for the host's Python.
+`images.base` (node agent, lossy file system) and what the system under test ships, with the wheels they need for the
+host's Python.
 Nothing is asked of the host but Python, tar, and the programs that faults use; it needs no pip and no network. The
 directory is also the claim on the host: one run at a time may have it, and a note in it says which.
 """
@@ -19,22 +20,19 @@ import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError
 from harness.environments.process_identity import still_runs, this_process
+from harness.node_images.recipes import base_requirements, base_sources, system_requirements, system_sources
 from harness.node_images.wheels import Target, WheelsError, wheels
+from images.system import System
 
 ROOT = "/opt/faultline-ssh"
 PROGRAMS = f"{ROOT}/bin"
 """To come first in the PATH of every command."""
 LEFT = ("/run/faultline", "/var/lib/faultline")
 """What the agent keeps, and data, logs and traces."""
-FOLDERS = ("base", "broker")
-"""Of `images`: what goes there."""
 PYTHON_LEAST = (3, 11)
 
 _NOTE = f"{ROOT}/run.json"
@@ -65,8 +63,8 @@ class Claim:
         return f"run {self.run} of {self.by}, {self.since}"
 
 
-async def install(machine: Machine, claim: Claim) -> None:
-    """Claim the host and put everything there. Raises MachineError, having left nothing.
+async def install(machine: Machine, claim: Claim, system: System) -> None:
+    """Claim the host and put everything there that a node of `system` needs. Raises MachineError, having left nothing.
 
     When it is cancelled the claim may stay: see `claim_on`.
     """
@@ -74,7 +72,7 @@ async def install(machine: Machine, claim: Claim) -> None:
     await _take(machine, claim)
     try:
         try:
-            bundle = await asyncio.to_thread(_bundle, target)
+            bundle = await asyncio.to_thread(_bundle, target, system)
         except WheelsError as error:
             raise MachineError(f"{machine.name}: {error}") from None
         await machine.put(bundle, f"{ROOT}/bundle.tar.gz")
@@ -137,37 +135,36 @@ async def _target(machine: Machine) -> Target:
 
 
 _one_at_a_time = threading.Lock()
+_bundles: dict[tuple[Target, str], bytes] = {}
 
 
-def _bundle(target: Target) -> bytes:
+def _bundle(target: Target, system: System) -> bytes:
     """A gzipped tar: all packages at its top, as the node images have them, and `bin/faultline-node`.
 
     Hosts are installed side by side, most often alike: it is made once.
     """
     with _one_at_a_time:
-        return _made(target)
+        key = (target, system.name)
+        if key not in _bundles:
+            _bundles[key] = _packed(target, system)
+        return _bundles[key]
 
 
-@cache
-def _made(target: Target) -> bytes:
+def _packed(target: Target, system: System) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=5) as tar:
-        for name, contents in _contents(target):
+        for name, data in contents(target, system):
             item = tarfile.TarInfo(name)
-            item.size = len(contents)
+            item.size = len(data)
             item.mode = 0o755 if name.startswith("bin/") else 0o644
-            tar.addfile(item, io.BytesIO(contents))
+            tar.addfile(item, io.BytesIO(data))
     return packed.getvalue()
 
 
-def _contents(target: Target) -> Iterator[tuple[str, bytes]]:
-    ours = Path(str(files("images")))
-    yield "images/trace.py", (ours / "trace.py").read_bytes()
-    for path in sorted(path for folder in (*FOLDERS, "wire") for path in (ours / folder).rglob("*")):
-        if path.suffix == ".py" or path.name == "faultline-node":
-            yield f"images/{path.relative_to(ours).as_posix()}", path.read_bytes()
-    yield "images/__init__.py", b""
-    for wheel in wheels(_requirements(ours), target):
+def contents(target: Target, system: System) -> Iterator[tuple[str, bytes]]:
+    """The files that go to a host: path below the root → contents."""
+    yield from (base_sources() | system_sources(system)).items()
+    for wheel in wheels(_requirements(system), target):
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if not name.endswith("/"):
@@ -176,10 +173,9 @@ def _contents(target: Target) -> Iterator[tuple[str, bytes]]:
     yield "bin/faultline-node", _LAUNCHER.encode()
 
 
-def _requirements(ours: Path) -> list[str]:
+def _requirements(system: System) -> list[str]:
     """As the images have them, without pip: wheels are unpacked here."""
-    lines = [line for folder in FOLDERS for line in (ours / folder / "requirements.txt").read_text().splitlines()]
-    return [line for line in lines if line and line != "pip" and not line.startswith("#")]
+    return [name for name in (*base_requirements(), *system_requirements(system)) if name != "pip"]
 
 
 def _installed_name(name: str) -> str:
