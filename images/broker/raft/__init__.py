@@ -1,1 +1,1 @@
-"""Raft over the metadata log, as in KRaft: the decision machine, its messages, its log and its node."""
+"""Raft over the metadata log, as in KRaft: state machine, messages, log and node."""

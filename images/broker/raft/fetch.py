@@ -1,10 +1,9 @@
-"""The metadata partition as brokers and other controllers read it: Fetch, answered by the leader of the quorum.
+"""Fetch and FetchSnapshot of the metadata partition, answered by the leader of the quorum.
 
-Brokers follow the metadata log as they follow any partition, with a fetch that waits here until there is something
-new. They are shown committed batches only, and whole ones, so that no broker ever acts on half a change. Controllers
-are shown everything, since their fetches are what commits it. Whoever asks from below the start of the log is sent to
-the snapshot that stands for what was there (FetchSnapshot); whoever asks a controller that does not lead is told who
-does, as far as it knows.
+Brokers follow the metadata log as they follow any partition: a fetch waits here until there are new records. Brokers
+receive committed batches only, and whole ones, so that no broker acts on half a change. Controllers receive all
+records, since their fetches commit them. A fetch from below the start of the log is answered with the id of the latest
+snapshot. A controller that is not the leader answers with the leader it knows.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from images.broker.runtime.server import Request
 
 
 class MetadataFetchHandler:
-    """Answers fetches of the metadata partition."""
+    """Handles Fetch and FetchSnapshot."""
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
 
     async def fetch(self, request: Request) -> FetchResponse:
-        """Whole batches from the offset asked, once there are `min_bytes` of them or `max_wait` is over.
+        """Fetch: whole batches from the fetch offset, once there are `min_bytes` of them or `max_wait` is over.
 
-        Errors, at once: UNKNOWN_TOPIC_ID (100), UNKNOWN_TOPIC_OR_PARTITION (3), OFFSET_OUT_OF_RANGE (1),
-        NOT_LEADER_OR_FOLLOWER (6), FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75). So are a diverging epoch and
-        a snapshot.
+        Errors, answered at once: UNKNOWN_TOPIC_ID (100), UNKNOWN_TOPIC_OR_PARTITION (3), OFFSET_OUT_OF_RANGE (1),
+        NOT_LEADER_OR_FOLLOWER (6), FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75). A diverging epoch and a
+        snapshot id are answered at once, too.
         """
         body = request.body
         min_bytes = min(body.min_bytes, body.max_bytes)
@@ -62,7 +61,7 @@ class MetadataFetchHandler:
         return answer
 
     async def fetch_snapshot(self, request: Request) -> snapshots.FetchSnapshotResponse:
-        """A piece of a snapshot, from the position asked.
+        """FetchSnapshot: a chunk of a snapshot, from the requested position.
 
         Errors: UNKNOWN_TOPIC_OR_PARTITION (3), NOT_LEADER_OR_FOLLOWER (6), SNAPSHOT_NOT_FOUND (98),
         POSITION_OUT_OF_RANGE (99).
@@ -101,7 +100,7 @@ class MetadataFetchHandler:
         )
 
     def _fetch_response(self, body: Any, min_bytes: int) -> tuple[FetchResponse, bool]:
-        """The answer as things stand, and whether it is worth waiting for a better one."""
+        """The response from the current state, and whether to wait for more records."""
         topics, size, answer_now = [], 0, False
         replica = body.replica_state.replica_id
         for topic in body.topics:

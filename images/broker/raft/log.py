@@ -1,8 +1,8 @@
-"""The metadata log of one controller, on its disk: batches, snapshots, the vote, and the image of what is committed.
+"""The metadata log of one controller on disk: batches, snapshots, election state, and the committed image.
 
-One change is one batch. A batch is on disk when `append` returns; whether it is committed is the quorum's to say.
-Beside the log lies `quorum-state`, Kafka's file of that name: the epoch this controller is in, who leads it, and whom
-it has voted for. So that it does not grow for ever, the log is kept from the latest snapshot on only.
+One change is one batch. A batch is on disk when `append` returns; the quorum decides when it is committed. Beside the
+log lies `quorum-state`, Kafka's file of that name: epoch, leader and vote of this controller. Everything below the
+latest snapshot is deleted, so that the log stays bounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["KafkaMetadataLog", "OffsetOutOfRange"]
 
 
 class KafkaMetadataLog:
-    """See the module."""
+    """Batches, snapshots and election state in one directory."""
 
     def __init__(
         self, node_ports: NodePorts, segment_bytes: int, rules: Rules, bytes_between_snapshots: int = 20 << 20
@@ -42,12 +42,12 @@ class KafkaMetadataLog:
         config = LogConfig(segment_bytes, flush_interval_messages=1 if rules.metadata_is_synced else NEVER)
         self._log = Log.open(node_ports.files, DIRECTORY, config, node_ports.log)
         if rules.metadata_is_synced:
-            # What a crash left unsynced is about to be counted, so it must not be lost any more.
+            # Records that survived a crash unsynced count from now on, so they must be durable.
             self._log.flush()
         self._image = ClusterImage(offset=self._log.start)
         self._snapshots = MetadataSnapshots(node_ports.files, DIRECTORY)
         self.snapshot = self._snapshots.latest()
-        """The latest one."""
+        """The latest snapshot."""
         if self.snapshot is not None:
             self._load_snapshot(self.snapshot, self._snapshots.read(self.snapshot) or b"")
         self._bytes_since_snapshot = self._log.size
@@ -66,34 +66,34 @@ class KafkaMetadataLog:
 
     @property
     def last_entry(self) -> EpochAndOffset:
-        """How up to date the log is."""
+        """Epoch of the last record and log end offset: the log with the greater pair is more up to date (Raft §5.4.1)."""
         if self.snapshot is not None and self._log.end == self.snapshot.end:
             return EpochAndOffset(self.snapshot.epoch, self._log.end)
         return EpochAndOffset(max(0, self._log.last_batch_epoch), self._log.end)
 
     @property
     def view(self) -> LogView:
-        """The log as the quorum looks at it."""
+        """The log as `QuorumState` sees it."""
         return LogView(self._log.start, self._log.end, self._log.epochs, self.snapshot)
 
     def encode_batch(self, records: Sequence[Record], epoch: int, timestamp_ms: int) -> bytes:
-        """The batch that appends one change. All of it survives or none."""
+        """Encode one change as one batch, which survives a crash as a whole or not at all."""
         values = [encode(record) for record in records]
         return batches.build(values, timestamp_ms=timestamp_ms, leader_epoch=epoch, base_offset=self.end)
 
     def append(self, batch: bytes) -> batches.Header:
-        """Add a batch whose offset is `end`; it is on disk when this returns. Raises CorruptBatch or OSError."""
+        """Append a batch with base offset `end`; it is on disk when this returns. Raises CorruptBatch or OSError."""
         self._bytes_since_snapshot += len(batch)
         return self._log.append(batch)
 
     def truncate(self, to: int) -> None:
-        """Cut the log to `to`. Raises OSError."""
+        """Truncate the log to `to`. Raises OSError."""
         self._log.truncate(to)
         if self._rules.metadata_is_synced:
             self._log.flush()
 
     def read(self, offset: int, max_bytes: int, before: int) -> bytes:
-        """Whole batches from `offset` on and below `before`, at least one if there is one. Raises OffsetOutOfRange."""
+        """Whole batches in [`offset`, `before`), at least one if there is one. Raises OffsetOutOfRange."""
         return self._log.read(offset, max_bytes, before)
 
     def close(self) -> None:
@@ -103,8 +103,8 @@ class KafkaMetadataLog:
     # ---- what it adds up to ------------------------------------------------------------------------------------------
 
     def image(self, high_watermark: int) -> ClusterImage:
-        """What everything below `high_watermark`, all of it committed, adds up to. Raises MetadataError when the log
-        makes no sense."""
+        """The image of all records below `high_watermark`, which are committed. Raises MetadataError for invalid
+        records."""
         while self._image.offset < high_watermark:
             for header, batch in batches.iterate(self.read(self._image.offset, _REPLAY_BYTES, high_watermark)):
                 self._image = self._image.apply_all(decode_records(batch), header.base_offset)
@@ -113,8 +113,11 @@ class KafkaMetadataLog:
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot_and_trim(self, high_watermark: int) -> bool:
-        """Replace everything below `high_watermark`, all of it committed, by a snapshot if the log has grown enough for
-        that. Whether it was done. Raises OSError."""
+        """Write a snapshot at `high_watermark` and delete the log below it, once the log has grown by the configured
+        bytes.
+
+        Returns whether it did. Raises OSError.
+        """
         if self._bytes_since_snapshot < self._bytes_between_snapshots or high_watermark <= self._log.start:
             return False
         snapshot = SnapshotId(high_watermark, self._log.epochs.epoch_at(high_watermark - 1))
@@ -125,8 +128,10 @@ class KafkaMetadataLog:
         return True
 
     def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Begin anew with a snapshot of the leader's in place of the whole log. Raises OSError; CorruptBatch or
-        MetadataError, with nothing changed."""
+        """Replace the whole log by a snapshot of the leader (Raft's InstallSnapshot).
+
+        Raises OSError; CorruptBatch or MetadataError, with nothing changed.
+        """
         decode_snapshot(data, snapshot)
         self._snapshots.write(snapshot, data)
         self._log.truncate_fully_and_start_at(snapshot.end)
@@ -134,11 +139,11 @@ class KafkaMetadataLog:
         self._bytes_since_snapshot = 0
 
     def read_snapshot(self, snapshot: SnapshotId) -> bytes | None:
-        """A snapshot's content; None when it is not kept."""
+        """The content of a snapshot; None if there is no such snapshot."""
         return self._snapshots.read(snapshot)
 
     def _load_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
-        """A snapshot can be there without the log having been cut to it, since the cut comes after."""
+        """Start from a snapshot. The log may still hold records below it: a crash can come before the deletion."""
         log, self.snapshot = self._log, snapshot
         self._image = decode_snapshot(data, snapshot)
         differs = log.start < snapshot.end and log.epochs.epoch_at(snapshot.end - 1) != snapshot.epoch
@@ -151,7 +156,7 @@ class KafkaMetadataLog:
     # ---- the vote ----------------------------------------------------------------------------------------------------
 
     def read_election_state(self) -> ElectionState:
-        """The quorum state kept last. Raises OSError when it cannot be read for what it is."""
+        """The stored election state. Raises OSError if the file is damaged."""
         data = read_whole(self._files, QUORUM_STATE)
         if data is None:
             return ElectionState()
@@ -164,7 +169,7 @@ class KafkaMetadataLog:
             raise OSError(EIO, "not a quorum state", QUORUM_STATE) from None
 
     def write_election_state(self, election_state: ElectionState) -> None:
-        """Keep the quorum state; it survives a power loss from now on. Raises OSError."""
+        """Store the election state; it survives a power loss on return. Raises OSError."""
         content = {
             "leaderId": election_state.leader,
             "leaderEpoch": election_state.epoch,
@@ -183,5 +188,5 @@ class KafkaMetadataLog:
 
 
 def decode_records(batch: bytes) -> list[Record]:
-    """The records of one batch of the metadata log. Raises CorruptBatch or MetadataError."""
+    """The records of one metadata batch. Raises CorruptBatch or MetadataError."""
     return [decode(record.value or b"") for record in batches.records(batch)]

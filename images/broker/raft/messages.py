@@ -1,4 +1,4 @@
-"""What controllers say to each other, as Kafka's messages, and back. Translation only: nothing is decided here."""
+"""Translation between Raft's values and Kafka's messages; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def vote_request(cluster_id: str, to: int, request: VoteRequest) -> vote_schema.
 
 
 def parse_vote_request(body: Any) -> VoteRequest | None:
-    """None when it is not about the metadata partition."""
+    """None if the request is not for the metadata partition."""
     partition = _metadata_partition(body)
     if partition is None:
         return None
@@ -74,7 +74,7 @@ def vote_error(error: ErrorCode) -> vote_response_schema.VoteResponse:
 
 
 def parse_vote_response(body: Any) -> VoteResponse | None:
-    """None when the whole request was refused."""
+    """None if the whole request was refused."""
     partition = _metadata_partition(body)
     if partition is None:
         return None
@@ -109,7 +109,8 @@ def end_quorum_epoch_request(
 
 
 def parse_leader_notice(body: Any) -> tuple[int, int, tuple[int, ...]] | None:
-    """(epoch, leader, preferred candidates) of a BeginQuorumEpoch or EndQuorumEpoch request; None as above."""
+    """(epoch, leader, preferred candidates) of a BeginQuorumEpoch or EndQuorumEpoch request; None if it is not for the
+    metadata partition."""
     partition = _metadata_partition(body)
     if partition is None:
         return None
@@ -144,7 +145,7 @@ def end_quorum_epoch_error(error: ErrorCode) -> end_response_schema.EndQuorumEpo
 
 
 def parse_leader_and_epoch(body: Any) -> tuple[int, int]:
-    """(epoch, leader) as whoever answered a BeginQuorumEpoch or EndQuorumEpoch knows them."""
+    """(epoch, leader) in a response to BeginQuorumEpoch or EndQuorumEpoch."""
     partition = _metadata_partition(body)
     return (partition.leader_epoch, partition.leader_id) if partition is not None else (NO_NODE, NO_NODE)
 
@@ -170,7 +171,7 @@ def fetch_request(fetch: MetadataFetch, max_wait_s: float, max_bytes: int) -> Fe
 def describe_quorum_response(
     state: QuorumState, end_quorum_epoch_request: int, now_ms: int, voters: Iterable[Voter]
 ) -> describe_schema.DescribeQuorumResponse:
-    """The quorum as its leader sees it; NOT_LEADER_OR_FOLLOWER from anybody else."""
+    """The quorum as its leader sees it; NOT_LEADER_OR_FOLLOWER from any other controller."""
     error = ErrorCode.none if state.active else ErrorCode.not_leader_or_follower
     progress = {**state.progress, state.node_id: VoterProgress(end_quorum_epoch_request, now_ms, now_ms)}
     partition = describe_schema.PartitionData(
@@ -213,12 +214,12 @@ def _replica(voter: int, position: VoterProgress, is_leader: bool) -> describe_s
 
 
 def concerns_metadata(body: Any) -> bool:
-    """Whether a request of one partition is about the metadata partition."""
+    """Whether a request is for the metadata partition."""
     return _metadata_partition(body) is not None
 
 
 def _metadata_partition(body: Any) -> Any:
-    """The metadata partition's part of a message that has one; None otherwise."""
+    """The entry of the metadata partition in a message; None if there is none."""
     for topic in body.topics:
         for partition in topic.partitions:
             index = partition.partition_index

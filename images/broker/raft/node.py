@@ -1,11 +1,11 @@
-"""A controller's part in the quorum, carried out: the vote on disk, messages sent, the log replicated and committed.
+"""The Raft node of a controller: stores the vote, sends messages, replicates and commits the log.
 
-`QuorumState` decides. Each event is taken in one go, without waiting: the vote is written if it changed, the trace
-told, what became committed announced, and only then does anybody hear of it. Requests to other controllers are sent
-once and not again; the machine asks anew when its time is up.
+`QuorumState` decides. Each event is handled without waiting: a changed vote is written, trace events are written, newly
+committed changes are announced, and only then are messages sent. A request to another controller is sent once; the
+state machine sends a new one after its timeout.
 
-As follower it fetches from the leader of its epoch, one fetch at a time, and ignores an answer that comes when its
-epoch or the end of its log is no longer what it asked with. As leader it appends on behalf of the active controller.
+A follower fetches from the leader of its epoch, one fetch at a time, and ignores a response if its epoch or the end of
+its log has changed since the request. A leader appends on behalf of the active controller.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from images.wire.connection import Connection, ConnectionLost
 _FETCH_MAX_BYTES = 1 << 20
 _FETCH_WAIT_MAX_S = 0.5
 _TRACED_ROLES = (RaftRole.CANDIDATE, RaftRole.FOLLOWER, RaftRole.LEADER, RaftRole.RESIGNED)
-"""The roles that the trace tells of."""
+"""Roles with trace events."""
 
 
 class Deposed(Exception):
-    """This controller no longer leads: whether the change was, or will be, committed is not known here."""
+    """This controller is no longer leader; it does not know whether the change is or will be committed."""
 
 
 class _PendingAppend(NamedTuple):
-    """A change that waits to be committed."""
+    """A change that is appended and not yet committed."""
 
     end: int
     committed: Callable[[], None]
@@ -63,7 +63,7 @@ class _PendingAppend(NamedTuple):
 
 
 class RaftNode:
-    """See the module. `start`, then `close`; in between `state` and `log` are for looking at."""
+    """The Raft node of one controller. Call `start`, later `close`; `state` and `log` are for reading."""
 
     def __init__(
         self,
@@ -92,20 +92,20 @@ class RaftNode:
             self._election_state, log.start, self._now()
         )
         self.high_watermark_at_election = log.start
-        """As leader: how far it knew the log to be committed when it was elected."""
+        """As leader: the high watermark it knew when it was elected."""
         self._request_timeout_s = config.seconds("controller.quorum.request.timeout.ms")
         self._retry_backoff_s = config.seconds("controller.quorum.retry.backoff.ms")
         self._election_timer: asyncio.TimerHandle | None = None
         self._pending_appends: deque[_PendingAppend] = deque()
         self._progress = asyncio.Event()
-        """Set, and replaced, whenever a waiting fetch may be answered otherwise than before."""
+        """Set, and replaced, whenever a waiting fetch may have a new response."""
         self._fetching: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._connections: dict[int, Connection] = {}
         self._connecting = {voter: asyncio.Lock() for voter in voters}
 
     def start(self) -> None:
-        """Take part."""
+        """Join the quorum."""
         detail = {
             "voted": self._election_state.voted_for,
             "epochs": [list(entry) for entry in self.log.view.epochs.entries],
@@ -116,7 +116,7 @@ class RaftNode:
         self._set_timer()
 
     def close(self) -> None:
-        """Take part no more; changes that wait are left without an answer."""
+        """Leave the quorum; pending appends stay unanswered."""
         if self._election_timer is not None:
             self._election_timer.cancel()
         for task in list(self._tasks):
@@ -129,8 +129,11 @@ class RaftNode:
     async def append(
         self, epoch: int, records: Sequence[Record], timestamp_ms: int, committed: Callable[[], None]
     ) -> None:
-        """Return once `records`, one change of the leader of `epoch`, are committed; `committed` is called at that very
-        moment, before anybody can read them. Raises Deposed when that is not for this controller to find out."""
+        """Append `records`, one change of the leader of `epoch`, and return once they are committed.
+
+        `committed` is called at the moment of the commit, before any fetch can read them. Raises Deposed if this
+        controller is not leader of `epoch`, or loses the leadership first.
+        """
         if self.state.role is not RaftRole.LEADER or self.state.epoch != epoch:
             raise Deposed
         self._append(self.log.encode_batch(records, epoch, timestamp_ms))
@@ -140,11 +143,11 @@ class RaftNode:
         await change.done
 
     def resign(self) -> None:
-        """Hand the leadership on, if there is any."""
+        """Resign as leader, if it is leader."""
         self._transition(*self.state.resign(self._now()))
 
     async def leave(self) -> None:
-        """Hand the leadership on, if there is any, and give the others a moment to hear of it."""
+        """Resign as leader, if it is leader, and send EndQuorumEpoch to the other voters before returning."""
         before = dict(self._tasks)
         self.resign()
         telling = [task for task in self._tasks if task not in before]
@@ -152,7 +155,7 @@ class RaftNode:
             await asyncio.wait(telling, timeout=self._request_timeout_s)
 
     async def wait_for_progress(self) -> None:
-        """Wait until fetches may be answered otherwise: something was appended or committed, or the leader changed."""
+        """Wait for progress: an append, a commit or a new leader."""
         await self._progress.wait()
 
     # ---- requests ----------------------------------------------------------------------------------------------------
@@ -179,7 +182,7 @@ class RaftNode:
         return messages.begin_quorum_epoch_response(error, state.epoch, state.leader)
 
     async def end_epoch(self, request: Request) -> Any:
-        """EndQuorumEpoch. To the leader itself it is the wish that it resign."""
+        """EndQuorumEpoch. Sent to the leader itself, it asks the leader to resign."""
         notice = messages.parse_leader_notice(request.body)
         error = self._request_error(request.body)
         if notice is None or error is not ErrorCode.none:
@@ -193,7 +196,7 @@ class RaftNode:
         return messages.end_quorum_epoch_response(error, state.epoch, state.leader)
 
     def on_fetch(self, fetch: MetadataFetch) -> FetchValidation:
-        """Take note of a fetch and say whether it may be served."""
+        """Validate a fetch and, if valid, record the follower's position."""
         state, verdict = self.state.on_fetch(fetch, self.log.view, self._now())
         self._transition(state)
         return verdict
@@ -214,7 +217,7 @@ class RaftNode:
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def _transition(self, state: QuorumState, outgoing: tuple[OutgoingMessage, ...] = ()) -> None:
-        """The one place where the state changes."""
+        """Change to `state`: the only place that assigns it."""
         before = self.state
         if state is before and not outgoing:
             return
@@ -240,7 +243,7 @@ class RaftNode:
             self._loop.call_soon(self._on_leadership_change)
         for message in outgoing:
             self._spawn(self._send, message)
-        # Whoever takes over reads first what its predecessor left, so becoming active is no time to trim.
+        # A new active controller first reads its predecessor's records, so it does not trim yet.
         may_trim = state.high_watermark > before.high_watermark and state.active is before.active
         if may_trim and self.log.snapshot_and_trim(state.high_watermark):
             self._trace("metadata_trimmed", offset=state.high_watermark)
@@ -277,7 +280,7 @@ class RaftNode:
         grown.set()
 
     def _set_timer(self) -> None:
-        """One timer; where a deadline has moved away it rings early, once, and is set again."""
+        """Set the one timer. If the deadline has moved later, the old timer fires early and is set again."""
         when = max(self.state.deadline_ms / 1000, self._loop.time())
         if self._election_timer is not None:
             if self._election_timer.when() <= when:
@@ -332,7 +335,7 @@ class RaftNode:
             self._transition(self.state.on_leader_and_epoch(*messages.parse_leader_and_epoch(response), self._now()))
 
     async def _call(self, to: int, request: Any) -> Any:
-        """One request on the connection kept for such; None when no answer came."""
+        """Send one request; None if there is no response."""
         try:
             async with self._connecting[to]:
                 connection = self._connections.get(to)
@@ -389,7 +392,7 @@ class RaftNode:
                 connection.close()
 
     async def _install_snapshot(self, connection: Connection, leader: int, epoch: int, snapshot: SnapshotId) -> bool:
-        """Begin anew with a snapshot of the leader's; whether it could be had."""
+        """Replace the log by a snapshot of the leader. Returns whether that succeeded."""
         self._transition(self.state.on_leader_contact(self._now()))
         end = self.log.last_entry
         try:
@@ -407,7 +410,7 @@ class RaftNode:
         return True
 
     def _on_fetch_response(self, answer: Any) -> bool:
-        """Do what the leader's answer says; whether it was of use."""
+        """Apply the leader's response to a fetch. Returns whether it made progress."""
         now = self._now()
         if answer.error_code is not ErrorCode.none:
             hint = answer.current_leader

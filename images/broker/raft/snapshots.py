@@ -1,10 +1,10 @@
-"""Snapshots of the metadata: an image as the records it takes to make it again, in a file beside the metadata log.
+"""Snapshots of the metadata: the records that rebuild an image, in a file beside the metadata log.
 
-A snapshot stands for everything below its end offset, so the log need not be kept below it. It is a file of record
-batches named as Kafka names it, `<end offset>-<epoch>.checkpoint`, there whole or not at all. Whoever fetches from
-below the start of the log is sent to the latest snapshot and reads it with FetchSnapshot, in pieces.
+A snapshot replaces everything below its end offset. It is a file of record batches with Kafka's name, `<end
+offset>-<epoch>.checkpoint`, written atomically. A fetch from below the start of the log is answered with the id of the
+latest snapshot; the follower reads it with FetchSnapshot, chunk by chunk.
 
-The offsets inside have no meaning; what was an offset once, a broker epoch, is written out.
+Offsets inside a snapshot have no meaning; broker epochs, which are offsets of registrations, are written explicitly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def image_records(image: ClusterImage) -> Iterator[Record]:
-    """What makes `image`, but for its offset, out of an empty one."""
+    """The records that rebuild `image`, except for its offset, from an empty image."""
     for broker in image.brokers.values():
         yield RegisterBroker(broker.id, broker.incarnation, broker.host, broker.port, broker.epoch)
         yield ChangeBroker(broker.id, broker.epoch, broker.fenced, broker.shutting_down)
@@ -61,7 +61,7 @@ def encode_snapshot(image: ClusterImage, epoch: int) -> bytes:
 
 
 def decode_snapshot(data: bytes, snapshot: SnapshotId) -> ClusterImage:
-    """The image that `encode_snapshot` was given. Raises CorruptBatch or MetadataError."""
+    """The image in a snapshot. Raises CorruptBatch or MetadataError."""
     image = ClusterImage()
     for header, batch in batches.iterate(data):
         batches.check(batch)
@@ -77,16 +77,16 @@ class MetadataSnapshots:
         self._directory = directory
 
     def latest(self) -> SnapshotId | None:
-        """The one that goes farthest."""
+        """The snapshot with the greatest end offset."""
         matches = [_NAME.fullmatch(name) for name in self._files.list(self._directory)]
         return max((SnapshotId(int(match[1]), int(match[2])) for match in matches if match), default=None)
 
     def read(self, snapshot: SnapshotId) -> bytes | None:
-        """A snapshot's content; None when it is not there (any more). Raises OSError."""
+        """The content of a snapshot; None if the file does not exist. Raises OSError."""
         return read_whole(self._files, self._path(snapshot))
 
     def write(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Keep a snapshot; once it is on disk, those before it go. Raises OSError."""
+        """Write a snapshot durably, then delete older ones. Raises OSError."""
         write_durably(self._files, self._path(snapshot), data)
         for name in self._files.list(self._directory):
             match = _NAME.fullmatch(name)
@@ -100,7 +100,7 @@ class MetadataSnapshots:
 async def fetch_snapshot(
     call: Callable[[Any], Awaitable[Any]], replica: int, epoch: int, snapshot: SnapshotId
 ) -> bytes | None:
-    """Read a snapshot from whoever leads the quorum; None when it is refused. Raises what `call` raises."""
+    """Fetch a snapshot from the leader of the quorum; None if the leader refuses. Raises the exceptions of `call`."""
     data = b""
     while True:
         partition = fetch_snapshot_schema.PartitionSnapshot(

@@ -1,26 +1,27 @@
-"""Raft over the metadata log, as KRaft has it: one controller's part in the quorum, as a pure decision machine.
+"""Raft over the metadata log, as in KRaft: one voter of the quorum as a pure state machine.
 
-What happened goes in (a request, an answer, the passing of time); out comes the controller as it is then, with what it
-has to say. Time is milliseconds of one monotonic clock and comes with a draw from [0, 1) (`Moment`). There is no I/O.
-The shell guarantees that a changed `election_state` is on disk before any message leaves, and that a log end passed in
-is on disk too.
+Each method takes an event (a request, a response, the passing of time) and returns the next state and the messages to
+send. Time is milliseconds of one monotonic clock and comes with a random number from [0, 1) (`Moment`). There is no
+I/O. The shell guarantees that a changed `election_state` is on disk before any message leaves, and that a log end
+passed in is on disk too.
 
-role         is                                                   until
+role         meaning                                              until
 -----------  ---------------------------------------------------  -------------------------------------------------
-unattached   in an epoch whose leader it does not know            election timeout → prospective
-prospective  asking whether it could win (pre-vote, KIP-996)      a majority could → candidate; else waits again
-candidate    standing for election in a new epoch                 a majority votes for it → leader; else waits
-follower     fetching from the leader of its epoch                fetch timeout → prospective
-leader       appending; commits what a majority has fetched       no majority fetches any more → resigned
-resigned     the former leader of this epoch; votes for nobody    election timeout → prospective
+unattached   knows no leader of its epoch                         election timeout → prospective
+prospective  asks whether it could win (pre-vote, KIP-996)        a majority grants → candidate; else waits again
+candidate    stands for election in a new epoch                   a majority grants → leader; else waits
+follower     fetches from the leader of its epoch                 fetch timeout → prospective
+leader       appends; commits records fetched by a majority       no majority fetches any more → resigned
+resigned     former leader of this epoch; grants no vote          election timeout → prospective
 
-Safety rests on five rules, each a switch in `rules`: one vote an epoch, kept on disk; no vote for a log that is behind
-(last epoch, then end offset); a leader counts what a majority holds, and only once that includes a record of its own
-epoch (Raft 5.4.2: a record of an older epoch may be on a majority and still be overwritten); a fetch counts in its own
-epoch only; and a follower cuts its log where the leader's differs.
+Safety rests on five rules, each a switch in `rules`: one vote per epoch, stored durably; no vote for a log that is less
+up to date (last epoch, then end offset); a leader commits records held by a majority, and only together with a record
+of its own epoch (Raft §5.4.2: a record of an older epoch may be on a majority and still be overwritten); a fetch counts
+in its own epoch only; and a follower truncates its log where it diverges from the leader's.
 
-A pre-vote changes nothing on disk, so that a controller which cannot win does not depose a leader that works. A leader
-that hears from no majority resigns, so that a zombie does not keep brokers waiting for what it can never commit.
+A pre-vote changes nothing on disk, so a controller that cannot win does not depose a working leader. A leader that
+receives no fetches from a majority resigns (check quorum), so that brokers do not wait for a zombie that can commit
+nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Outcome = tuple["QuorumState", tuple[OutgoingMessage, ...]]
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """One controller. A value: every method returns the next one."""
+    """State of one voter. A value: every method returns the next one."""
 
     node_id: int
     voters: tuple[int, ...]
@@ -68,27 +69,27 @@ class QuorumState:
     voted_for: int = NO_NODE
     role: RaftRole = RaftRole.UNATTACHED
     deadline_ms: int = 0
-    """When time alone changes something."""
+    """Time of the next timeout."""
     votes: FrozenMap[int, bool] = field(default_factory=FrozenMap)
-    """Answers in the election under way."""
+    """Votes received in the current election."""
     leader_answered: bool = False
-    """As follower: whether the leader has answered a fetch in this spell."""
+    """As follower: whether this leader has answered a fetch."""
     epoch_start_offset: int = UNDEFINED
-    """As leader: where the log ended when it was elected."""
+    """As leader: log end offset at its election."""
     high_watermark: int = 0
     progress: FrozenMap[int, VoterProgress] = field(default_factory=FrozenMap)
-    """As leader: the other voters."""
+    """As leader: progress of the other voters."""
 
     # ---- what holds --------------------------------------------------------------------------------------------------
 
     @property
     def election_state(self) -> ElectionState:
-        """What has to be on disk before anybody is told of this state."""
+        """The state that must be on disk before any message leaves."""
         return ElectionState(self.epoch, self.leader, self.voted_for)
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """Size of a majority."""
         return len(self.voters) // 2 + 1
 
     @property
@@ -98,14 +99,14 @@ class QuorumState:
 
     @property
     def active(self) -> bool:
-        """Whether this is a leader with a record of its own epoch committed, so that it knows all that is committed."""
+        """Whether this is the leader and has committed a record of its own epoch, so that it knows all committed
+        records."""
         return self.role is RaftRole.LEADER and self.high_watermark > self.epoch_start_offset
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
     def restarted(self, election_state: ElectionState, high_watermark: int, now: Moment) -> QuorumState:
-        """This controller after a start. One that led its epoch leads no more: what it had not committed is no one's
-        to vouch for."""
+        """The state after a restart. A former leader restarts as resigned, since its uncommitted tail is unverified."""
         state = replace(
             self,
             epoch=election_state.epoch,
@@ -121,7 +122,7 @@ class QuorumState:
         return state
 
     def tick(self, end: EpochAndOffset, now: Moment) -> Outcome:
-        """Whatever is due at `deadline_ms`."""
+        """Handle the timeout at `deadline_ms`."""
         if now.ms < self.deadline_ms:
             return self, ()
         if self.role is RaftRole.LEADER:
@@ -131,7 +132,7 @@ class QuorumState:
         return self._prospective(end, now)
 
     def resign(self, now: Moment) -> Outcome:
-        """Lead no more, and say so. Nothing when it does not lead."""
+        """Resign and send EndQuorumEpoch. No effect unless it is the leader."""
         if self.role is not RaftRole.LEADER:
             return self, ()
         order = sorted(self.others, key=lambda voter: (-self.progress[voter].offset, voter))
@@ -143,7 +144,7 @@ class QuorumState:
     def on_vote_request(
         self, request: VoteRequest, end: EpochAndOffset, now: Moment
     ) -> tuple[QuorumState, VoteResponse]:
-        """Vote; `end` is the own log's."""
+        """Handle a Vote request; `end` is that of the own log."""
         if request.candidate not in self.voters:
             return self, self._vote_response(ErrorCode.inconsistent_voter_set)
         if request.epoch < self.epoch:
@@ -162,7 +163,7 @@ class QuorumState:
     def on_vote_response(
         self, sender: int, request: VoteRequest, answer: VoteResponse, end: EpochAndOffset, now: Moment
     ) -> Outcome:
-        """`sender` answered what this controller asked."""
+        """Handle the response of `sender` to a Vote request."""
         state = self.on_leader_and_epoch(answer.epoch, answer.leader, now)
         expected_role = RaftRole.PROSPECTIVE if request.pre_vote else RaftRole.CANDIDATE
         if state.role is not expected_role or state.epoch != request.epoch or sender not in self.voters:
@@ -170,7 +171,7 @@ class QuorumState:
         return replace(state, votes=state.votes.set(sender, answer.granted))._count_votes(end, now)
 
     def on_leader_and_epoch(self, epoch: int, leader: int, now: Moment) -> QuorumState:
-        """Somebody knows of `epoch` and, unless NOBODY, its `leader`."""
+        """A message carries `epoch` and, unless NO_NODE, its `leader`."""
         leader = leader if leader in self.others else NO_NODE
         if epoch > self.epoch:
             return self._unattached(epoch, now) if leader == NO_NODE else self._follower(epoch, leader, now)
@@ -179,7 +180,7 @@ class QuorumState:
         return self
 
     def on_begin_quorum_epoch(self, epoch: int, leader: int, now: Moment) -> tuple[QuorumState, ErrorCode]:
-        """BeginQuorumEpoch: `leader` leads `epoch`."""
+        """Handle BeginQuorumEpoch: `leader` is leader of `epoch`."""
         if leader not in self.voters:
             return self, ErrorCode.inconsistent_voter_set
         if epoch < self.epoch:
@@ -193,7 +194,8 @@ class QuorumState:
     def on_end_quorum_epoch(
         self, epoch: int, leader: int, preferred: tuple[int, ...], now: Moment
     ) -> tuple[QuorumState, ErrorCode]:
-        """EndQuorumEpoch: `leader` leads `epoch` no more. The first of `preferred` stands at once, others later."""
+        """Handle EndQuorumEpoch: `leader` resigned in `epoch`. The first of `preferred` stands for election at once,
+        the others later."""
         if epoch < self.epoch:
             return self, ErrorCode.fenced_leader_epoch
         state = self.on_leader_and_epoch(epoch, leader, now)
@@ -206,8 +208,7 @@ class QuorumState:
     # ---- replication -------------------------------------------------------------------------------------------------
 
     def on_fetch(self, fetch: MetadataFetch, log: LogView, now: Moment) -> tuple[QuorumState, FetchValidation]:
-        """Someone fetches; a voter whose log is a prefix of the leader's is known to hold it, and what a majority
-        holds is committed."""
+        """Handle a fetch. A valid fetch of a voter proves that the voter holds all records below its offset."""
         if self.rules.metadata_fetch_fenced and fetch.epoch != UNDEFINED and fetch.epoch != self.epoch:
             behind = fetch.epoch < self.epoch
             return self, FetchValidation(ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch)
@@ -231,17 +232,17 @@ class QuorumState:
         return self._advance_high_watermark(end)
 
     def on_fetch_response(self, high_watermark: int, end: int, now: Moment) -> QuorumState:
-        """As follower: the leader has answered a fetch with records, or none, and the own log now ends at `end`."""
+        """As follower: the leader answered a fetch with records or none, and the own log now ends at `end`."""
         progress = max(self.high_watermark, min(high_watermark, end))
         return replace(self.on_leader_contact(now), high_watermark=progress)
 
     def on_leader_contact(self, now: Moment) -> QuorumState:
-        """As follower: the leader has answered a fetch. One that sends it elsewhere (diverging, snapshot) tells no
-        high watermark: what the own log holds below it need not be what the leader's does."""
+        """As follower: the leader answered a fetch. A diverging epoch or a snapshot id does not update the high
+        watermark: the own log below it may still differ from the leader's."""
         return replace(self, leader_answered=True, deadline_ms=now.ms + self.timing.fetch_ms)
 
     def on_snapshot_installed(self, end: int, now: Moment) -> QuorumState:
-        """As follower: the own log has been replaced by the leader's snapshot of everything below `end`."""
+        """As follower: the own log was replaced by the leader's snapshot of everything below `end`."""
         return replace(self.on_leader_contact(now), high_watermark=max(self.high_watermark, end))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ class QuorumState:
         return state, tuple(SendBeginQuorumEpoch(voter, self.epoch) for voter in self.others)
 
     def _check_quorum(self, now: Moment) -> Outcome:
-        """Tell whoever does not fetch that there is a leader; resign when that is a majority."""
+        """Check quorum: resign if no majority fetches; else send BeginQuorumEpoch to voters that do not fetch."""
         patience_ms = self.timing.fetch_ms + self.timing.fetch_ms // 2
         reachable = 1 + sum(now.ms - position.fetched_ms < patience_ms for position in self.progress.values())
         if reachable < self.majority:

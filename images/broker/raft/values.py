@@ -1,7 +1,4 @@
-"""What a controller knows, is asked and has to say as a member of the quorum: plain values, which decide nothing.
-
-Offsets are of the metadata log, epochs are controller epochs.
-"""
+"""Values of the Raft state machine: log positions, requests, responses, messages to send."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ NO_NODE = -1
 
 
 class RaftRole(StrEnum):
-    """What a controller is in its epoch; the module's table says more."""
+    """Role of a voter in its epoch; see the table in `state.py`."""
 
     UNATTACHED = "unattached"
     PROSPECTIVE = "prospective"
@@ -27,7 +24,7 @@ class RaftRole(StrEnum):
 
 
 class RaftTimeouts(NamedTuple):
-    """How long to wait, in milliseconds."""
+    """Timeouts in milliseconds."""
 
     election_ms: int
     fetch_ms: int
@@ -35,23 +32,23 @@ class RaftTimeouts(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Now, and a draw from [0, 1) for whatever is to differ between controllers."""
+    """The current time, and a random number from [0, 1) that makes timeouts differ between controllers."""
 
     ms: int
     random: float
 
 
 class EpochAndOffset(NamedTuple):
-    """How far a log goes: the greater of two is the more up to date, as Raft compares them."""
+    """The end of a log: the greater of two is the more up to date (Raft §5.4.1)."""
 
     epoch: int
-    """Of the last record, 0 when there is none."""
+    """Epoch of the last record, 0 if there is none."""
     offset: int
     """Log end offset."""
 
 
 class ElectionState(NamedTuple):
-    """What must survive: the content of Kafka's `quorum-state`."""
+    """The content of Kafka's `quorum-state`, which must survive a crash."""
 
     epoch: int = 0
     leader: int = NO_NODE
@@ -59,24 +56,24 @@ class ElectionState(NamedTuple):
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot of everything below `end`; `epoch` is that of the record before it."""
+    """Id of a snapshot of everything below `end`; `epoch` is that of the last record in it."""
 
     end: int
     epoch: int
 
 
 class LogView(NamedTuple):
-    """What a leader looks at to see whether a follower's log is a prefix of its own."""
+    """The view of a log that decides whether a follower's log is a prefix of the leader's."""
 
     start: int
     end: int
     epochs: EpochCache
     snapshot: SnapshotId | None = None
-    """The latest one."""
+    """The latest snapshot."""
 
 
 class VoterProgress(NamedTuple):
-    """What a leader knows of another voter."""
+    """Progress of another voter, as its leader knows it."""
 
     offset: int
     """Log end offset, UNDEFINED before its first fetch in this epoch."""
@@ -85,7 +82,7 @@ class VoterProgress(NamedTuple):
 
 
 class VoteRequest(NamedTuple):
-    """A candidate's Vote request. Of a pre-vote, `epoch` is the epoch it is in."""
+    """A Vote request. Of a pre-vote, `epoch` is the current epoch of the candidate."""
 
     candidate: int
     epoch: int
@@ -94,7 +91,7 @@ class VoteRequest(NamedTuple):
 
 
 class VoteResponse(NamedTuple):
-    """`epoch` and `leader` are what the voter knows."""
+    """A Vote response. `epoch` and `leader` are those the voter knows."""
 
     error: ErrorCode
     epoch: int
@@ -103,7 +100,7 @@ class VoteResponse(NamedTuple):
 
 
 class MetadataFetch(NamedTuple):
-    """A fetch of the metadata log. `epoch` and `last_epoch` are UNDEFINED where an observer does not tell them."""
+    """A fetch of the metadata log. An observer may leave `epoch` and `last_epoch` UNDEFINED."""
 
     replica: int
     epoch: int
@@ -112,7 +109,7 @@ class MetadataFetch(NamedTuple):
 
 
 class FetchValidation(NamedTuple):
-    """May it be served? With an error, or with `diverging` or `snapshot`, there are no records."""
+    """Result of validating a fetch. With an error, `diverging` or `snapshot` there are no records."""
 
     error: ErrorCode = ErrorCode.none
     diverging: EpochEnd | None = None
@@ -120,21 +117,21 @@ class FetchValidation(NamedTuple):
 
 
 class SendVote(NamedTuple):
-    """To send: Vote."""
+    """Send Vote."""
 
     to: int
     request: VoteRequest
 
 
 class SendBeginQuorumEpoch(NamedTuple):
-    """To send: BeginQuorumEpoch, from the leader of `epoch`."""
+    """Send BeginQuorumEpoch, from the leader of `epoch`."""
 
     to: int
     epoch: int
 
 
 class SendEndQuorumEpoch(NamedTuple):
-    """To send: EndQuorumEpoch. `preferred` are the others, the one with the longest log first."""
+    """Send EndQuorumEpoch. `preferred` are the other voters, the one with the longest log first."""
 
     to: int
     epoch: int
