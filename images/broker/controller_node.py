@@ -17,7 +17,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest
+from kio.schema.alter_partition_reassignments.v0.request import AlterPartitionReassignmentsRequest
+from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
+from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
+from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
 from images.broker.controller import admin_messages, messages, takeover_trace
@@ -122,7 +132,7 @@ class ControllerNode:
         return self._server.port
 
     def _active_only(self, api: Api, method: _Method) -> Handler:
-        async def handle(request: Request) -> Any:
+        async def handle(request: Request[Any]) -> Any:
             if self._active is None:
                 return not_controller(api, request.body)
             try:
@@ -262,7 +272,7 @@ class _ActiveController:
 
     # ---- handlers ----------------------------------------------------------------------------------------------------
 
-    async def register(self, request: Request) -> Any:
+    async def register(self, request: Request[BrokerRegistrationRequest]) -> Any:
         """BrokerRegistration."""
         message = messages.parse_registration(request.body)
         if request.body.cluster_id != self._cluster_id:
@@ -273,26 +283,26 @@ class _ActiveController:
             await self._decide(lambda controller, now_ms: controller.register(message, now_ms))
         )
 
-    async def heartbeat(self, request: Request) -> Any:
+    async def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Any:
         """BrokerHeartbeat."""
         message = messages.parse_heartbeat(request.body)
         return messages.heartbeat_response(
             await self._decide(lambda controller, now_ms: controller.heartbeat(message, now_ms))
         )
 
-    async def alter_partition(self, request: Request) -> Any:
+    async def alter_partition(self, request: Request[AlterPartitionRequest]) -> Any:
         """AlterPartition."""
         message = messages.parse_alter_partition(request.body)
         answer = await self._decide(lambda controller, _: controller.alter_partition(message))
         return messages.alter_partition_response(request.body, answer)
 
-    async def allocate_producer_ids(self, request: Request) -> Any:
+    async def allocate_producer_ids(self, request: Request[AllocateProducerIdsRequest]) -> Any:
         """AllocateProducerIds."""
         broker, epoch = request.body.broker_id, request.body.broker_epoch
         answer = await self._decide(lambda controller, _: controller.allocate_producer_ids(broker, epoch))
         return messages.producer_ids_response(answer)
 
-    async def create_topics(self, request: Request) -> Any:
+    async def create_topics(self, request: Request[CreateTopicsRequest]) -> Any:
         """CreateTopics."""
         topics = messages.parse_create_topics(request.body, self._node_ports.random)
         validate_only = request.body.validate_only
@@ -301,13 +311,13 @@ class _ActiveController:
         )
         return messages.create_topics_response(results, validate_only=validate_only)
 
-    async def delete_topics(self, request: Request) -> Any:
+    async def delete_topics(self, request: Request[DeleteTopicsRequest]) -> Any:
         """DeleteTopics."""
         requested = messages.parse_delete_topics(request.body)
         results = await self._decide(lambda controller, _: controller.delete_topics(requested))
         return messages.delete_topics_response(results)
 
-    async def alter_configs(self, request: Request) -> Any:
+    async def alter_configs(self, request: Request[IncrementalAlterConfigsRequest]) -> Any:
         """IncrementalAlterConfigs: each resource is a change of its own."""
         validate_only, results = request.body.validate_only, []
         for resource in request.body.resources:
@@ -324,18 +334,18 @@ class _ActiveController:
             lambda controller, _: controller.alter_config(name, decode_records, validate_only=validate_only)
         )
 
-    async def reassign(self, request: Request) -> Any:
+    async def reassign(self, request: Request[AlterPartitionReassignmentsRequest]) -> Any:
         """AlterPartitionReassignments."""
         requested = admin_messages.parse_reassignments(request.body)
         results = await self._decide(lambda controller, _: controller.reassign(requested))
         return admin_messages.reassignments_response(request.body, results)
 
-    async def reassignments(self, request: Request) -> Any:
+    async def reassignments(self, request: Request[ListPartitionReassignmentsRequest]) -> Any:
         """ListPartitionReassignments: of committed state, which whoever has had a reassignment answered finds it in."""
         image = await self._decide(lambda controller, _: ControllerResult(controller, controller.image))
         return admin_messages.list_reassignments_response(request.body, image)
 
-    async def elect_leaders(self, request: Request) -> Any:
+    async def elect_leaders(self, request: Request[ElectLeadersRequest]) -> Any:
         """ElectLeaders."""
         requested, unclean = (
             admin_messages.parse_elections(request.body),
@@ -345,7 +355,7 @@ class _ActiveController:
         return admin_messages.elect_leaders_response(results)
 
 
-_Method = Callable[[_ActiveController, Request], Awaitable[Any]]
+_Method = Callable[[_ActiveController, Request[Any]], Awaitable[Any]]
 
 _ACTIVE_HANDLERS: Mapping[Api, _Method] = {
     Api.BROKER_REGISTRATION: _ActiveController.register,

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v1.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -46,7 +49,7 @@ class ClusterApis:
             Api.DESCRIBE_QUORUM: self.describe_quorum,
         }
 
-    async def metadata(self, request: Request) -> MetadataResponse:
+    async def metadata(self, request: Request[MetadataRequest]) -> MetadataResponse:
         """The unfenced brokers and the topics of the request; all topics if it has no list."""
         image = self._image()
         if request.body.topics is None:
@@ -65,7 +68,7 @@ class ClusterApis:
             topics=tuple(topics),
         )
 
-    async def describe_cluster(self, request: Request) -> DescribeClusterResponse:
+    async def describe_cluster(self, request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
         """The unfenced brokers."""
         brokers = tuple(
             DescribeClusterBroker(broker_id=broker.id, host=broker.host, port=broker.port)
@@ -80,7 +83,7 @@ class ClusterApis:
             brokers=brokers,
         )
 
-    async def describe_quorum(self, request: Request) -> Any:
+    async def describe_quorum(self, request: Request[DescribeQuorumRequest]) -> Any:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)

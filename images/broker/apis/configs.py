@@ -11,12 +11,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
 from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigKey, NodeConfig
 from images.broker.controller import admin_messages
@@ -50,7 +52,7 @@ class ConfigApis:
             Api.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
         }
 
-    async def describe_configs(self, request: Request) -> DescribeConfigsResponse:
+    async def describe_configs(self, request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
         """Configuration of topics and of this broker; another broker's is INVALID_REQUEST."""
         results = []
         for resource in request.body.resources:
@@ -78,7 +80,7 @@ class ConfigApis:
             )
         return DescribeConfigsResponse(throttle_time=timedelta(0), results=tuple(results))
 
-    async def incremental_alter_configs(self, request: Request) -> Any:
+    async def incremental_alter_configs(self, request: Request[IncrementalAlterConfigsRequest]) -> Any:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)

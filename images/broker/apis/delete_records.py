@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -39,7 +40,7 @@ class DeleteRecordsApis:
         """The handler of each API."""
         return {Api.DELETE_RECORDS: self.delete_records}
 
-    async def delete_records(self, request: Request) -> DeleteRecordsResponse:
+    async def delete_records(self, request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
         """Advance the start of every log, then wait for the followers; the request's timeout covers all of them."""
         body = request.body
         until = asyncio.get_running_loop().time() + body.timeout.total_seconds()

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinatorResponse
 
 from images.broker.config import NodeConfig
@@ -50,7 +51,7 @@ class FindCoordinatorApis:
         """The handler of each API."""
         return {Api.FIND_COORDINATOR: self.find_coordinator}
 
-    async def find_coordinator(self, request: Request) -> FindCoordinatorResponse:
+    async def find_coordinator(self, request: Request[FindCoordinatorRequest]) -> FindCoordinatorResponse:
         """The leader of the partition of each group. Creates the topic if there is none yet."""
         image = self._image()
         topic = image.topics.get(CONSUMER_OFFSETS_TOPIC)

@@ -13,19 +13,28 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v6.response import DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
+from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse
+from kio.schema.leave_group.v5.request import LeaveGroupRequest
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
+from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
+from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
+from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from images.broker.config import NodeConfig
@@ -148,7 +157,7 @@ class GroupCoordinator:
 
     # --- members ------------------------------------------------------------------------------------------------------
 
-    async def join_group(self, request: Request) -> JoinGroupResponse:
+    async def join_group(self, request: Request[JoinGroupRequest]) -> JoinGroupResponse:
         """Join, and wait until the group's next generation has all its members."""
         body = request.body
         shard, error = self._find(body.group_id)
@@ -173,7 +182,7 @@ class GroupCoordinator:
         step = join(group or Group(body.group_id), join_request, shard.now_ms(), self._limits)
         return join_response(await shard.join_answer(body.group_id, step))
 
-    async def sync_group(self, request: Request) -> SyncGroupResponse:
+    async def sync_group(self, request: Request[SyncGroupRequest]) -> SyncGroupResponse:
         """Tell a member its assignment, once the generation's assignment is committed."""
         body = request.body
         shard, error = self._find(body.group_id)
@@ -185,7 +194,7 @@ class GroupCoordinator:
         step = sync(group, caller, (body.protocol_type, body.protocol_name), assignments, shard.now_ms())
         return sync_response(await shard.sync_answer(body.group_id, step))
 
-    async def heartbeat(self, request: Request) -> HeartbeatResponse:
+    async def heartbeat(self, request: Request[HeartbeatRequest]) -> HeartbeatResponse:
         """A member lives. While its group is being loaded it is believed: clients take an error here for fatal."""
         body = request.body
         shard, error = self._find(body.group_id)
@@ -200,7 +209,7 @@ class GroupCoordinator:
                 shard.groups[body.group_id], error = heartbeat(group, caller, shard.now_ms())
         return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)
 
-    async def leave_group(self, request: Request) -> LeaveGroupResponse:
+    async def leave_group(self, request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
         """Members leave."""
         body = request.body
         shard, error = self._find(body.group_id)
@@ -220,7 +229,7 @@ class GroupCoordinator:
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
-    async def offset_commit(self, request: Request) -> OffsetCommitResponse:
+    async def offset_commit(self, request: Request[OffsetCommitRequest]) -> OffsetCommitResponse:
         """Commit positions; answered when they are below the high watermark."""
         body = request.body
         shard, error = self._find(body.group_id)
@@ -262,7 +271,7 @@ class GroupCoordinator:
             ),
         )
 
-    async def offset_fetch(self, request: Request) -> OffsetFetchResponse:
+    async def offset_fetch(self, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
         """Tell committed positions: of the partitions asked for, or all."""
         until = self._clock() + self._fetch_timeout_s
         groups = []
@@ -276,7 +285,7 @@ class GroupCoordinator:
 
     # --- looking at groups, and deleting them -------------------------------------------------------------------------
 
-    async def list_groups(self, request: Request) -> ListGroupsResponse:
+    async def list_groups(self, request: Request[ListGroupsRequest]) -> ListGroupsResponse:
         """The groups this broker coordinates."""
         states = tuple(state.lower() for state in request.body.states_filter)
         types = tuple(kind.lower() for kind in request.body.types_filter)
@@ -293,7 +302,7 @@ class GroupCoordinator:
         error = ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none
         return ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=groups)
 
-    async def describe_groups(self, request: Request) -> DescribeGroupsResponse:
+    async def describe_groups(self, request: Request[DescribeGroupsRequest]) -> DescribeGroupsResponse:
         """Members, state and protocol of groups."""
         descriptions = []
         for name in request.body.groups:
@@ -305,7 +314,7 @@ class GroupCoordinator:
             descriptions.append(described_group(name, group, error, message))
         return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(descriptions))
 
-    async def delete_groups(self, request: Request) -> DeleteGroupsResponse:
+    async def delete_groups(self, request: Request[DeleteGroupsRequest]) -> DeleteGroupsResponse:
         """Delete groups that have no members, with their offsets."""
         results = []
         for name in request.body.groups_names:

@@ -8,11 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7.request import ListOffsetsRequest
 from kio.schema.list_offsets.v7.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -50,7 +52,7 @@ class OffsetApis:
             Api.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
         }
 
-    async def list_offsets(self, request: Request) -> ListOffsetsResponse:
+    async def list_offsets(self, request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
         """For each partition the earliest offset, the latest, that of the largest timestamp, or the first not older
         than a timestamp."""
         until = asyncio.get_running_loop().time() + self._latest_timeout_s
@@ -60,7 +62,9 @@ class OffsetApis:
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
         return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
-    async def _list_offset(self, topic: str, part: Any, request: Request, until: float) -> ListOffsetsPartitionResponse:
+    async def _list_offset(
+        self, topic: str, part: Any, request: Request[ListOffsetsRequest], until: float
+    ) -> ListOffsetsPartitionResponse:
         replica, error = self._find(topic, part.partition_index)
         offset, timestamp, epoch = -1, -1, -1
         if _is_invalid(part.timestamp, request.version):
@@ -90,7 +94,9 @@ class OffsetApis:
             leader_epoch=epoch,
         )
 
-    async def offset_for_leader_epoch(self, request: Request) -> OffsetForLeaderEpochResponse:
+    async def offset_for_leader_epoch(
+        self, request: Request[OffsetForLeaderEpochRequest]
+    ) -> OffsetForLeaderEpochResponse:
         """The end offset of a leader epoch in this leader's log (KIP-101, KIP-279, KIP-320)."""
         topics = []
         for topic in request.body.topics:

@@ -12,9 +12,11 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, LeaderIdAndEpoch
 from kio.schema.fetch.v16.response import PartitionData as FetchPartitionResponse
+from kio.schema.produce.v11.request import ProduceRequest
 from kio.schema.produce.v11.response import LeaderIdAndEpoch as ProduceLeader
 from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
@@ -63,7 +65,7 @@ class ProduceFetchApis:
 
     # --- Produce ------------------------------------------------------------------------------------------------------
 
-    async def produce(self, request: Request) -> ProduceResponse | None:
+    async def produce(self, request: Request[ProduceRequest]) -> ProduceResponse | None:
         """Append, then (acks=all) wait until the records are committed.
 
         With acks=0 there is no answer. As in Kafka, a refusal then closes the connection, so that the producer looks
@@ -107,7 +109,7 @@ class ProduceFetchApis:
 
     # --- Fetch --------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, request: Request) -> FetchResponse:
+    async def fetch(self, request: Request[FetchRequest]) -> FetchResponse:
         """Read for a follower or a consumer; wait for data as long as the request allows."""
         body = request.body
         until = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
@@ -142,7 +144,7 @@ class ProduceFetchApis:
         return _PartitionFetch(topic_id, partition, replica, error)
 
     def _read(
-        self, fetches: list[_PartitionFetch], request: Request, max_bytes: int, *, first: bool
+        self, fetches: list[_PartitionFetch], request: Request[FetchRequest], max_bytes: int, *, first: bool
     ) -> list[FetchResult]:
         """A result for each partition, `max_bytes` in total; the first partition with data may exceed it by one batch.
         Only the first read of a request updates a follower's position."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 
 from images.broker.controller.channel import ControllerChannel
@@ -31,7 +32,7 @@ class ProducerIdApis:
         """The handler of each API."""
         return {Api.INIT_PRODUCER_ID: self.init_producer_id}
 
-    async def init_producer_id(self, request: Request) -> InitProducerIdResponse:
+    async def init_producer_id(self, request: Request[InitProducerIdRequest]) -> InitProducerIdResponse:
         """A producer id that no producer has had before, at epoch 0. A transactional id is INVALID_REQUEST: there are
         no transactions. COORDINATOR_LOAD_IN_PROGRESS if the controller allocates no block."""
         error, producer_id = ErrorCode.none, -1

@@ -9,9 +9,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from kio.schema.alter_partition_reassignments.v0.request import AlterPartitionReassignmentsRequest
 from kio.schema.alter_partition_reassignments.v0.response import AlterPartitionReassignmentsResponse
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 
 from images.broker.controller import admin_messages
 from images.broker.controller.channel import ControllerChannel
@@ -36,7 +39,7 @@ class ReassignmentApis:
             Api.ELECT_LEADERS: self.elect_leaders,
         }
 
-    async def alter_partition_reassignments(self, request: Request) -> Any:
+    async def alter_partition_reassignments(self, request: Request[AlterPartitionReassignmentsRequest]) -> Any:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)
@@ -48,7 +51,7 @@ class ReassignmentApis:
                 responses=(),
             )
 
-    async def list_partition_reassignments(self, request: Request) -> Any:
+    async def list_partition_reassignments(self, request: Request[ListPartitionReassignmentsRequest]) -> Any:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)
@@ -57,7 +60,7 @@ class ReassignmentApis:
                 ErrorCode.request_timed_out, f"the controller did not answer: {lost}"
             )
 
-    async def elect_leaders(self, request: Request) -> Any:
+    async def elect_leaders(self, request: Request[ElectLeadersRequest]) -> Any:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)

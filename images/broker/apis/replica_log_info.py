@@ -11,7 +11,12 @@ from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.server import Handler, Request
-from images.wire.get_replica_log_info import GetReplicaLogInfoResponse, PartitionLogInfo, TopicPartitionLogInfo
+from images.wire.get_replica_log_info import (
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
+    PartitionLogInfo,
+    TopicPartitionLogInfo,
+)
 from images.wire.messages import Api
 
 
@@ -29,7 +34,7 @@ class ReplicaLogInfoApis:
         """The handler of each API."""
         return {Api.GET_REPLICA_LOG_INFO: self.get_replica_log_info}
 
-    async def get_replica_log_info(self, request: Request) -> GetReplicaLogInfoResponse:
+    async def get_replica_log_info(self, request: Request[GetReplicaLogInfoRequest]) -> GetReplicaLogInfoResponse:
         """Errors of a partition: UNKNOWN_TOPIC_ID (100), REPLICA_NOT_AVAILABLE (9)."""
         return GetReplicaLogInfoResponse(
             broker_epoch=self._broker_epoch(),

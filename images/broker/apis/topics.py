@@ -11,8 +11,11 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.describe_topic_partitions.v0.response import (
     Cursor,
     DescribeTopicPartitionsResponse,
@@ -46,7 +49,7 @@ class TopicApis:
             Api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
         }
 
-    async def create_topics(self, request: Request) -> CreateTopicsResponse:
+    async def create_topics(self, request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)
@@ -65,7 +68,7 @@ class TopicApis:
                 ),
             )
 
-    async def delete_topics(self, request: Request) -> DeleteTopicsResponse:
+    async def delete_topics(self, request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)
@@ -83,7 +86,9 @@ class TopicApis:
                 ),
             )
 
-    async def describe_topic_partitions(self, request: Request) -> DescribeTopicPartitionsResponse:
+    async def describe_topic_partitions(
+        self, request: Request[DescribeTopicPartitionsRequest]
+    ) -> DescribeTopicPartitionsResponse:
         """Topics in the order of their names, from the cursor on, at most as many partitions as the request allows.
         A request that names no topic gets all of them."""
         image, cursor = self._image(), request.body.cursor

@@ -7,10 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from kio.schema.alter_partition_reassignments.v0 import response as reassigning
+from kio.schema.alter_partition_reassignments.v0.request import AlterPartitionReassignmentsRequest
 from kio.schema.elect_leaders.v2 import response as electing
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import response as configuring
+from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 from kio.schema.list_partition_reassignments.v0 import response as listing
+from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 
 from images.broker.controller.requests import PartitionResult, TopicResult
 from images.broker.controller.topic_config import ConfigChange
@@ -27,7 +31,9 @@ def parse_config_changes(resource: Any) -> tuple[ConfigChange, ...]:
     return tuple(ConfigChange(entry.name, entry.config_operation, entry.value) for entry in resource.configs)
 
 
-def alter_configs_response(body: Any, results: Sequence[TopicResult]) -> configuring.IncrementalAlterConfigsResponse:
+def alter_configs_response(
+    body: IncrementalAlterConfigsRequest, results: Sequence[TopicResult]
+) -> configuring.IncrementalAlterConfigsResponse:
     """The answer to request `body`: a result for each resource, in the same order."""
     return configuring.IncrementalAlterConfigsResponse(
         throttle_time=_NO_THROTTLE,
@@ -43,7 +49,7 @@ def alter_configs_response(body: Any, results: Sequence[TopicResult]) -> configu
     )
 
 
-def parse_reassignments(body: Any) -> list[tuple[str, int, tuple[int, ...] | None]]:
+def parse_reassignments(body: AlterPartitionReassignmentsRequest) -> list[tuple[str, int, tuple[int, ...] | None]]:
     """(topic, partition, replicas) of each partition to move; without replicas, its reassignment is cancelled."""
     return [
         (topic.name, requested.partition_index, None if requested.replicas is None else tuple(requested.replicas))
@@ -53,7 +59,7 @@ def parse_reassignments(body: Any) -> list[tuple[str, int, tuple[int, ...] | Non
 
 
 def reassignments_response(
-    body: Any, results: Sequence[PartitionResult]
+    body: AlterPartitionReassignmentsRequest, results: Sequence[PartitionResult]
 ) -> reassigning.AlterPartitionReassignmentsResponse:
     """The answer to request `body`: a result for each partition, in the same order."""
     each = iter(results)
@@ -76,7 +82,9 @@ def _reassigned(result: PartitionResult) -> reassigning.ReassignablePartitionRes
     )
 
 
-def list_reassignments_response(body: Any, image: ClusterImage) -> listing.ListPartitionReassignmentsResponse:
+def list_reassignments_response(
+    body: ListPartitionReassignmentsRequest, image: ClusterImage
+) -> listing.ListPartitionReassignmentsResponse:
     """Those in `image`, of the partitions that `body` asks for or (None) of all."""
     requested = body.topics
     wanted = (
@@ -107,7 +115,7 @@ def list_reassignments_error(error: ErrorCode, message: str) -> listing.ListPart
     )
 
 
-def parse_elections(body: Any) -> list[tuple[str, int]] | None:
+def parse_elections(body: ElectLeadersRequest) -> list[tuple[str, int]] | None:
     """The partitions that need a leader; None for all of them."""
     if body.topic_partitions is None:
         return None

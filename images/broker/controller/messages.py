@@ -6,14 +6,18 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from random import Random
-from typing import Any
 
 from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
 from kio.schema.alter_partition.v3 import response as alter_partition
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest
+from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v1.response import BrokerHeartbeatResponse
+from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest
 from kio.schema.broker_registration.v3.response import BrokerRegistrationResponse
 from kio.schema.create_topics.v7 import response as create_topics
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.delete_topics.v6 import response as delete_topics
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal, IsrResult
@@ -35,7 +39,7 @@ _FROM_THE_TOPIC = 1
 _FIRST_BROKER_RANGE = 1 << 16
 
 
-def parse_registration(body: Any) -> Registration | None:
+def parse_registration(body: BrokerRegistrationRequest) -> Registration | None:
     """None when it names no listener or no incarnation, or has no id that a broker may have."""
     if not body.listeners or body.incarnation_id is None or body.broker_id < 0:
         return None
@@ -51,7 +55,7 @@ def registration_response(answer: RegistrationAnswer) -> BrokerRegistrationRespo
     )
 
 
-def parse_heartbeat(body: Any) -> Heartbeat:
+def parse_heartbeat(body: BrokerHeartbeatRequest) -> Heartbeat:
     return Heartbeat(
         body.broker_id, body.broker_epoch, body.current_metadata_offset, body.want_fence, body.want_shut_down
     )
@@ -67,7 +71,7 @@ def heartbeat_response(answer: HeartbeatAnswer) -> BrokerHeartbeatResponse:
     )
 
 
-def parse_alter_partition(body: Any) -> AlterPartition:
+def parse_alter_partition(body: AlterPartitionRequest) -> AlterPartition:
     proposals = tuple(
         IsrProposal(
             topic.topic_id,
@@ -82,7 +86,9 @@ def parse_alter_partition(body: Any) -> AlterPartition:
     return AlterPartition(body.broker_id, body.broker_epoch, proposals)
 
 
-def alter_partition_response(body: Any, answer: AlterPartitionAnswer) -> alter_partition.AlterPartitionResponse:
+def alter_partition_response(
+    body: AlterPartitionRequest, answer: AlterPartitionAnswer
+) -> alter_partition.AlterPartitionResponse:
     """The answer to request `body`: a result for each partition asked about, in the same order."""
     results = iter(answer.results)
     topics = tuple(
@@ -123,7 +129,7 @@ def producer_ids_response(answer: ProducerIdsAnswer) -> AllocateProducerIdsRespo
     )
 
 
-def parse_create_topics(body: Any, random: Random) -> list[NewTopic]:
+def parse_create_topics(body: CreateTopicsRequest, random: Random) -> list[NewTopic]:
     """The topics to create, each with an id and a first broker drawn from `random`."""
     return [
         NewTopic(
@@ -151,7 +157,7 @@ def _created(result: TopicResult, validate_only: bool) -> create_topics.Creatabl
     topic = result.topic
     if topic is None:
         return create_topics.CreatableTopicResult(
-            name=result.name, topic_id=None, error_code=result.error, error_message=result.message, configs=()
+            name=result.name or "", topic_id=None, error_code=result.error, error_message=result.message, configs=()
         )
     return create_topics.CreatableTopicResult(
         name=topic.name,
@@ -169,7 +175,7 @@ def _created(result: TopicResult, validate_only: bool) -> create_topics.Creatabl
     )
 
 
-def parse_delete_topics(body: Any) -> list[tuple[str | None, uuid.UUID | None]]:
+def parse_delete_topics(body: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID | None]]:
     return [(topic.name, topic.topic_id) for topic in body.topics]
 
 

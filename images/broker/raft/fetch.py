@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.fetch.v16.response import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -23,6 +24,7 @@ from kio.schema.fetch.v16.response import (
     SnapshotId,
 )
 from kio.schema.fetch_snapshot.v1 import response as snapshots
+from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from images.broker.raft.log import OffsetOutOfRange
@@ -38,7 +40,7 @@ class MetadataFetchHandler:
     def __init__(self, node: RaftNode) -> None:
         self._node = node
 
-    async def fetch(self, request: Request) -> FetchResponse:
+    async def fetch(self, request: Request[FetchRequest]) -> FetchResponse:
         """Fetch: whole batches from the fetch offset, once there are `min_bytes` of them or `max_wait` is over.
 
         Errors, answered at once: UNKNOWN_TOPIC_ID (100), UNKNOWN_TOPIC_OR_PARTITION (3), OFFSET_OUT_OF_RANGE (1),
@@ -60,7 +62,7 @@ class MetadataFetchHandler:
             pass
         return answer
 
-    async def fetch_snapshot(self, request: Request) -> snapshots.FetchSnapshotResponse:
+    async def fetch_snapshot(self, request: Request[FetchSnapshotRequest]) -> snapshots.FetchSnapshotResponse:
         """FetchSnapshot: a chunk of a snapshot, from the requested position.
 
         Errors: UNKNOWN_TOPIC_OR_PARTITION (3), NOT_LEADER_OR_FOLLOWER (6), SNAPSHOT_NOT_FOUND (98),
@@ -108,7 +110,7 @@ class MetadataFetchHandler:
             for request in topic.partitions:
                 partition = self._read_partition(topic.topic_id, replica, request, body.max_bytes - size)
                 partitions.append(partition)
-                size += len(partition.records)
+                size += len(partition.records or b"")
                 redirected = max(partition.diverging_epoch.end_offset, partition.snapshot_id.end_offset) >= 0
                 answer_now |= partition.error_code is not ErrorCode.none or redirected
             topics.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=tuple(partitions)))

@@ -66,7 +66,7 @@ class KafkaMetadataLog:
 
     @property
     def last_entry(self) -> EpochAndOffset:
-        """Epoch of the last record and log end offset: the log with the greater pair is more up to date (Raft §5.4.1)."""
+        """The end of the log: the log with the greater end is more up to date (Raft §5.4.1)."""
         if self.snapshot is not None and self._log.end == self.snapshot.end:
             return EpochAndOffset(self.snapshot.epoch, self._log.end)
         return EpochAndOffset(max(0, self._log.last_batch_epoch), self._log.end)

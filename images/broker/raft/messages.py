@@ -48,7 +48,7 @@ def vote_request(cluster_id: str, to: int, request: VoteRequest) -> vote_schema.
     return vote_schema.VoteRequest(cluster_id=cluster_id, voter_id=to, topics=(topic,))
 
 
-def parse_vote_request(body: Any) -> VoteRequest | None:
+def parse_vote_request(body: vote_schema.VoteRequest) -> VoteRequest | None:
     """None if the request is not for the metadata partition."""
     partition = _metadata_partition(body)
     if partition is None:

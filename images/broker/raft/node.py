@@ -15,7 +15,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
+from kio.schema.begin_quorum_epoch.v1.request import BeginQuorumEpochRequest
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+from kio.schema.end_quorum_epoch.v1.request import EndQuorumEpochRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.vote.v2.request import VoteRequest
 
 from images.broker.config import NodeConfig
 from images.broker.log.divergence import truncation_offset
@@ -160,7 +164,7 @@ class RaftNode:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    async def vote(self, request: Request) -> Any:
+    async def vote(self, request: Request[VoteRequest]) -> Any:
         """Vote."""
         vote = messages.parse_vote_request(request.body)
         error = self._request_error(request.body)
@@ -170,7 +174,7 @@ class RaftNode:
         self._transition(state)
         return messages.vote_response(answer)
 
-    async def begin_epoch(self, request: Request) -> Any:
+    async def begin_epoch(self, request: Request[BeginQuorumEpochRequest]) -> Any:
         """BeginQuorumEpoch."""
         notice = messages.parse_leader_notice(request.body)
         error = self._request_error(request.body)
@@ -181,7 +185,7 @@ class RaftNode:
         self._transition(state)
         return messages.begin_quorum_epoch_response(error, state.epoch, state.leader)
 
-    async def end_epoch(self, request: Request) -> Any:
+    async def end_epoch(self, request: Request[EndQuorumEpochRequest]) -> Any:
         """EndQuorumEpoch. Sent to the leader itself, it asks the leader to resign."""
         notice = messages.parse_leader_notice(request.body)
         error = self._request_error(request.body)
@@ -201,7 +205,7 @@ class RaftNode:
         self._transition(state)
         return verdict
 
-    async def describe(self, request: Request) -> Any:
+    async def describe(self, request: Request[DescribeQuorumRequest]) -> Any:
         """DescribeQuorum."""
         if not messages.concerns_metadata(request.body):
             return messages.describe_quorum_error(

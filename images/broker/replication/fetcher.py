@@ -206,6 +206,7 @@ class Fetcher:
         }
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
         for (topic, index), state in queries.items():
+            assert state.epoch_query is not None
             topics.setdefault(topic, []).append(
                 OffsetForLeaderPartition(
                     partition=index, current_leader_epoch=state.current_leader_epoch, leader_epoch=state.epoch_query

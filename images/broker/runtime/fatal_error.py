@@ -35,7 +35,7 @@ class FatalError:
     def guard(self, handler: Handler) -> Handler:
         """`handler`, whose exceptions other than `CloseConnection` are fatal for the node, not for one connection."""
 
-        async def handle(request: Request) -> Any:
+        async def handle(request: Request[Any]) -> Any:
             try:
                 return await handler(request)
             except CloseConnection:

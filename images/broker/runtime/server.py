@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from kio.schema.errors import ErrorCode
 
@@ -45,6 +45,8 @@ from images.wire.versions import NoTopics, TopicNames, api_versions, from_canoni
 
 __all__ = ["CloseConnection", "Handler", "Request", "Server", "TopicNames"]
 
+Body = TypeVar("Body")
+
 _QUEUED_REQUESTS_MAX = 64
 """Requests of one connection that may wait for their turn before it is read no further."""
 
@@ -53,8 +55,8 @@ class CloseConnection(Exception):
     """A handler has no answer but to close its client's connection; the message says why, in one line."""
 
 
-class Request(NamedTuple):
-    """One request as a handler sees it."""
+class Request(NamedTuple, Generic[Body]):
+    """One request as a handler sees it; `Body` is the canonical request class of its API."""
 
     api: Api
     version: int
@@ -62,12 +64,12 @@ class Request(NamedTuple):
     client_id: str | None
     connection: int
     """A number for the connection, unique for the life of the server and counted from 1."""
-    body: Entity
+    body: Body
     client_host: str = ""
     """Where the connection comes from, as Kafka writes it: `/127.0.0.1`."""
 
 
-Handler = Callable[[Request], Awaitable[Entity | None]]
+Handler = Callable[[Request[Any]], Awaitable[Entity | None]]
 
 
 class _ServedApi(NamedTuple):
@@ -138,7 +140,7 @@ class Server:
         """A connection is done with."""
         self._client_connections.pop(number, None)
 
-    async def _api_versions(self, request: Request) -> Entity:
+    async def _api_versions(self, request: Request[Any]) -> Entity:
         return response_class(Api.API_VERSIONS)(
             error_code=ErrorCode.none, api_keys=self._versions, throttle_time=timedelta(0)
         )
