@@ -1,15 +1,16 @@
-"""What keeping the promises cost: how often, and for how long, appends were not possible. Figures only, always valid.
+"""The cost of the promises: how often, and for how long, appends were not possible. Figures only, always valid.
 
-appends, ok, fail, info       appends invoked in the main phase, and how they ended
+appends, ok, fail, info       appends invoked in the main phase, and their outcomes
 acks_share                    ok / appends
-unavailable_seconds_longest   the longest time, on any partition, in which no append was acknowledged although one had
-                              been asked for: from an acknowledgement (or the first invocation) to the next one (or the
-                              end of the main phase). It begins no earlier than the first invocation after that
+unavailable_seconds_longest   the longest time, on any partition, in which no append was acknowledged although one was
+                              open: from an acknowledgement (or the first invocation) to the next one (or the end of
+                              the main phase). It begins no earlier than the first invocation after that
                               acknowledgement, so that an idle client counts for nothing
 append_ms_p50 … p99, max      from invocation to acknowledgement, of acknowledged appends
 poll_ms_…, end_offset_ms_…    likewise, of reads that were answered
 
-What it cannot see: a client that never asked; time lost inside the client; it trusts the one clock of the history.
+Blind spots: a client that never invoked anything; time lost inside the client. The times of the history are trusted to
+be of one clock.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def check(evidence: RunEvidence) -> Verdict:
         default=0.0,
     )
     for code, kind in enumerate(KINDS):
-        told = (main.kind == code) & (main.outcome == OK) & (main.completed_ns != NEVER)
-        latency_ms = (main.completed_ns[told] - main.invoked_ns[told]) / 1e6
+        answered = (main.kind == code) & (main.outcome == OK) & (main.completed_ns != NEVER)
+        latency_ms = (main.completed_ns[answered] - main.invoked_ns[answered]) / 1e6
         if len(latency_ms):
             values = np.quantile(latency_ms, list(_QUANTILES.values()))
             for name, value in zip(_QUANTILES, values, strict=True):
@@ -76,13 +77,13 @@ def _longest(main: _MainPhase, appends: Int64) -> float:
     if not len(appends):
         return 0.0
     invoked = np.sort(main.invoked_ns[appends])
-    told = appends[(main.outcome[appends] == OK) & (main.completed_ns[appends] != NEVER)]
-    answered = np.sort(main.completed_ns[told])
+    acknowledged = appends[(main.outcome[appends] == OK) & (main.completed_ns[appends] != NEVER)]
+    answered = np.sort(main.completed_ns[acknowledged])
     completed = main.completed_ns[appends]
     end = max(int(invoked[-1]), int(completed[completed != NEVER].max(initial=0)))
     begins = np.concatenate([[invoked[0]], answered])
     ends = np.concatenate([answered, [end]])
-    asked = np.searchsorted(invoked, begins, side="left")
-    wanted = asked < len(invoked)
-    waited = ends[wanted] - np.maximum(begins[wanted], invoked[asked[wanted]])
+    first_invocation = np.searchsorted(invoked, begins, side="left")
+    has_invocation = first_invocation < len(invoked)
+    waited = ends[has_invocation] - np.maximum(begins[has_invocation], invoked[first_invocation[has_invocation]])
     return float(max(0, waited.max(initial=0))) / 1e9

@@ -1,13 +1,14 @@
-"""What may be gone from the start of a partition's log: how far deletion was asked for, or is permitted.
+"""Permitted deletion: below which offset the records of a partition may be gone.
 
-Two things permit it. An administrator asked for it: every `delete-records` fault says in its evidence below which
-offset it asked, before it asked (`asked_below`), or that it asked for everything below the high watermark
-(`to_high_watermark`). Or the topic has a retention by time or size. Then, and when everything was asked for, only the
-brokers know how far that went; it is taken from their traces (`log_start` events), which `checkers.protocol` judges, or
-where there is no trace from the replicas' own logs.
+Two things permit it. An administrator requested it: every `delete-records` fault records in its evidence, before the
+request is sent, the offset below which records are to be deleted (`asked_below`), or that everything below the high
+watermark is to be deleted (`to_high_watermark`). Or the topic has a retention by time or size. In that case, and when
+everything was to be deleted, only the brokers know how far the deletion went; it is taken from their traces
+(`log_start` events), which `checkers.protocol` checks, or, where there is no trace, from the replicas' own logs.
 
-A record at a lower offset than is permitted is *deleted*, not lost; one above is held against the cluster as ever. What
-it cannot see: whether retention deleted more than its settings give up.
+A record below the permitted offset is *deleted*, not lost; the loss of one above it is a violation as ever.
+
+Blind spots: retention that deletes more than its settings allow.
 """
 
 from __future__ import annotations
@@ -23,58 +24,59 @@ from workloads.columns import NEVER
 
 DELETE_RECORDS = "delete-records"
 OWN_DECISIONS = frozenset({"delete_records", "retention_ms", "retention_bytes"})
-"""Reasons of a `log_start` event for which a broker moves its log's start by itself, not after its leader."""
+"""Reasons of a `log_start` event for which a broker moves its log's start by its own decision, not after its leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequest:
-    """What was asked of one partition number; the runner has one topic of its own."""
+    """The deletions requested of one partition number; the runner has one topic of its own."""
 
     below: int = 0
     """The greatest offset named."""
     to_high_watermark: bool = False
-    """Whether everything committed was asked for, too."""
+    """Whether deletion of everything committed was requested, too."""
 
     @property
     def bound(self) -> int:
-        """The greatest start that DeleteRecords can have asked for; NEVER where only the high watermark bounds it."""
+        """The greatest log start that DeleteRecords can have requested; NEVER where only the high watermark bounds
+        it."""
         return NEVER if self.to_high_watermark else self.below
 
 
 def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
-    """By partition number, what administrators asked to have deleted."""
-    found: dict[int, DeletionRequest] = {}
+    """By partition number, the deletions that administrators requested."""
+    requests: dict[int, DeletionRequest] = {}
     for row in evidence.faults.filter(pc.field("fault") == DELETE_RECORDS).to_pylist():
         partition = int(json.loads(row["detail"] or "{}").get("partition", 0))
         numbers = json.loads(row["evidence"] or "{}")
-        before = found.get(partition, DeletionRequest())
-        found[partition] = DeletionRequest(
+        before = requests.get(partition, DeletionRequest())
+        requests[partition] = DeletionRequest(
             max(before.below, int(numbers.get("asked_below", 0))),
             before.to_high_watermark or bool(numbers.get("to_high_watermark")),
         )
-    return found
+    return requests
 
 
 def deletable_below(evidence: RunEvidence) -> Mapping[tuple[str, int], int]:
-    """For each partition of the history below which offset records may be gone; absent where none may."""
+    """For each partition of the history, the offset below which records may be gone; absent where none may."""
     wanted = deletion_requests(evidence)
     names = evidence.history.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
-    told: Mapping[tuple[str, int], int] = {}
+    traced_starts: Mapping[tuple[str, int], int] = {}
     if evidence.settings.retains_less or any(each.to_high_watermark for each in wanted.values()):
-        told = _told(evidence)
+        traced_starts = _greatest_log_starts(evidence)
     starts = {}
     for name in names:
         key = (name["topic"], name["partition"])
         of_partition = wanted.get(key[1], DeletionRequest())
         start = of_partition.below
         if evidence.settings.retains_less or of_partition.to_high_watermark:
-            start = max(start, told.get(key, 0))
+            start = max(start, traced_starts.get(key, 0))
         if start > 0:
             starts[key] = start
     return starts
 
 
-def _told(evidence: RunEvidence) -> dict[tuple[str, int], int]:
+def _greatest_log_starts(evidence: RunEvidence) -> dict[tuple[str, int], int]:
     """The greatest log start that any replica is known to have had."""
     starts: dict[tuple[str, int], int] = {}
     table, column = evidence.replica_ends, "log_start"

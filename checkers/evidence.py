@@ -1,7 +1,8 @@
 """The evidence of a run, as the checkers receive it.
 
-A checker is a pure function from `RunEvidence` to a `Verdict`. What a system does not offer (a trace, replica logs) is
-an empty table; a checker that needs it says so in its verdict and never passes because of it.
+A checker is a pure function from `RunEvidence` to a `Verdict`. Evidence that a system does
+not offer (a trace, replica logs) is an empty table; a checker that needs it says so in its verdict and never passes
+because of it.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ _OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """The settings of a run that decide what its promises are."""
+    """The settings of a run that decide which promises hold."""
 
     acks: int = -1
     """-1 all, 1 the leader alone, 0 none. Only `all` promises that an acknowledged record stays."""
     min_insync_replicas: int = 2
     replication_factor: int = 3
     unclean_election: bool = False
-    """`unclean.leader.election.enable`, or `proactive` unclean recovery: whoever is there may be elected."""
+    """`unclean.leader.election.enable`, or `proactive` unclean recovery: any live replica may be elected."""
     unclean_recovery: str = "manual"
-    """`unclean.recovery.strategy`. Balanced recovery promises as much durability as none at all: it must not lose what
-    fewer than min.insync.replicas replicas lost."""
+    """`unclean.recovery.strategy`. Balanced recovery promises as much durability as none at all: it must not lose
+    records that fewer than min.insync.replicas replicas lost."""
     recency: str = "default"
     """`default`: an empty poll proves nothing. `strict`: it asserts the end of the log."""
     time_limit_ns: int = 60_000_000_000
     """How long the clients were driven, healing and final reads excluded."""
     faults_asked: bool = False
-    """Whether the spec asked for faults, so that a run without any that bit tested less than it was meant to."""
+    """Whether the spec asked for faults: a run in which none took effect tested less than intended."""
     has_trace: bool = True
     """Whether the system under test writes a protocol trace."""
     comparable_clocks: bool = True
@@ -97,4 +98,4 @@ class RunEvidence:
     settings: CheckSettings = field(default_factory=CheckSettings)
     recovery: Mapping[str, Any] = field(default_factory=dict)
     """`recovered` bool, `seconds`, `limit_seconds`, `waiting_for` list of str, `final_reads` bool. Empty when the run
-    ended before it came to recovery."""
+    ended before recovery began."""

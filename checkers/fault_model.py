@@ -1,26 +1,25 @@
-"""What a partition was allowed to suffer: who lost which records to a power loss, and was it too many at one time.
+"""The fault model: which replicas lost which records to a power loss, and whether too many lost them at one time.
 
 The protocol promises that an acknowledged record survives while fewer than `min.insync.replicas` replicas lose data
-(the replication factor, where that is less). It says nothing beyond, and a checker that called a loss beyond it a bug
-would be unfair. It would be just as wrong to excuse a bug because something was lost *somewhere*: so this is judged
-record by record.
+(the replication factor, where that is less). It promises nothing beyond, so a checker that called a loss beyond it a
+bug would be unfair. Excusing a bug because something was lost *somewhere* would be just as wrong. The fault model is
+therefore applied record by record.
 
 A replica *lost* the offsets [a, b) when a fault with evidence `lost_bytes` > 0 hit its node, and the log it then
 recovered ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace).
-It is without offset o from the beginning of that fault until its log has passed o again. The fault model is
-*exceeded* from the least offset on that as many replicas as `min.insync.replicas` were without at one time.
+It lacks offset o from the beginning of that fault until its log has passed o again. The fault model is *exceeded* from
+the least offset on that as many replicas as `min.insync.replicas` lacked at one time.
 
-Consequences worth stating:
+Consequences:
 - A log that comes back shorter without a lossy fault is a bug, and excuses nothing.
 - Two replicas that lose data one after the other, the first having caught up in between, exceed nothing.
-- A replica that loses a tail nobody else lacks exceeds nothing, at whatever offset others lost theirs.
+- A replica that loses a tail which no other replica lost exceeds nothing, at whatever offset others lost theirs.
 
 Where no recovery of the node's log was traced after the fault (the system has no trace, its nodes have no comparable
-clocks, or the run ended first) nobody knows what it lost: it counts as without every offset from the beginning of the
-fault to the end of the run. That is lenient, and the verdict it can lead to is `unknown`.
+clocks, or the run ended first) it is unknown what the replica lost: it counts as lacking every offset from the
+beginning of the fault to the end of the run. That is lenient; the verdict is then `unknown`.
 
-What it cannot see: which of the lost records had been acknowledged; and data lost by a fault that reports no
-`lost_bytes`.
+Blind spots: which of the lost records had been acknowledged; data lost by a fault that reports no `lost_bytes`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_
 
 @dataclass(frozen=True, slots=True)
 class NodeFailure:
-    """One node hit by one fault, as far as the evidence goes."""
+    """One node damaged by one fault, according to the evidence."""
 
     node: str
     fault: str
@@ -55,18 +54,18 @@ class NodeFailure:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoss:
-    """Offsets that one replica was without for a while."""
+    """A range of offsets that one replica lacked for a while."""
 
     node: str
     first: int
     end: int
-    """Exclusive; NEVER when it is not known what was lost."""
+    """Exclusive; NEVER when the loss is not known."""
     since_ns: int
     regained: tuple[tuple[int, int], ...] = ()
-    """(time in ns, offset): from then on it was without offsets from there on only; in order."""
+    """(time in ns, offset) in order: from then on it lacked only offsets from there on."""
 
     def lacked_from(self, time_ns: int) -> int | None:
-        """The least offset this replica was without at `time_ns`, all to `end` being so; None if it was whole."""
+        """The least offset that this replica lacked at `time_ns`, with all up to `end`; None if it lacked nothing."""
         if time_ns < self.since_ns:
             return None
         least = self.first
@@ -77,8 +76,8 @@ class ReplicaLoss:
 
 
 def node_failures(faults: pa.Table) -> list[NodeFailure]:
-    """Every (fault, node) with what the evidence says of that node. Numbers that a fault gives only as a sum over
-    several nodes are held against each of them."""
+    """Every (fault, node) with the evidence of that node. Numbers that a fault gives only as a sum over several nodes
+    count for each of them."""
     failures = []
     for row in faults.to_pylist():
         evidence = json.loads(row["evidence"] or "{}")
@@ -100,7 +99,7 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
 
 
 def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLoss]]:
-    """What every replica lost, for each partition named in the history or the trace."""
+    """The losses of every replica, for each partition named in the history or the trace."""
     # Controllers hold no replica of a partition.
     lossy = [
         failure for failure in node_failures(evidence.faults) if failure.lost_bytes > 0 and failure.node.startswith("b")
@@ -153,7 +152,7 @@ def _log_events(trace: pa.Table, nodes: Iterable[str]) -> dict[TopicPartition, d
 
 
 def _lost_by(node: str, events: list[_Event], failures: list[NodeFailure]) -> list[ReplicaLoss]:
-    found, end, previous_ns = [], 0, -1
+    losses, end, previous_ns = [], 0, -1
     for number, (time_ns, kind, offset, log_end) in enumerate(events):
         if kind == "log_recovered":
             causes = [
@@ -162,14 +161,14 @@ def _lost_by(node: str, events: list[_Event], failures: list[NodeFailure]) -> li
                 if previous_ns < failure.started_ns <= time_ns or _spans(failure, time_ns)
             ]
             if causes and 0 <= log_end < end:
-                found.append(_loss(node, log_end, end, max(min(causes), previous_ns), events[number + 1 :]))
+                losses.append(_loss(node, log_end, end, max(min(causes), previous_ns), events[number + 1 :]))
             previous_ns = time_ns
         end = offset if kind == "truncated" else log_end if log_end >= 0 else end
-    return found
+    return losses
 
 
 def _spans(failure: NodeFailure, time_ns: int) -> bool:
-    """A fault that is a sequence of steps may take power away more than once."""
+    """Whether `failure` lasted at that time: a fault with several steps may cut the power more than once."""
     return failure.started_ns <= time_ns <= failure.ended_ns
 
 
@@ -182,7 +181,7 @@ def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -
         elif kind == "log_recovered":
             reached = max(first, min(reached, log_end))
         elif kind == "truncated":
-            # A log that begins anew further up lacks nothing any more: what lies below has been deleted.
+            # A log that starts again further up lacks nothing any more: the records below have been deleted.
             reached = max(first, offset)
         if reached != before:
             regained.append((time_ns, reached))
@@ -192,16 +191,16 @@ def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -
 
 
 def fault_model_excesses(lost: list[ReplicaLoss], replicas_allowed: int) -> tuple[FaultModelExceeded, ...]:
-    """Each time at which more than `replicas_allowed` replicas were first without one offset, with the least such."""
-    found: list[FaultModelExceeded] = []
+    """Each time at which more than `replicas_allowed` replicas first lacked one offset, with the least such offset."""
+    excesses: list[FaultModelExceeded] = []
     for time_ns in sorted({loss.since_ns for loss in lost}):
         lacking = [(loss, least) for loss in lost if (least := loss.lacked_from(time_ns)) is not None]
         for offset in sorted({least for _, least in lacking}):
             without = {loss.node: loss for loss, least in lacking if least <= offset < loss.end}
             if len(without) > replicas_allowed:
-                found.append(FaultModelExceeded(offset, time_ns, _words(offset, time_ns, without, replicas_allowed)))
+                excesses.append(FaultModelExceeded(offset, time_ns, _words(offset, time_ns, without, replicas_allowed)))
                 break
-    return tuple(found)
+    return tuple(excesses)
 
 
 def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replicas_allowed: int) -> tuple[str, ...]:
@@ -209,7 +208,7 @@ def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replic
         f"{node} from {loss.first} on at {loss.since_ns / 1e9:.3f} s" for node, loss in sorted(without.items())
     )
     return (
-        f"the fault model was exceeded: at {time_ns / 1e9:.3f} s {len(without)} replicas were without offset {offset} "
+        f"the fault model was exceeded: at {time_ns / 1e9:.3f} s {len(without)} replicas lacked offset {offset} "
         f"after power losses, and the protocol survives {replicas_allowed}",
         f"lost: {nodes}",
     )
@@ -229,5 +228,5 @@ def tolerances(evidence: RunEvidence) -> Mapping[TopicPartition, Tolerance]:
 
 
 def default_tolerance(evidence: RunEvidence) -> Tolerance:
-    """The tolerance of a partition that lost no more than it may."""
+    """The tolerance of a partition for which the fault model was not exceeded."""
     return Tolerance(evidence.settings.unclean_election)

@@ -1,13 +1,13 @@
-"""Did the faults bite? A test that broke nothing proves nothing.
+"""Effect of the injected faults: a test that broke nothing proves nothing.
 
-Every fault leaves evidence measured by the environment (`nemesis.ports`), and says itself whether it bit. A fault that
-missed (a kill of a node that was down already, a cut that stopped no message) is named; the run is still as good as its
-other faults, so the verdict stays `valid` and each miss is a finding `fault-missed`. The verdict is `unknown` when
-faults were asked for and none bit, or none was injected at all.
+Every fault leaves evidence measured by the environment (`nemesis.ports`), and records whether it took effect (`bit`). A
+fault without effect (a kill of a node that was down already, a partition that stopped no message) is named; the run is
+still as good as its other faults, so the verdict stays `valid` and each such fault is a finding `fault-missed`. The
+verdict is `unknown` when faults were asked for and none took effect, or none was injected at all.
 
 Figures: `injected`, `bit`, `missed`, and `bit <family>` for each family.
 
-What it cannot see: whether a fault that bit could have broken anything; evidence that lies.
+Blind spots: whether a fault that took effect could have broken anything; false evidence.
 """
 
 from __future__ import annotations

@@ -1,36 +1,36 @@
-"""Consumer groups: who owned what, what was committed, and that nothing was passed over.
+"""Consumer groups: owners of partitions, committed offsets, and records that no member was given.
 
 The history of a group is made of `assign` operations (a member, which is a process of the history, owns a partition
 from now on in a generation, and starts where the group had committed), the polls of those members, and their `commit`s.
 One partition at a time:
 
-owned-twice             two members own it in the same generation
-commit-beyond-read      a commit of more than its member had been given by then
-records-skipped         a member was asked from beyond where it stood: what lies between no member of its generation got
-stale-commit            a commit of one generation is acknowledged although a later generation had begun before it was
-                        asked for
-commit-went-back        a member's commits in one generation, each acknowledged before the next was asked for, go back
+owned-twice             two members own it in the same generation commit-beyond-read      a commit of more than its
+member had read by then records-skipped         a member fetched from beyond its position: no member of its generation
+read the records between stale-commit            a commit of one generation is acknowledged although a later generation
+had generation_starts before it was
+                        invoked
+commit-went-back        a member's commits in one generation, each acknowledged before the next was invoked, go back
 committed-offset-lost   a member starts at an offset that was committed once, but later ones had been acknowledged since
-uncommitted-start       a member starts at an offset that nobody ever committed
-not-delivered           at the end some acknowledged record was given to no member at all
+uncommitted-start       a member starts at an offset that was never committed
+not-delivered           at the end no member at all has read some acknowledged record
 
-*The committed offset is a register.* Commits write it, starts read it. A start may tell the value of any commit asked
-for before the start was told, unless that one was overwritten for certain: another commit was acknowledged before the
-start was asked for, and either it was asked for after the first was acknowledged, or it is of a later generation, since
+*The committed offset is a register.* Commits write it, starts read it. A start may return the value of any commit
+invoked before the start completed, unless that one was certainly overwritten: another commit was acknowledged before
+the start was invoked, and either it was invoked after the first was acknowledged, or it is of a later generation, since
 a generation's commits end when the next one begins. For example: `commit 5` ends unknown, `commit 8` of the same
-generation is ok, and the next member starts at 5. That is no violation: the first commit may still have been on its way
-and have arrived last. With `commit 8` of a later generation it is one: a commit that comes so late must be refused.
+generation is ok, and the next member starts at 5. This is valid: the first commit may still have been on its way and
+have arrived last. With `commit 8` of a later generation it is a violation: a commit that comes so late must be refused.
 
 From starts that were committed, commits that were read, and reads without gaps it follows that no record below a start
-was passed over; `not-delivered` looks at the outcome alone, whatever the way.
+was skipped; `not-delivered` checks the outcome alone.
 
 Lost offsets are excused, which makes the verdict `unknown`, when more replicas of `__consumer_offsets` lost data than
 the protocol survives; with unclean elections they are counted only. `not-delivered` promises nothing for acks=1 or 0.
 
-Records that were deleted (`checkers.deletions`) may be passed over and need not be delivered.
+Records that were deleted (`checkers.deletions`) may be skipped and need not be delivered.
 
-What it cannot see: records delivered more than once, which a group may do; a member that was given partitions and died
-before it was told where to start; what members do that commit nothing and die.
+Blind spots: records delivered more than once, which a group may do; a member that was assigned partitions and died
+before it had fetched its start offset; members that commit nothing and die.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def check(evidence: RunEvidence) -> Verdict:
         return unknown_verdict(NAME, "no member was ever assigned a partition")
     special, rule = tolerances(evidence), default_tolerance(evidence)
     of_offsets = _of_offsets_topic([special[key] for key in sorted(special) if key[0] == OFFSETS_TOPIC], rule)
-    begun = _generations_begun(owned)
+    generation_starts = _generation_starts(owned)
     names = owned.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
     verdicts = []
     for key in names.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
         topic, partition = key["topic"], key["partition"]
         rows = history.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))
         of_records = special.get((topic, partition), rule)
-        verdicts += _check_partition(evidence, rows, topic, partition, begun, of_records, of_offsets)
+        verdicts += _check_partition(evidence, rows, topic, partition, generation_starts, of_records, of_offsets)
     return merge_verdicts(NAME, verdicts, "no member was ever assigned a partition")
 
 
@@ -109,7 +109,7 @@ def _check_partition(
     rows: pa.Table,
     topic: str,
     partition: int,
-    begun: Sequence[tuple[int, int]],
+    generation_starts: Sequence[tuple[int, int]],
     of_records: Tolerance,
     of_offsets: Tolerance,
 ) -> list[Verdict]:
@@ -126,7 +126,7 @@ def _check_partition(
     group = [
         *_owned_twice(starts),
         *_reading(starts, polls, commits, of_records.deleted_below),
-        *_stale(commits, begun),
+        *_stale(commits, generation_starts),
         *_went_back(commits),
         *_register(starts, commits),
     ]
@@ -136,20 +136,20 @@ def _check_partition(
         if missing and not evidence.recovery.get("final_reads"):
             verdicts.append(unknown_verdict(NAME, f"{topic}-{partition}: the group was not drained to the end"))
         else:
-            found = _violations(undelivered, topic, partition)
-            verdicts.append(verdict_of(NAME, found, of_records, {"undelivered": float(missing)}))
+            violations = _violations(undelivered, topic, partition)
+            verdicts.append(verdict_of(NAME, violations, of_records, {"undelivered": float(missing)}))
     return verdicts
 
 
 def _of_offsets_topic(special: Sequence[Tolerance], rule: Tolerance) -> Tolerance:
-    """What may happen to committed offsets. The offsets judged are those of the records, not of the log that keeps the
-    commits, so that an excess there excuses any of them."""
+    """The tolerance for committed offsets. The offsets checked are those of the records, not of the log that keeps the
+    commits, so that losses there excuse any of them."""
     excesses = [replace(excess, offset=0) for tolerance in special for excess in tolerance.exceeded]
     return Tolerance(rule.unclean, tuple(excesses))
 
 
-def _generations_begun(owned: pa.Table) -> list[tuple[int, int]]:
-    """(generation, when some member was first told where to start in it), by generation."""
+def _generation_starts(owned: pa.Table) -> list[tuple[int, int]]:
+    """(generation, time at which a member first fetched its start offset in it), by generation."""
     first: dict[int, int] = {}
     for row in _rows(owned):
         if row.kind == "assign" and row.ok:
@@ -193,34 +193,34 @@ def _reading(
     commits: Sequence[GroupOperation],
     deleted_below: int,
 ) -> Iterable[GroupViolation]:
-    """Each member's reading, from its start on: without gaps, and ahead of its commits. What was deleted may be passed
-    over."""
+    """Each member's reading, from its start on: without gaps, and ahead of its commits. Deleted records may be
+    skipped."""
     for start in starts:
         later = [other for other in starts if other.process == start.process and other.index > start.index]
         until_ns = min((other.invoked_ns for other in later), default=NEVER)
         own = [poll for poll in polls if poll.process == start.process and start.index < poll.index]
         own = sorted((poll for poll in own if poll.invoked_ns < until_ns), key=lambda poll: poll.index)
         position = start.offset
-        given = [(start.completed_ns, start.offset)]
+        reached = [(start.completed_ns, start.offset)]
         for poll in own:
             if poll.offset > max(position, deleted_below):
                 reason = f"it stood at {position} and was asked from {poll.offset} on"
                 yield "records-skipped", position, poll.completed_ns, (start, poll), reason
             position = poll.end if poll.end >= 0 else poll.offset
-            given.append((poll.completed_ns, position))
+            reached.append((poll.completed_ns, position))
         for commit in commits:
             if commit.process == start.process and start.index < commit.index and commit.invoked_ns < until_ns:
-                most = max((end for time_ns, end in given if time_ns <= commit.invoked_ns), default=start.offset)
+                most = max((end for time_ns, end in reached if time_ns <= commit.invoked_ns), default=start.offset)
                 if commit.offset > max(most, deleted_below):
                     reason = f"it had been given the records below {most}"
                     yield "commit-beyond-read", most, commit.invoked_ns, (start, commit), reason
 
 
-def _stale(commits: Sequence[GroupOperation], begun: Sequence[tuple[int, int]]) -> Iterable[GroupViolation]:
+def _stale(commits: Sequence[GroupOperation], generation_starts: Sequence[tuple[int, int]]) -> Iterable[GroupViolation]:
     for commit in commits:
-        later = [item for item in begun if item[0] > commit.generation and item[1] < commit.invoked_ns]
+        later = [item for item in generation_starts if item[0] > commit.generation and item[1] < commit.invoked_ns]
         if commit.ok and later:
-            reason = f"generation {later[0][0]} had begun at {later[0][1] / 1e9:.6f} s"
+            reason = f"generation {later[0][0]} had generation_starts at {later[0][1] / 1e9:.6f} s"
             yield "stale-commit", commit.offset, commit.completed_ns, (commit,), reason
 
 
@@ -235,7 +235,7 @@ def _went_back(commits: Sequence[GroupOperation]) -> Iterable[GroupViolation]:
 
 
 def _register(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterable[GroupViolation]:
-    """Starts read what commits wrote; see the module's docstring."""
+    """Starts read the values that commits wrote; see the module's docstring."""
     possible = [commit for commit in commits if commit.outcome != "fail"]
     for start in starts:
         before = [commit for commit in possible if commit.ok and commit.completed_ns < start.invoked_ns]
@@ -263,24 +263,24 @@ def _may_stand(commit: GroupOperation, before: Sequence[GroupOperation]) -> bool
 
 
 def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[GroupViolation]]:
-    """How many acknowledged records no member was given, and each of them."""
+    """The number of acknowledged records that no member has read, and each of them."""
     appends = rows.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
     polls = rows.filter(pc.is_in(rows.column("process"), value_set=pa.array(sorted(members), pa.int32())))
     given = set(pc.list_flatten(polls.filter(pc.field("kind") == "poll").column("offsets")).to_pylist())
     missing = [row for row in _rows(appends) if row.offset not in given]
     reason = "no member of the group was ever given it"
-    found: list[GroupViolation] = [("not-delivered", row.offset, NEVER, (row,), reason) for row in missing]
-    return len(missing), found
+    undelivered: list[GroupViolation] = [("not-delivered", row.offset, NEVER, (row,), reason) for row in missing]
+    return len(missing), undelivered
 
 
-def _violations(found: Sequence[GroupViolation], topic: str, partition: int) -> list[Violations]:
+def _violations(items: Sequence[GroupViolation], topic: str, partition: int) -> list[Violations]:
     kinds: dict[str, list[GroupViolation]] = {}
-    for item in found:
+    for item in items:
         kinds.setdefault(item[0], []).append(item)
 
-    def worded(items: list[GroupViolation]) -> Violations:
+    def of_kind(same: list[GroupViolation]) -> Violations:
         def explain(number: int) -> Finding:
-            kind, offset, time_ns, rows, reason = items[number]
+            kind, offset, time_ns, rows, reason = same[number]
             return Finding(
                 kind=kind,
                 lines=(*map(str, rows), reason),
@@ -292,10 +292,10 @@ def _violations(found: Sequence[GroupViolation], topic: str, partition: int) -> 
             )
 
         return Violations(
-            items[0][0],
-            np.array([item[1] for item in items], dtype=np.int64),
-            np.array([item[2] for item in items], dtype=np.int64),
+            same[0][0],
+            np.array([item[1] for item in same], dtype=np.int64),
+            np.array([item[2] for item in same], dtype=np.int64),
             explain,
         )
 
-    return [worded(items) for items in kinds.values()]
+    return [of_kind(items) for items in kinds.values()]

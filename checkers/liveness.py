@@ -1,25 +1,25 @@
-"""After the last fault is healed the cluster becomes whole again in the time it was given, and everything can be read.
+"""Liveness: after the last fault is healed the cluster recovers within its time limit, and everything can be read.
 
-*Whole* is what the runner waited for: every broker answers and is unfenced, every partition has a leader, its replicas
-and no others, and all of them in the ISR. Then the final reads must reach the end of every partition, and by the end no
-leader has an ISR change under way any more.
+*Recovered* is the condition that the runner waits for: every broker answers and is unfenced, every partition has a
+leader, its replicas and no others, and all of them in the ISR. Then the final reads must reach the end of every
+partition, and at the end no leader has an ISR change in flight.
 
 not-recovered      something was still missing when the limit had passed
-reads-not-finished the cluster was whole, and yet the final reads did not reach the ends they were told
+reads-not-finished the cluster had recovered, and yet the final reads did not reach the end offsets
 change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 s before the last event of the trace,
                    and neither an answer nor metadata nor the end of its leadership or its process settled it; this
                    needs a trace with comparable clocks
 
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
-`min.insync.replicas` nobody is left who is known to hold every committed record, and the protocol waits for a person
-(`unclean.recovery.strategy=manual`) rather than risk a loss. The verdict is then `unknown`, with that cause. It takes
-both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace with
+`min.insync.replicas` no replica is left that is known to hold every committed record, and the protocol waits for an
+operator (`unclean.recovery.strategy=manual`) rather than risk a loss. The verdict is then `unknown`, with that cause.
+It takes both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace with
 comparable clocks, a partition whose last known leader is none.
 
-The verdict is `unknown` when the run ended before it came to recovery.
+The verdict is `unknown` when the run ended before recovery began.
 
-What it cannot see: progress during faults (`checkers.availability` tells figures); what only the limit keeps from
-happening: a cluster that recovers a second later is as wrong as one that never does. The limit is part of the spec.
+Blind spots: progress during faults (`checkers.availability` gives figures). A cluster that recovers a second after the
+limit is as wrong as one that never does; the limit is part of the spec.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check(evidence: RunEvidence) -> Verdict:
     """The whole run."""
     recovery = evidence.recovery
     if "recovered" not in recovery:
-        return unknown_verdict(NAME, "the run ended before it came to recovery", kind="unfinished")
+        return unknown_verdict(NAME, "the run ended before recovery began", kind="unfinished")
     limit_seconds, seconds = recovery.get("limit_seconds", 0), recovery.get("seconds", 0)
     figures = {"recovery_seconds": float(seconds), "limit_seconds": float(limit_seconds)}
     waiting = [str(line) for line in recovery.get("waiting_for") or ()]

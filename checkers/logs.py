@@ -1,21 +1,22 @@
-"""Replica logs match (Log Matching), are equal below the high watermark, and equal altogether after recovery.
+"""Replica logs: they match (Log Matching), agree below the high watermark, and are equal after recovery.
 
-Looked at are the logs on the replicas' disks when the run ended, two at a time, where both have records.
+The logs on the replicas' disks at the end of the run are compared, two at a time, where both have records.
 
 log-mismatch     two records with one offset and one leader epoch differ; or they are equal, and a record before them
                  is not. A leader writes one record an offset, and followers copy prefixes, so this holds always: for
                  uncommitted records, before recovery, after unclean elections, after power losses.
-log-divergence   before recovery, two records differ below both replicas' high watermarks: one replica has something
-                 else than what was committed. Counted when the topic allows unclean elections; excused beyond the
+log-divergence   before recovery, two records differ below both replicas' high watermarks: one replica does not
+                 have the committed record. Counted when the topic allows unclean elections; excused beyond the
                  fault model.
 replicas-differ  after recovery the logs are not equal from the later of their starts to the end. Clients have stopped
-                 by then and every replica is in the ISR, so nothing is left to be copied or cut; nothing excuses it.
+                 by then and every replica is in the ISR, so nothing is left to be copied or truncated; nothing excuses
+                 it.
 
 A record is compared by offset, leader epoch, value, producer id and sequence.
 
-The verdict is `unknown` when there are fewer logs than replicas: nothing is known of the others.
+The verdict is `unknown` when fewer logs than replicas were collected.
 
-What it cannot see: that all replicas are wrong in the same way; divergence that was repaired before the end; a replica
+Blind spots: the same error on all replicas; divergence that was repaired before the end; a replica
 whose high watermark is not known (-1) is compared below it only after recovery.
 """
 
@@ -94,11 +95,15 @@ def check_partition(
     ends = replica_ends.sort_by("node").to_pylist()
     topic, partition = (ends[0]["topic"], ends[0]["partition"]) if ends else ("", -1)
     logs = [_log(replicas, row) for row in ends]
-    found: dict[str, list[tuple[int, Finding]]] = {"log-mismatch": [], "log-divergence": [], "replicas-differ": []}
+    differences: dict[str, list[tuple[int, Finding]]] = {
+        "log-mismatch": [],
+        "log-divergence": [],
+        "replicas-differ": [],
+    }
     for one, other in itertools.combinations(logs, 2):
         for kind, offset, lines in _compare(one, other, recovered):
             finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
-            found[kind].append((offset, finding))
+            differences[kind].append((offset, finding))
     violations = [
         Violations(
             kind,
@@ -106,7 +111,7 @@ def check_partition(
             np.full(len(entries), NEVER, dtype=np.int64),
             lambda number, entries=entries: entries[number][1],  # type: ignore[misc]
         )
-        for kind, entries in found.items()
+        for kind, entries in differences.items()
     ]
     figures = {"logs": float(len(logs)), "records": float(replicas.num_rows)}
     verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
@@ -144,7 +149,7 @@ def _compare(one: ReplicaLog, other: ReplicaLog, recovered: bool) -> list[_Diffe
     offsets = np.union1d(ours[:, _OFFSET], theirs[:, _OFFSET])
     ours, theirs = _spread(ours, offsets), _spread(theirs, offsets)
     differs = (ours != theirs).any(axis=1)
-    found: list[_Difference] = []
+    differences: list[_Difference] = []
     if differs.any():
         at = int(np.argmax(differs))
         same_epoch = (ours[:, _EPOCH] == theirs[:, _EPOCH]) & (np.arange(len(offsets)) >= at)
@@ -156,24 +161,24 @@ def _compare(one: ReplicaLog, other: ReplicaLog, recovered: bool) -> list[_Diffe
                     f"yet at offset {offsets[match]} both hold a record of leader epoch {ours[match, _EPOCH]}, so "
                     "everything before it should be the same",
                 )
-            found.append(("log-mismatch", int(offsets[at]), lines))
+            differences.append(("log-mismatch", int(offsets[at]), lines))
         committed = min(one.high_watermark, other.high_watermark)
         if offsets[at] < committed and not recovered:
             reason = (
                 f"both high watermarks ({one.high_watermark} and {other.high_watermark}) are above offset {offsets[at]}"
             )
-            found.append(("log-divergence", int(offsets[at]), (*_both(one, other, ours, theirs, at), reason)))
+            differences.append(("log-divergence", int(offsets[at]), (*_both(one, other, ours, theirs, at), reason)))
         if recovered:
             reason = "the cluster had recovered, and both replicas were in sync"
-            found.append(("replicas-differ", int(offsets[at]), (*_both(one, other, ours, theirs, at), reason)))
+            differences.append(("replicas-differ", int(offsets[at]), (*_both(one, other, ours, theirs, at), reason)))
     elif recovered and one.end != other.end:
         short, long = sorted((one, other), key=lambda log: log.end)
         lines = (
             f"{short.node}'s log ends at {short.end}, {long.node}'s at {long.end}",
             "the cluster had recovered, and both replicas were in sync",
         )
-        found.append(("replicas-differ", short.end, lines))
-    return found
+        differences.append(("replicas-differ", short.end, lines))
+    return differences
 
 
 def _spread(records: Int64, offsets: Int64) -> npt.NDArray[np.int64]:

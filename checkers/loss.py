@@ -1,27 +1,29 @@
-"""No acknowledged record is lost, and no record a consumer was given.
+"""Loss: no acknowledged record is lost, and no record that a consumer read.
 
 A record is *promised* once its append was acknowledged with acks=all, or once any poll returned it: consumers read
-below the high watermark, and what is below it stays, whatever its producer asked for. A promised record is *lost* if,
-at the end of the run,
+below the high watermark, and records below it stay, whatever `acks` their producer used. A promised record is *lost*
+if, at the end of the run,
 
-- the final reads were completed (each partition read from its start to the end it was told) and did not return it; or
+- the final reads were completed (each partition read from its start to the end offset answered) and did not return it;
+  or
 - the log of every replica was collected and none holds it. This needs no recovery: a record on no disk is gone.
 
-A record below the offset up to which deletion was asked for, or is permitted, is deleted and not lost
-(`checkers.deletions`); it is counted as `deleted`.
+A record below the offset up to which deletion is permitted is deleted and not lost (`checkers.deletions`); it is
+counted as `deleted`.
 
-With acks=1 or 0 an acknowledged record that nobody read is not promised; those lost are counted as
+With acks=1 or 0 an acknowledged record that was never read is not promised; those lost are counted as
 `acknowledged_lost_allowed`. Topics with unclean elections promise nothing, so what they lose is counted as `allowed`.
 When more replicas lost data at one time than the protocol survives, records that existed then at the offsets concerned
 are excused, which makes the verdict `unknown` (`checkers.fault_model`).
 
-The verdict is `unknown` too when neither look was possible for a promised record: it was not finally read, and is still
-on some disk, from where it may return or be cut.
+The verdict is `unknown` too when neither test was possible for a promised record: there were no final reads, and the
+record is still on some disk, from where it may return or be truncated.
 
-`lost_records` tells every one of them, by value and offset, with what the disks hold; the verdict words a few.
+`lost_records` lists every lost record, by value and offset, with the replicas that still hold it; the verdict explains
+a few.
 
-What it cannot see: loss of a record whose acknowledgement never reached the client, and that nobody read; loss that is
-made good before the run ends (reads in between that went back in time are `checkers.linearizability`'s); whether a
+Blind spots: loss of a record whose acknowledgement never reached the client, and that was never read; loss that is
+repaired before the run ends (`checkers.linearizability` checks the reads in between); whether a
 record is on enough replicas (`checkers.logs`). It trusts that one value is one record.
 """
 
@@ -66,7 +68,7 @@ def check(evidence: RunEvidence) -> Verdict:
 
 def lost_records(evidence: RunEvidence) -> pa.Table:
     """Every promised record that is lost, in the order of offsets, by the schema `checkers.tables.LOST`."""
-    found = []
+    lost_rows = []
     deleted = deletable_below(evidence)
     for topic, number, history in partitions(evidence.history):
         replicas = of_partition(evidence.replicas, topic, number)
@@ -85,7 +87,7 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
         instead = dict(zip(read_offsets.tolist(), read_values.tolist(), strict=True))
         for which in promises.lost[np.argsort(promises.offsets[promises.lost], kind="stable")]:
             row, value, offset = (int(each[which]) for each in (promises.rows, promises.values, promises.offsets))
-            found.append(
+            lost_rows.append(
                 {
                     "topic": topic,
                     "partition": number,
@@ -97,7 +99,7 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
                     "on_disk": " ".join(_holders(replicas, value)),
                 }
             )
-    return pa.Table.from_pylist(found, LOST)
+    return pa.Table.from_pylist(lost_rows, LOST)
 
 
 def _finally_read(evidence: RunEvidence) -> bool:
@@ -143,10 +145,10 @@ def check_partition(
         )
 
     kind = columns.kind[rows[lost]]
-    found = []
+    violations = []
     for name, code in (("lost-append", APPEND), ("lost-read", POLL)):
         chosen = np.flatnonzero(kind == code)
-        found.append(
+        violations.append(
             Violations(
                 name,
                 offsets[lost[chosen]],
@@ -161,7 +163,7 @@ def check_partition(
         "deleted": float((offsets < deleted_below).sum()),
         "acknowledged_lost_allowed": float(_unpromised_lost(promises, acks, finally_read)),
     }
-    verdict = verdict_of(NAME, found, tolerance or Tolerance(), figures)
+    verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
     kept = np.flatnonzero(offsets >= deleted_below)
     undecided = np.setdiff1d(kept, lost) if not finally_read else np.empty(0, dtype=np.int64)
     if not len(undecided):
@@ -228,19 +230,19 @@ def _returned(columns: Columns, chosen: npt.NDArray[np.bool_]) -> tuple[Int64, I
 
 def _promised(columns: Columns, acks: int) -> tuple[Int64, Int64, Int64]:
     """(values, offsets, witness rows) of all promised records, a value once, acknowledged appends before polls."""
-    told = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0))
-    told = told if acks == -1 else told[:0]
+    acknowledged = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0))
+    acknowledged = acknowledged if acks == -1 else acknowledged[:0]
     seen_values, seen_offsets, seen_rows = _returned(columns, np.ones(len(columns), dtype=bool))
-    values = np.concatenate([columns.value[told], seen_values])
-    offsets = np.concatenate([columns.offset[told], seen_offsets])
-    rows = np.concatenate([told, seen_rows])
+    values = np.concatenate([columns.value[acknowledged], seen_values])
+    offsets = np.concatenate([columns.offset[acknowledged], seen_offsets])
+    rows = np.concatenate([acknowledged, seen_rows])
     _, first = np.unique(values, return_index=True)
     first = np.sort(first)
     return values[first], offsets[first], rows[first]
 
 
 def _appended_by(columns: Columns, values: Int64, otherwise: Int64) -> Int64:
-    """The rows that appended `values`; those in `otherwise` where nobody did."""
+    """The rows that appended `values`; those in `otherwise` where there is none."""
     appends = np.flatnonzero(columns.kind == APPEND)
     if not len(appends):
         return otherwise
@@ -254,15 +256,15 @@ def _unpromised_lost(promises: _Promises, acks: int, finally_read: bool) -> int:
         return 0
     columns = promises.columns
     acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
-    told = columns.value[acknowledged & ~((columns.offset >= 0) & (columns.offset < promises.deleted_below))]
+    acknowledged = columns.value[acknowledged & ~((columns.offset >= 0) & (columns.offset < promises.deleted_below))]
     final_values, _, _ = _returned(columns, promises.final)
-    return int((~np.isin(told, final_values) & ~np.isin(told, promises.values)).sum())
+    return int((~np.isin(acknowledged, final_values) & ~np.isin(acknowledged, promises.values)).sum())
 
 
 def _where(
     columns: Columns, final: npt.NDArray[np.bool_], replicas: pa.Table, value: int, offset: int, read: bool
 ) -> tuple[str, ...]:
-    """What is there instead, as the final reads and the disks tell."""
+    """The records at that place instead, according to the final reads and the disks."""
     lines = []
     if read:
         values, offsets, _ = _returned(columns, final)
@@ -273,11 +275,11 @@ def _where(
             + (f"offset {offset} held value {instead[0]}" if len(instead) else f"they ended at {end}")
         )
     if replicas.num_rows or not read:
-        found = _holders(replicas, value)
-        lines.append(f"on disk at the end: {', '.join(found) if found else 'on no replica'}")
+        holders = _holders(replicas, value)
+        lines.append(f"on disk at the end: {', '.join(holders) if holders else 'on no replica'}")
     return tuple(lines)
 
 
 def _holders(replicas: pa.Table, value: int) -> list[str]:
-    """Where the logs hold `value`: b1@17 is offset 17 of b1."""
+    """The places at which logs hold `value`: b1@17 is offset 17 of b1."""
     return [f"{row['node']}@{row['offset']}" for row in replicas.filter(pc.field("value") == value).to_pylist()]

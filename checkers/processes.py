@@ -1,8 +1,10 @@
-"""Every process ended only when it was told to.
+"""Processes: each ended only when it was stopped.
 
-process-crashed  a node's process ended by itself: a finding even where no promise about the log was broken by it
+process-crashed  a node's process ended by itself: a finding even where it broke no promise about the log
 
-The verdict is `unknown` when the run ended before that was noted. What it cannot see: a process that hangs.
+The verdict is `unknown` when the run ended before that was recorded.
+
+Blind spots: a process that hangs.
 """
 
 from __future__ import annotations

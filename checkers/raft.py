@@ -1,27 +1,28 @@
-"""The controllers' own promises, read off the trace (white box): Raft over the metadata log.
+"""The promises of the controllers, checked against the trace (white box): Raft over the metadata log.
 
 The trace gives at each moment the metadata log of every controller as leader epochs by offset, the votes it cast, and
-what the active controller held to be committed. Then:
+the offset up to which the active controller regarded the log as committed. Then:
 
 two-controllers-one-epoch   no two controllers lead in one controller epoch
 voted-twice                 no controller votes for two candidates in one epoch
-vote-forgotten              a controller that starts again knows the epoch it was in and whom it voted for
-controller-incomplete       whoever becomes leader holds everything committed (Leader Completeness)
-commit-without-majority     what is committed is in the logs of a majority of the controllers at that moment, and its
-                            last record is of the epoch of the leader that commits it
+vote-forgotten              a controller that restarts knows its epoch and the candidate it voted for
+controller-incomplete       a new leader holds everything committed (Leader Completeness)
+commit-without-majority     a committed record is in the logs of a majority of the controllers at that moment, and the
+                            last one is of the epoch of the leader that commits it
 metadata-logs-differ        two logs that hold a batch of the same offset and epoch hold the same batch, after a batch
-                            of the same epoch: by induction they are the same up to there (metadata log matching)
-committed-metadata-differs  what is committed at an offset is what was committed there before
-committed-metadata-cut      no controller cuts its log below what it knows to be committed
+                            of the same epoch: by induction they are the same up to there (Log Matching)
+committed-metadata-differs  the record committed at an offset never changes
+committed-metadata-cut      no controller truncates its log below the offset that it knows to be committed
 metadata-lost               a controller's log comes back from a restart with everything it had
-broker-epoch-fell           broker epochs only rise, over all brokers and whoever is the active controller
+broker-epoch-fell           broker epochs only rise, over all brokers and all active controllers
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: a run with such a fault against a controller is `unknown`.
 
-How many controllers there are is taken from the trace: all that ever started. What it cannot see: whether brokers were
-told anything but what is committed (the brokers' own promises, in `checkers.protocol`, rest on that); and anything when
-nodes have clocks of their own.
+The number of controllers is taken from the trace: all that ever started.
+
+Blind spots: whether brokers were shown anything but committed records (the promises in `checkers.protocol` rest on
+that); everything, when the nodes' clocks are not comparable.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _MetadataLog:
         return self.start + len(self.epochs)
 
     def at(self, offset: int) -> int:
-        """The epoch there, -1 where the log does not reach or is not known any more."""
+        """The epoch at `offset`; -1 where the log does not reach or is not known any more."""
         return self.epochs[offset - self.start] if self.start <= offset < self.end else _UNKNOWN
 
     def put(self, offset: int, end: int, epoch: int) -> None:
@@ -86,18 +87,18 @@ class _MetadataLog:
 
 
 class _RaftState:
-    """What the trace has told so far, and what was wrong with it."""
+    """The state of all controllers after the trace so far, and the violations in it."""
 
     def __init__(self) -> None:
         self.logs: dict[str, _MetadataLog] = {}
         self.votes: dict[str, tuple[int, int]] = {}
-        """Controller → the latest epoch it voted in, and whom for."""
+        """Controller → the latest epoch it voted in, and its candidate."""
         self.leaders: dict[int, str] = {}
         self.batches: dict[tuple[int, int], tuple[int, int, int, str]] = {}
-        """(offset, epoch) → end, checksum, epoch before it, who told."""
+        """(offset, epoch) → end, checksum, epoch before it, node."""
         self.committed: list[int] = []
         self.known: dict[str, int] = {}
-        """Controller → how far it has called its log committed, as leader."""
+        """Controller → the offset up to which it has committed its log, as leader."""
         self.broker_epoch = -1
         self.commits = self.cut = self.snapshots = 0
         self.findings: list[Finding] = []
@@ -129,7 +130,7 @@ class _RaftState:
                 event,
                 "metadata-lost",
                 f"{event.node} started {_at(event)} with a metadata log that ends at {event.log_end}",
-                f"it had held records up to {log.end}, and nobody had cut them",
+                f"it had held records up to {log.end}, and no truncation was traced",
             )
         log.restart(event.offset, event.log_end, event.fact("epochs") or [])
 
@@ -176,14 +177,14 @@ class _RaftState:
 
     def appended(self, event: _ControllerEvent) -> None:
         log = self.logs.setdefault(event.node, _MetadataLog())
-        told = (event.log_end, int(event.fact("crc") or 0), log.at(event.offset - 1), event.node)
-        first = self.batches.setdefault((event.offset, event.leader_epoch), told)
-        if first[:2] != told[:2] or _differ(first[2], told[2]):
+        batch = (event.log_end, int(event.fact("crc") or 0), log.at(event.offset - 1), event.node)
+        first = self.batches.setdefault((event.offset, event.leader_epoch), batch)
+        if first[:2] != batch[:2] or _differ(first[2], batch[2]):
             self.report(
                 event,
                 "metadata-logs-differ",
                 f"{event.node} holds a batch of controller epoch {event.leader_epoch} at offset {event.offset}: up to "
-                f"{told[0]}, checksum {told[1]}, after a record of epoch {told[2]} ({_at(event)})",
+                f"{batch[0]}, checksum {batch[1]}, after a record of epoch {batch[2]} ({_at(event)})",
                 f"{first[3]} held one up to {first[0]}, checksum {first[1]}, after a record of epoch {first[2]}",
             )
         log.put(event.offset, event.log_end, event.leader_epoch)
@@ -226,7 +227,7 @@ class _RaftState:
             self.report(
                 event,
                 "commit-without-majority",
-                f"{event.node}, in controller epoch {event.leader_epoch}, called everything below {end} committed "
+                f"{event.node}, in controller epoch {event.leader_epoch}, committed everything below {end} "
                 f"{_at(event)}",
                 f"{', '.join(holders) or 'nobody'} held it, of {len(self.logs)} controllers",
                 f"the last record is of controller epoch {log.at(end - 1)}",
@@ -279,7 +280,7 @@ def check(evidence: RunEvidence) -> Verdict:
     for event in _events(evidence.trace):
         raft.apply(event)
     if not raft.logs:
-        return unknown_verdict(NAME, "the trace tells of no controller")
+        return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}
     shown = []
     for finding in raft.findings:
@@ -299,7 +300,7 @@ def check(evidence: RunEvidence) -> Verdict:
         return Verdict(NAME, Validity.VALID, (), figures)
     liars = _lied_to(evidence.faults, raft.logs)
     if liars:
-        shown.append(Finding("fsync-lies", (f"the disk of {liars[0]} lied about fsync: nothing is promised then",)))
+        shown.append(Finding("fsync-lies", (f"the disk of {liars[0]} lied about fsync: no promise holds then",)))
     return Verdict(NAME, Validity.UNKNOWN if liars else Validity.INVALID, tuple(shown), figures)
 
 

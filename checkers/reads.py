@@ -1,7 +1,7 @@
-"""What was read is what was appended: no aborted reads, no duplicates, no offset with two records, no disorder.
+"""Reads: they return the records appended, no aborted ones, no duplicates, one record an offset, in order.
 
-Everything that says "offset o holds value v" is put side by side: acknowledged appends (acks=all), polls, and the logs
-found on the replicas' disks. Then
+Every claim that "offset o holds value v" is compared with the others: acknowledged appends (acks=all), polls, and the
+logs found on the replicas' disks. Then
 
 failed-append-seen   a value whose append failed, so certainly did not happen, was read or is on a disk (aborted read)
 phantom-value        a value nobody appended, or a record that no client wrote
@@ -9,15 +9,16 @@ duplicate            one value at two offsets; also within the log of one replic
 conflicting-offset   two values at one offset (reads are not repeatable)
 poll-order           a poll returned its offsets out of order, or below the position asked
 
-Which disks bear witness? Records above the high watermark may differ between replicas, and are cut later. So a record
-on a disk counts for `conflicting-offset` and for `duplicate` between logs only below the replica's own high watermark,
-or anywhere once the cluster has recovered. A failed or unknown value, and a value twice in one log, are wrong anywhere.
+Disks count as claims with a restriction. Records above the high watermark may differ between replicas, and are
+truncated later. So a record on a disk counts for `conflicting-offset` and for `duplicate` between logs only below the
+replica's own high watermark, or anywhere once the cluster has recovered. A failed or unknown value, and a value twice
+in one log, are wrong anywhere.
 
-With acks=1 or 0 acknowledgements do not bear witness either: the record may be lost and its offset reused. Topics with
-unclean elections may show duplicates and conflicts; those are counted, not judged. Beyond the fault model: see
+With acks=1 or 0 acknowledgements are no claims either: the record may be lost and its offset reused. Topics with
+unclean elections may show duplicates and conflicts; those are counted only. Beyond the fault model: see
 `checkers.fault_model`.
 
-What it cannot see: a record that was read once and is nowhere else at that offset (`checkers.loss` and
+Blind spots: a record that was read once and is nowhere else at that offset (`checkers.loss` and
 `checkers.linearizability` do); anything in a record but its value; when a replica's high watermark is not known (-1),
 its disk before recovery.
 """
@@ -89,8 +90,8 @@ class _Claims:
         partition: int,
     ) -> None:
         self.columns, self.replicas, self.topic, self.partition = columns, replicas, topic, partition
-        told = (columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0)
-        told_rows = np.flatnonzero(told) if acks == -1 else np.empty(0, dtype=np.int64)
+        acknowledged = (columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0)
+        acknowledged_rows = np.flatnonzero(acknowledged) if acks == -1 else np.empty(0, dtype=np.int64)
         poll_rows = np.repeat(np.arange(len(columns)), np.diff(columns.starts))
         self.nodes = replicas.column("node").to_pylist()
         disk_offset = numbers(replicas.column("offset"), -1)
@@ -99,11 +100,13 @@ class _Claims:
             zip(replica_ends.column("node").to_pylist(), replica_ends.column("high_watermark").to_pylist(), strict=True)
         )
         below = disk_offset < np.array([marks.get(node, -1) for node in self.nodes], dtype=np.int64)
-        self.offset = np.concatenate([columns.offset[told_rows], columns.poll_offset, disk_offset])
-        self.value = np.concatenate([columns.value[told_rows], columns.poll_value, disk_value])
-        self.row = np.concatenate([told_rows, poll_rows, np.full(len(disk_offset), -1)]).astype(np.int64)
-        self.disk_row = np.concatenate([np.full(len(told_rows) + len(poll_rows), -1), np.arange(len(disk_offset))])
-        self.settled = np.concatenate([np.ones(len(told_rows) + len(poll_rows), dtype=bool), below | recovered])
+        self.offset = np.concatenate([columns.offset[acknowledged_rows], columns.poll_offset, disk_offset])
+        self.value = np.concatenate([columns.value[acknowledged_rows], columns.poll_value, disk_value])
+        self.row = np.concatenate([acknowledged_rows, poll_rows, np.full(len(disk_offset), -1)]).astype(np.int64)
+        self.disk_row = np.concatenate(
+            [np.full(len(acknowledged_rows) + len(poll_rows), -1), np.arange(len(disk_offset))]
+        )
+        self.settled = np.concatenate([np.ones(len(acknowledged_rows) + len(poll_rows), dtype=bool), below | recovered])
         self.on_disk = len(disk_offset)
         completed = columns.completed_ns[columns.completed_ns != NEVER]
         self.end_ns = int(completed.max(initial=0))

@@ -1,8 +1,8 @@
 """The tables that checkers read, besides the history: protocol trace, replica logs, replica ends and faults.
 
-Whoever records them writes these columns; `results` seals them as Parquet with these schemas. The history's own schema
-is `workloads.history.SCHEMA`. Times are nanoseconds of true time since the run began. Offsets that are ends (LEO, HW)
-are exclusive.
+The recorder of each table writes these columns; `results` seals them as Parquet with these schemas. The history's own
+schema is `workloads.history.SCHEMA`. Times are nanoseconds of true time since the run began. Offsets that are ends
+(LEO, HW) are exclusive.
 
 TRACE: one row a protocol event, `images.trace.TraceEvent` with the time and the node that its receiver adds.
 `-1`, `""` and an empty list mean that a field does not apply. `seq` is the order in which the receiver took the
@@ -13,19 +13,19 @@ REPLICAS: one row a record found on a replica's disk when the run ended. `value`
 wrote; `producer_id`, `producer_epoch`, `sequence` are -1 when the batch has no producer; `batch_base` is the first
 offset of the batch the record came in. Transactional control records are left out.
 
-REPLICA_ENDS: one row a replica, also an empty one: where its log starts and ends, and the high watermark it had last
-checkpointed or traced (-1 when that is not known, and never guessed).
+REPLICA_ENDS: one row a replica, also an empty one: where its log starts and ends, and the high watermark that it last
+checkpointed or traced (-1 when unknown, never guessed).
 
 FAULTS: one row an injected fault. `nodes` are the nodes it was aimed at. `ended_ns` is null when the run ended first.
 `detail` is a JSON object of the fault's own fields. `evidence` is a JSON object name → number, summed over the nodes,
 such as `{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the same numbers a node under
 the key `nodes`: `{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
-`bit` tells whether the evidence shows that the fault did something; `note` is a line for the reader.
+`bit` tells whether the evidence shows that the fault took effect; `note` is a line for the reader.
 
 LOST: one row a lost record (`checkers.loss`), whether or not the verdict excuses it. `operation` is the index of the
-acknowledged append, or of the poll that returned it, and `told_ns` when that completed. `instead` is the value that the
-final reads found at the offset, null if none or if nothing was finally read; `on_disk` names the replicas whose logs
-hold the record at the end.
+acknowledged append, or of the poll that returned it, and `told_ns` is when that completed. `instead` is the value that
+the final reads found at the offset, null if none or if nothing was finally read; `on_disk` names the replicas whose
+logs hold the record at the end.
 """
 
 from __future__ import annotations

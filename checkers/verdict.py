@@ -1,4 +1,4 @@
-"""What a checker says, and how verdicts compose.
+"""Verdicts and findings of checkers, and how verdicts compose.
 
 Three verdicts: `valid`, `invalid`, `unknown`. They compose by the worst, in the order valid < unknown < invalid:
 one proven violation outweighs any number of checks that could not decide. A checker that crashes says `unknown`.
@@ -54,10 +54,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one checker says of one run."""
+    """The verdict of one checker on one run."""
 
     checker: str
     validity: Validity
     findings: tuple[Finding, ...] = ()
-    """At most a handful; `figures` tells how many there were in all."""
+    """At most a handful; `figures` gives their number in all."""
     figures: Mapping[str, float] = field(default_factory=dict)

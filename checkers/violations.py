@@ -1,14 +1,14 @@
-"""From violations to a verdict: what the fault model allows, what it explains, and what nothing excuses.
+"""Violations, and the verdict that follows from them: what the fault model tolerates and what nothing excuses.
 
-A checker finds `Violations`: arrays, so that a million of one kind cost as little as one, with a function that words
-the few that are shown. An `Tolerance` says what may happen to one partition, and each violation becomes one of
+A checker finds `Violations`: arrays, so that a million of one kind cost as little as one, with a function that explains
+the few that are shown. A `Tolerance` says what may happen to one partition, and each violation becomes one of
 
 - *invalid*: nothing excuses it;
 - *excused*, `unknown`: more replicas lost data at one time than the protocol survives (`FaultModelExceeded`); the
   violation concerns an offset that was lost with them, the record existed by then, and the violation was observed
   afterwards. The cause may be a bug or the loss;
-- *counted*: the topic allows unclean elections, which may do this; or it is in `OF_DELETED`, may come of what was
-  deleted, and concerns nothing that was not. It appears in the figures only.
+- *counted*: the topic allows unclean elections, which may cause it; or its kind is in `OF_DELETED`, deletion may cause
+  it, and it concerns no record that was kept. It appears in the figures only.
 
 Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended.
 """
@@ -25,7 +25,7 @@ from checkers.verdict import Finding, Validity, Verdict, worst
 from workloads.columns import Int64
 
 SHOWN_OF_A_KIND = 3
-"""Findings worded for each kind of violation and partition; the figures count them all."""
+"""Findings explained for each kind of violation and partition; the figures count them all."""
 SHOWN_IN_ALL = 12
 
 INEXCUSABLE = frozenset(
@@ -53,7 +53,7 @@ INEXCUSABLE = frozenset(
 )
 
 OF_DELETED = frozenset({"duplicate", "not-delivered"})
-"""What may be found of records that were deleted. A duplicate among them: as in Kafka, a replica that began anew above
+"""Violations that deleted records may cause. A duplicate among them: as in Kafka, a replica that began anew above
 0 knows no producer whose batches were deleted, and takes a retry for new."""
 
 
@@ -62,16 +62,16 @@ class FaultModelExceeded:
     """More replicas of one partition lost data at one time than the protocol promises to survive."""
 
     offset: int
-    """The least offset that went down with all of them; everything from it on may be gone."""
+    """The least offset that all of them lost; everything from it on may be gone."""
     time_ns: int
-    """When the last of them lost it."""
+    """Time at which the last of them lost it."""
     lines: tuple[str, ...]
-    """Who lost what, and when."""
+    """The replicas, their lost offsets and the times, for a finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What may happen to one partition without a bug."""
+    """The violations that one partition may show without a bug."""
 
     unclean: bool = False
     exceeded: tuple[FaultModelExceeded, ...] = ()
@@ -86,11 +86,11 @@ class Violations:
     kind: str
     offsets: Int64
     times_ns: Int64
-    """When the last operation involved completed, or the last event happened."""
+    """Time at which the last operation involved completed, or the last event happened."""
     explain: Callable[[int], Finding]
-    """Words number i. Called for the few that are shown."""
+    """Explains violation number i. Called for the few that are shown."""
     since_ns: Int64 | None = None
-    """When what was violated can have come to be; always, if not given."""
+    """Time since which the violated record or state existed; always, if not given."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -105,12 +105,12 @@ class Violations:
 
 
 def verdict_of(
-    checker: str, found: Iterable[Violations], tolerance: Tolerance, figures: Mapping[str, float] | None = None
+    checker: str, all_violations: Iterable[Violations], tolerance: Tolerance, figures: Mapping[str, float] | None = None
 ) -> Verdict:
     """The verdict on one partition. Figures: `invalid`, `excused` (unknown) and `allowed` (counted) violations."""
     answers, shown = [Validity.VALID], []
     counts = {"invalid": 0.0, "excused": 0.0, "allowed": 0.0}
-    for violations in found:
+    for violations in all_violations:
         if not len(violations):
             continue
         excusable = violations.kind not in INEXCUSABLE
@@ -175,5 +175,5 @@ def merge_verdicts(checker: str, verdicts: Sequence[Verdict], nothing: str) -> V
 
 
 def unknown_verdict(checker: str, *lines: str, kind: str = "undecided") -> Verdict:
-    """`unknown`, and why."""
+    """The verdict `unknown`, with its reason."""
     return Verdict(checker, Validity.UNKNOWN, (Finding(kind=kind, lines=lines),))

@@ -1,1 +1,1 @@
-"""Linearizability of one partition: the checker, the placement it rests on, and the oracle it is tested against."""
+"""Linearizability of one partition: the checker, the placement that it is based on, and the oracle that tests it."""

@@ -8,8 +8,8 @@ instants, are a run of that log. `checkers.linearizability.oracle` says the same
 
 No search is needed, because the broker returns offsets: the order of appends is known.
 
-Records deleted from its start change nothing of that: they have been appended, and keep their offsets; who asks for
-them is refused, and a refused read is no read.
+Records deleted from its start change nothing: they have been appended and keep their offsets; a read of them is
+refused, and a refused read returned nothing.
 
 1. An acknowledged append stands at its offset. An append of unknown outcome that a poll returned stands where the poll
    says. A read of end h stands between the appends at h−1 and h.
@@ -55,17 +55,17 @@ A's request was delivered after B was acknowledged. Holding A to 3 would make it
     C: poll(1)    [3, 4] → 2
 C saw offset 1 at 4 at the latest; the record below it was invoked at 7. Checked record by record this passes.
 
-*Nobody's later poll must see more than an earlier one*: positions are the client's, and brokers may serve old prefixes.
+*A later poll need not return more than an earlier one*: positions are the client's, and brokers may serve old prefixes.
 Only with `recency: strict` does an empty poll at p assert that the end was p, exactly as a read of end p.
 
 Acknowledgements that bind nothing: with acks=1 or 0 an acknowledged append may be lost and its offset given to another.
-It then counts as one of unknown outcome; polls and end offsets are still judged, because consumers read below the high
-watermark whatever the producer asked for. What topics with unclean elections and losses beyond the fault model excuse
-is in `checkers.violations` and `checkers.fault_model`.
+It then counts as one of unknown outcome; polls and end offsets are still checked, because consumers read below the high
+watermark whatever `acks` the producer used. `checkers.violations` and `checkers.fault_model` say what unclean elections
+and losses beyond the fault model excuse.
 
-What it cannot see: a stale empty poll (by default); order between operations whose clocks were not one clock; a record
+Blind spots: a stale empty poll (by default); order between operations of clients without a common clock; a record
 of unknown outcome that disappears before anybody sees it; anything in the records but their value; loss of the end of
-the log that nobody read afterwards (`checkers.loss` asks for that). It says `unknown` if the workload reused a value.
+the log that nobody read afterwards (`checkers.loss` checks that). It says `unknown` if the workload reused a value.
 
 Cost: about 16 bytes an offset and a few passes over the columns; `harness/bench/checking.py` measures.
 """
@@ -142,12 +142,12 @@ def check_partition(
         "appends_unknown_seen": float(placement.unknown_seen),
         "appends_failed": float(placement.failed),
     }
-    found = _Explainer(columns, placement, topic, partition).violations()
-    return verdict_of(NAME, found, tolerance or Tolerance(), figures)
+    violations = _Explainer(columns, placement, topic, partition).violations()
+    return verdict_of(NAME, violations, tolerance or Tolerance(), figures)
 
 
 class _Explainer:
-    """Names the operations behind every kind of violation. Looks rows up by scanning: only the few shown pay."""
+    """Explains violations by the operations involved. Looks rows up by scanning: only the few shown cost that."""
 
     def __init__(self, columns: Columns, placement: Placement, topic: str, partition: int) -> None:
         self.columns = columns
@@ -158,7 +158,7 @@ class _Explainer:
     def violations(self) -> list[Violations]:
         """All of them, the most telling kind first."""
         columns, placement, misplaced = self.columns, self.placement, self.placement.misplaced
-        found = []
+        violations = []
         for code in (FAILED, PHANTOM, DUPLICATE, CONFLICT):
             chosen = np.flatnonzero(misplaced.kind == code)
             offsets = columns.poll_offset[misplaced.record[chosen]]
@@ -169,30 +169,32 @@ class _Explainer:
                 # The pair concerns the lower of its two offsets.
                 offsets = np.minimum(offsets, self._stands_at(columns.poll_value[misplaced.record[chosen]], offsets))
                 times = np.maximum(times, self._appended_ns(columns.poll_value[misplaced.record[chosen]]))
-            found.append(Violations(_MISPLACED_KINDS[code], offsets, times, partial(self._misplaced, chosen, code)))
+            violations.append(
+                Violations(_MISPLACED_KINDS[code], offsets, times, partial(self._misplaced, chosen, code))
+            )
         offsets = columns.offset[placement.conflicting]
         times = np.maximum(columns.completed_ns[placement.conflicting], self._appended_ns(placement.value_at[offsets]))
-        found.append(Violations("conflicting-offset", offsets, times, self._conflict))
+        violations.append(Violations("conflicting-offset", offsets, times, self._conflict))
         times = placement.latest[self._slots(placement.late)]
         # The pair concerns the lower of its two offsets, which is the one invoked too late; so does what excuses it.
         offsets = np.searchsorted(placement.latest, times)
         since = columns.invoked_ns[placement.late]
-        found.append(Violations("real-time-order", offsets, times, self._late, since))
+        violations.append(Violations("real-time-order", offsets, times, self._late, since))
         if len(placement.unexplained):
-            # Nobody knows when such a record came to be: it counts as having come last.
+            # The time at which such a record was written is unknown: it counts as the last.
             times = np.full(len(placement.unexplained), NEVER, dtype=np.int64)
-            found.append(Violations("unexplained-offset", placement.unexplained, times, self._unexplained))
+            violations.append(Violations("unexplained-offset", placement.unexplained, times, self._unexplained))
         rows = placement.gaps
-        found.append(Violations("poll-gap", self._ends(rows), self._times(rows), self._gap))
+        violations.append(Violations("poll-gap", self._ends(rows), self._times(rows), self._gap))
         rows = placement.impossible
-        found.append(Violations("impossible-offset", self._ends(rows), self._times(rows), self._impossible))
-        return found
+        violations.append(Violations("impossible-offset", self._ends(rows), self._times(rows), self._impossible))
+        return violations
 
     def _times(self, rows: Int64) -> Int64:
         return self.columns.completed_ns[rows]
 
     def _appended_ns(self, values: Int64) -> Int64:
-        """When the appends of `values` completed; NEVER where one did not, or there is none."""
+        """Completion times of the appends of `values`; NEVER where one did not complete, or there is none."""
         if not len(values):
             return values
         rows = np.flatnonzero((self.columns.kind == APPEND) & np.isin(self.columns.value, values))
@@ -200,8 +202,8 @@ class _Explainer:
             return np.full(len(values), NEVER, dtype=np.int64)
         rows = rows[np.argsort(self.columns.value[rows], kind="stable")]
         where = np.minimum(np.searchsorted(self.columns.value[rows], values), len(rows) - 1)
-        found = self.columns.value[rows][where] == values
-        return np.where(found, self.columns.completed_ns[rows][where], NEVER)
+        present = self.columns.value[rows][where] == values
+        return np.where(present, self.columns.completed_ns[rows][where], NEVER)
 
     def _stands_at(self, values: Int64, otherwise: Int64) -> Int64:
         """The offsets at which `values` stand in the log; those in `otherwise` where one does not."""
@@ -213,7 +215,7 @@ class _Explainer:
         return np.where(value_at[order][where] == values, order[where], otherwise)
 
     def _ends(self, rows: Int64) -> Int64:
-        """The offset an operation speaks of; a poll's last."""
+        """The offset that an operation asserts; the last one of a poll."""
         columns = self.columns
         returned = columns.starts[rows + 1] > columns.starts[rows]
         ends = columns.offset[rows].copy()
@@ -266,7 +268,9 @@ class _Explainer:
         same = (columns.offset == offset) & (columns.kind == APPEND) & (columns.outcome == OK)
         rows = (row, *(int(other) for other in np.flatnonzero(same) if other != row))[:2]
         lines = [columns.describe(involved) for involved in rows]
-        return self._finding("conflicting-offset", rows, (offset,), *lines, f"both were told offset {offset}")
+        return self._finding(
+            "conflicting-offset", rows, (offset,), *lines, f"both were acknowledged with offset {offset}"
+        )
 
     def _late(self, number: int) -> Finding:
         columns, placement = self.columns, self.placement
@@ -287,7 +291,7 @@ class _Explainer:
             elif self._fills(culprit):
                 what += ", which an append that nobody saw must hold, this one at best,"
         reason = (
-            f"{what} comes before what #{columns.index_of(row)} was told, but was asked for at {time_ns / 1e9:.6f} s, "
+            f"{what} comes before what #{columns.index_of(row)} returned, but was invoked at {time_ns / 1e9:.6f} s, "
             f"{(time_ns - int(columns.completed_ns[row])) / 1e9:.6f} s after #{columns.index_of(row)} had completed"
         )
         return self._finding("real-time-order", involved, (slot, culprit_slot), *lines, reason)

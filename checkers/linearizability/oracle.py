@@ -1,4 +1,4 @@
-"""Is a small history linearizable? The general way: a search, made only to be believed.
+"""The oracle of linearizability: a general search on small histories, simple enough to be trusted.
 
 This is the checker of Wing and Gong with Lowe's memory of configurations already tried. It knows nothing of offsets,
 sorting or scans. It is exponential and meant for a dozen operations; it is the oracle that
@@ -16,7 +16,7 @@ only if `a` completed *strictly* before `b` was invoked. An append of unknown ou
 without an offset, takes effect at an instant from its invocation to the end of time, or never. A failed append has no
 effect. Reads without an answer say nothing.
 
-What it cannot see: see `checkers.linearizability`, which decides the same thing.
+Blind spots: those of `checkers.linearizability.checker`, which decides the same question.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Operation:
 
 
 def operations(columns: Columns) -> list[Operation]:
-    """What there is to place: every operation of `columns` but failed appends and reads without an answer."""
+    """The operations to place: every operation of `columns` but failed appends and reads without an answer."""
     placed = []
     for row in range(len(columns)):
         kind, outcome = int(columns.kind[row]), int(columns.outcome[row])

@@ -1,9 +1,9 @@
-"""Where every operation of one partition stands in the log, and which cannot stand there. Arrays only; no wording.
+"""Placement of every operation of one partition in the log, and the operations that cannot be placed. Arrays only.
 
-`place` is the computation behind `checkers.linearizability`, whose docstring says why it decides the question. It walks
-the rows a few times in chunks that fit the processor's cache. Two arrays with one slot an offset are the only memory
-that grows with the history, besides the history itself (16 bytes an offset). Nothing is sorted: the log is dense, so an
-offset is its own address.
+`place` is the computation behind `checkers.linearizability.checker`, whose docstring says why it decides the question.
+It walks the rows a few times in chunks that fit the processor's cache. Two arrays with one slot an offset are the only
+memory that grows with the history, besides the history itself (16 bytes an offset). Nothing is sorted: the log is
+dense, so an offset is its own address.
 
 Time: linear in rows, returned records and the end of the log. Rows may come in any order.
 """
@@ -24,7 +24,7 @@ _SPARE_SLOTS = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MisplacedRecords:
-    """Records that polls returned and that do not stand where the poll says; one entry a record."""
+    """Records that polls returned at an offset where the log does not have them; one entry a record."""
 
     record: Int64
     """Position in `poll_offset` and `poll_value`."""
@@ -79,7 +79,7 @@ def _joined(parts: list[Int64]) -> Int64:
 
 
 class _Rows:
-    """Which rows mean what, recomputed chunk by chunk rather than kept: it costs less than the memory."""
+    """The rows of each role, recomputed chunk by chunk rather than kept: it costs less than the memory."""
 
     def __init__(self, columns: Columns, recency: str, offsets_binding: bool) -> None:
         self.columns = columns
@@ -91,7 +91,7 @@ class _Rows:
             yield slice(first, min(first + CHUNK_ROWS, len(self.columns)))
 
     def acknowledged(self, chunk: slice) -> Int64:
-        """Appends that were told an offset that binds."""
+        """Appends acknowledged with an offset that binds."""
         columns = self.columns
         if not self.offsets_binding:
             return _none()
@@ -127,15 +127,15 @@ class _Rows:
 
 
 def place(columns: Columns, *, recency: str = "default", offsets_binding: bool = True) -> Placement:
-    """Put every operation where it says it stands. With `offsets_binding=False` an acknowledgement promises neither
-    its offset nor that the append stays (acks=1), so that acknowledged appends count as of unknown outcome."""
+    """Place every operation at the offset that it asserts. With `offsets_binding=False` an acknowledgement promises
+    neither its offset nor that the append stays (acks=1), so that acknowledged appends count as of unknown outcome."""
     rows = _Rows(columns, recency, offsets_binding)
     end, impossible = 0, []
     unknown_parts, failed_parts, acknowledged = [], [], 0
     for chunk in rows.chunks():
-        told = rows.acknowledged(chunk)
-        acknowledged += len(told)
-        end = max(end, int(columns.offset[told].max(initial=-1)) + 1)
+        acked = rows.acknowledged(chunk)
+        acknowledged += len(acked)
+        end = max(end, int(columns.offset[acked].max(initial=-1)) + 1)
         read = rows.ends(chunk)
         asserted = columns.offset[read]
         end = max(end, int(asserted.max(initial=0)))
@@ -161,9 +161,9 @@ def place(columns: Columns, *, recency: str = "default", offsets_binding: bool =
     filled, filled_by, seen = _none(), _none(), 0
     if not too_sparse:
         for chunk in rows.chunks():
-            told = rows.acknowledged(chunk)
-            value_at[columns.offset[told]] = columns.value[told]
-            latest[columns.offset[told]] = columns.invoked_ns[told]
+            acked = rows.acknowledged(chunk)
+            value_at[columns.offset[acked]] = columns.value[acked]
+            latest[columns.offset[acked]] = columns.invoked_ns[acked]
         conflicting, gaps, odd = _compare(rows, value_at)
         filled, filled_by, misplaced = _place_seen(columns, value_at, unknown, failed, odd)
         seen = len(filled)
@@ -209,8 +209,8 @@ def _compare(rows: _Rows, value_at: Int64) -> tuple[Int64, Int64, Int64]:
     columns = rows.columns
     conflicting, gaps, odd = [], [], []
     for chunk in rows.chunks():
-        told = rows.acknowledged(chunk)
-        conflicting.append(told[value_at[columns.offset[told]] != columns.value[told]])
+        acked = rows.acknowledged(chunk)
+        conflicting.append(acked[value_at[columns.offset[acked]] != columns.value[acked]])
         first, last = int(columns.starts[chunk.start]), int(columns.starts[chunk.stop])
         if last == first:
             continue
@@ -258,9 +258,9 @@ def _place_seen(
     if len(rest) == 0:
         return seen_at[stands], unknown[order][stands], MisplacedRecords(_none(), _none(), _none())
     kind = np.full(len(rest), PHANTOM, dtype=np.int64)
-    ours, told = _acknowledged_offsets(columns, values[rest])
-    # What was read where its append was told it stands has been displaced there, and stands nowhere else.
-    kind[ours] = np.where(told[ours] == offsets[rest][ours], CONFLICT, DUPLICATE)
+    ours, acknowledged_at = _acknowledged_offsets(columns, values[rest])
+    # A record read at the very offset that its append was acknowledged with conflicts with another one there.
+    kind[ours] = np.where(acknowledged_at[ours] == offsets[rest][ours], CONFLICT, DUPLICATE)
     elsewhere = free & match
     elsewhere[elsewhere] = seen_at[where[elsewhere]] != offsets[elsewhere]
     kind[match[rest]] = np.where(elsewhere[rest][match[rest]], DUPLICATE, CONFLICT)
@@ -270,7 +270,7 @@ def _place_seen(
 
 
 def _acknowledged_offsets(columns: Columns, values: Int64) -> tuple[npt.NDArray[np.bool_], Int64]:
-    """For each of `values`, whether its append was acknowledged, and the offset it was told."""
+    """For each of `values`, whether its append was acknowledged, and with which offset."""
     acknowledged = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK))
     if not len(acknowledged):
         return np.zeros(len(values), dtype=bool), np.full(len(values), NOTHING, dtype=np.int64)
@@ -284,8 +284,8 @@ def _late(rows: _Rows, latest: Int64) -> Int64:
     columns = rows.columns
     late = []
     for chunk in rows.chunks():
-        told = rows.acknowledged(chunk)
-        late.append(told[latest[columns.offset[told]] > columns.completed_ns[told]])
+        acked = rows.acknowledged(chunk)
+        late.append(acked[latest[columns.offset[acked]] > columns.completed_ns[acked]])
         polls = rows.polls(chunk)
         last = columns.poll_offset[columns.starts[polls + 1] - 1]
         late.append(polls[latest[np.maximum(last, 0)] > columns.completed_ns[polls]])
@@ -296,8 +296,8 @@ def _late(rows: _Rows, latest: Int64) -> Int64:
 
 
 def _reused(columns: Columns, rows: _Rows) -> bool:
-    """Whether two appends wrote one value. Values that rise from row to row, as a counter's do, are told by one look;
-    others through a table of bits when their range is near their number, else by sorting."""
+    """Whether two appends wrote one value. Values that rise from row to row, as a counter's do, are recognised in one
+    pass; others through a table of bits when their range is near their number, else by sorting."""
     previous, rising = NOTHING, True
     low, high, count = np.iinfo(np.int64).max, NOTHING, 0
     for chunk in rows.chunks():

@@ -1,1 +1,1 @@
-"""The promises of the replication protocol, checked against the protocol trace."""
+"""The checker of the replication protocol's promises, against the protocol trace."""

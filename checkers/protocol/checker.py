@@ -1,62 +1,63 @@
-"""The protocol's own promises, read off the trace (white box): where a run was lucky, this still sees the mistake.
+"""The promises of the replication protocol, checked against the trace (white box), also where a run was only lucky.
 
-The trace is cluster event by event (`checkers.protocol.trace_replay`), which gives at each moment the log of every
-replica as leader epochs by offset, what is *committed* (all that was ever below a leader's high watermark), what the
-controller last decided, and who restarted since it last registered. A record is known by its offset and leader epoch,
-which Log Matching (`checkers.logs`) entitles to. Then, for every partition:
+The trace is replayed event by event (`checkers.protocol.trace_replay`), which gives at each moment the log of every
+replica as leader epochs by offset, the *committed* records (all that were ever below a leader's high watermark), the
+last decision of the controllers, and the nodes that restarted since they last registered. A record is identified by its
+offset and leader epoch, which Log Matching (`checkers.logs`) permits. Then, for every partition:
 
 two-leaders-one-epoch     no two nodes lead, or are elected, in one leader epoch
-leader-incomplete         whoever becomes leader holds everything committed in an earlier leader epoch (Leader
+leader-incomplete         a new leader holds everything committed in an earlier leader epoch (Leader
                           Completeness)
 candidate-incomplete      after every ISR change, election, registration and recovery each member of ISR ∪ ELR holds
                           everything committed (Leader Candidate Completeness)
-unclean-election          nobody is elected who was in neither the ISR nor the ELR, unless the topic allows it: anybody
+unclean-election          no replica outside ISR and ELR is elected, unless the topic allows it: any replica
                           by unclean election or proactive recovery, a member of the LastKnownELR by balanced recovery
                           when ISR and ELR are empty
-unclean-not-excluded      who registers after an unclean shutdown is in no ISR and no ELR until it has joined an ISR
-                          anew, or was elected by an unclean recovery (Unclean Exclusion)
+unclean-not-excluded      a broker that registers after an unclean shutdown is in no ISR and no ELR until it has
+                          joined an ISR again, or was elected by an unclean recovery (Unclean Exclusion)
 quorum-too-small          the high watermark moves only with a quorum of min.insync.replicas (MinISR recovery quorum)
 quorum-not-superset       the quorum that moves it holds the controller's ISR ∪ ELR while that ISR is large enough, for
-                          the leader in office (Replication Quorum Superset)
+                          the current leader (Replication Quorum Superset)
 replica-counted-wrongly   every member of that quorum holds the records that the high watermark passes
-committed-overwritten     what becomes committed at an offset is what was committed there before
-high-watermark-fell       it never falls within a leadership
-latest-below-start        a leader tells the latest offset only once its high watermark has reached its epoch's start
+committed-overwritten     the record committed at an offset never changes high-watermark-fell       it never falls
+within a leadership latest-below-start        a leader answers with the latest offset only once its high watermark has
+reached its epoch's start
                           (Applied-HW)
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
-log-start-unasked         nobody moves a log's start by itself further than deletion was asked for, unless the topic has
-                          a retention (`checkers.deletions`)
-log-start-unfounded       who begins anew, recovers or follows starts no higher than somebody had decided
+log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested,
+                          unless the topic has a retention (`checkers.deletions`)
+log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it
 
-Judged with care, each with the run that shows why:
+Subtle choices, each with a run that shows why:
 
-*A node between its restart and its registration is judged by nothing.* b2 loses its tail to a power loss and starts
-again at once; the controller, which has not noticed, still counts the old b2 in the ISR, may even elect it. No promise
-is broken: the new b2 may not act before it registers, and registering takes it out. A rule switched off shows when it
-has registered and still is a member.
+*A node between its restart and its registration is not checked.* b2 loses its tail to a power loss and starts again at
+once; the controller, which has not noticed, still counts the old b2 in the ISR, and may even elect it. No promise is
+broken: the new b2 may not act before it registers, and registration removes it from the ISR. A rule switched off shows
+when b2 has registered and still is a member.
 
 *A replica that lost data is not held to what a leader counted for it before.* b2 had fetched up to 100, and lost 95–99;
 b3 catches up, and the leader moves on to 100. It could not know. Not so once b2 has joined an ISR again.
 
-*A node may become leader long after it was elected.* b3 is elected in epoch 1 and paused before it hears; b2 leads
-in epoch 4 and commits; b3 wakes, takes up epoch 1 for an instant and lacks what b2 committed. It will commit nothing.
+*A node may become leader long after it was elected.* b3 is elected in epoch 1 and paused before it learns of it; b2
+leads in epoch 4 and commits; b3 wakes, takes up epoch 1 for an instant and lacks what b2 committed. It will commit
+nothing.
 
-*Events of one instant are judged together, when it is over.* Registering writes several records in one batch; between
-them the cluster is in a state that nobody can see.
+*Events of one instant are checked together, after the last of them.* A registration writes several records in one
+batch; the states between them are visible to nobody.
 
-*What lies below a replica's log start is of no matter to what it holds.* It was deleted, and a replica may even have
-something else there: its leader, which has deleted the records, can no longer tell it where they part.
+*Records below a replica's log start do not count.* They were deleted, and a replica may even hold other records
+there: its leader, which has deleted them, can no longer answer where the two logs diverge.
 
-*The superset is asked of the leader in office only.* One that was deposed and does not know it yet commits with its own
-old quorum, which holds whoever was elected; the controller's ISR has moved on without it.
+*The superset is required of the current leader only.* A deposed leader that does not know it yet commits with its own
+old quorum, which contains the replica that was elected; the controllers' ISR has changed without it.
 
-Topics with unclean elections, and losses beyond the fault model, are `checkers.violations`'s: they can excuse the four
-promises about who holds what is committed. The others are about what nodes decide, and nothing excuses them.
+Unclean elections and losses beyond the fault model (`checkers.violations`) can excuse the four promises about the
+replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them.
 
-What it cannot see: a trace that leaves things out (an offset that does not follow makes that part of a log unknown, and
-matches anything; `trace_gaps` counts them); promises about metadata logs; anything when nodes have clocks of their own.
-Nodes are told by name: broker N is `bN` (`nemesis.ports`).
+Blind spots: events missing from the trace (an offset that does not follow makes that part of a log unknown, and matches
+anything; `trace_gaps` counts them); promises about metadata logs; everything, when the nodes' clocks are not
+comparable. Nodes are identified by name: broker N is `bN` (`nemesis.ports`).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ NAME = "protocol"
 
 
 def check(evidence: RunEvidence) -> Verdict:
-    """Every partition that the trace tells of."""
+    """Every partition that has an event in the trace."""
     if not evidence.settings.has_trace:
         return unknown_verdict(NAME, "the system writes no protocol trace")
     if not evidence.settings.comparable_clocks:
@@ -93,7 +94,7 @@ def check(evidence: RunEvidence) -> Verdict:
         kinds: dict[str, list[ProtocolViolation]] = {}
         for violation in partition.violations:
             kinds.setdefault(violation.kind, []).append(violation)
-        found = [_violations(name, violations) for violations in kinds.values()]
+        by_kind = [_violations(name, violations) for violations in kinds.values()]
         figures = {
             "events": float(partition.events),
             "committed": float(len(partition.committed)),
@@ -104,17 +105,17 @@ def check(evidence: RunEvidence) -> Verdict:
             "convergences": float(len(converged.get(name, ()))),
             "exchanges": float(sum(converged.get(name, ()))),
         }
-        verdicts.append(verdict_of(NAME, found, special.get(name, rule), figures))
-    return merge_verdicts(NAME, verdicts, "the trace tells of no partition")
+        verdicts.append(verdict_of(NAME, by_kind, special.get(name, rule), figures))
+    return merge_verdicts(NAME, verdicts, "the trace has no event of a partition")
 
 
 def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:
     """By partition: the exchanges that each follower needed to find where its log and its leader's part."""
-    found: dict[tuple[str, int], list[int]] = {}
+    exchanges: dict[tuple[str, int], list[int]] = {}
     rows = trace.filter(pc.field("kind") == "converged").select(["topic", "partition", "detail"])
     for row in rows.to_pylist():
-        found.setdefault((row["topic"], row["partition"]), []).append(json.loads(row["detail"])["exchanges"])
-    return found
+        exchanges.setdefault((row["topic"], row["partition"]), []).append(json.loads(row["detail"])["exchanges"])
+    return exchanges
 
 
 def _violations(name: tuple[str, int], violations: list[ProtocolViolation]) -> Violations:

@@ -1,4 +1,4 @@
-"""What the controllers decide: who is registered, leads, and is in the ISR and the ELR. See `checkers.protocol`."""
+"""Promises about decisions of the controllers: registration, leader, ISR and ELR. See `checkers.protocol.checker`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from checkers.protocol.state import (
 
 
 def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
-    """A broker is there again; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR anew."""
+    """A broker has registered; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR
+    again."""
     cluster.awaiting_registration.discard(f"b{event.broker}")
     clean = event.details().get("clean", True)
     for partition in cluster.partitions.values():
@@ -35,7 +36,7 @@ def _partition_changed(partition: PartitionState, event: TraceRow, settings: Che
     if partition.min_isr not in tuple(partition.min_isr_at.values())[-1:]:
         partition.min_isr_at[event.partition_epoch] = partition.min_isr
     before = partition.isr
-    # What a balanced recovery may do: elect one of the last known ELR when nobody is left in ISR and ELR.
+    # A balanced recovery may elect a member of the last known ELR when ISR and ELR are empty.
     recovered = (
         settings.unclean_recovery == "balanced"
         and detail.get("reason") == "unclean_recovery"
@@ -46,7 +47,7 @@ def _partition_changed(partition: PartitionState, event: TraceRow, settings: Che
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1
         partition.record_leader(event, f"b{event.leader}")
-        # A reassignment completes in the very change that a leader asked for: whom it proposed, it also waits for.
+        # A reassignment completes in the change that a leader requested; the leader waits for the replicas it proposed.
         proposed = isr if detail.get("reason") == "alter_partition" else frozenset[int]()
         if (
             before is not None
@@ -73,7 +74,7 @@ def _integers(detail: Mapping[str, object], name: str) -> list[int]:
 
 
 def check_candidates(cluster: ClusterState, now_ns: int) -> None:
-    """The instant is over: judge the candidates of every partition that something happened to."""
+    """After the last event of an instant: check the candidates of every partition that changed in it."""
     for partition in cluster.partitions.values():
         if partition.candidates_to_check:
             partition.candidates_to_check = False
@@ -86,16 +87,19 @@ def _check_candidates_of(partition: PartitionState, awaiting_registration: set[s
         if node in awaiting_registration:
             continue
         where = "ISR" if member in (partition.isr or frozenset()) else "ELR"
-        found = f"{node} is in the {where} at {now_ns / 1e9:.6f} s"
+        membership = f"{node} is in the {where} at {now_ns / 1e9:.6f} s"
         if member in partition.excluded:
             reason = "it registered after an unclean shutdown and has not joined the ISR since"
             partition.violations.append(
-                ProtocolViolation("unclean-not-excluded", UNKNOWN, now_ns, UNKNOWN, (found, reason))
+                ProtocolViolation("unclean-not-excluded", UNKNOWN, now_ns, UNKNOWN, (membership, reason))
             )
             partition.excluded.discard(member)
         missing = partition.first_missing(node)
         if missing is not None:
-            lines = (f"{found} with a log that ends at {len(partition.log(node))}", partition.describe_missing(missing))
+            lines = (
+                f"{membership} with a log that ends at {len(partition.log(node))}",
+                partition.describe_missing(missing),
+            )
             since_ns = partition.committed_ns[missing]
             partition.violations.append(ProtocolViolation("candidate-incomplete", missing, now_ns, since_ns, lines))
 

@@ -1,7 +1,6 @@
-"""The state of every partition as a protocol trace tells it, and how a broken promise is noted.
+"""State of every partition according to a protocol trace, and the record of each broken promise.
 
-The values that `checkers.protocol.trace_replay` moves on from event to event; what the promises are is in
-`checkers.protocol`.
+`checkers.protocol.trace_replay` changes these values from event to event.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
 
 UNKNOWN = -1
-"""The leader epoch of a record that the trace does not tell of. It is never held against anybody."""
+"""The leader epoch of a record that the trace does not contain. It matches every epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,40 +37,40 @@ class TraceRow:
 
     @property
     def at(self) -> str:
-        """When, for people."""
+        """The time in words."""
         return f"at {self.time_ns / 1e9:.6f} s"
 
     def details(self) -> dict[str, object]:
         """The event's further facts."""
-        found: dict[str, object] = json.loads(self.detail) if self.detail else {}
-        return found
+        facts: dict[str, object] = json.loads(self.detail) if self.detail else {}
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolViolation:
-    """One promise broken."""
+    """One broken promise."""
 
     kind: str
     offset: int
     time_ns: int
     since_ns: int
-    """When what should have been kept was committed."""
+    """Time at which the record concerned was committed."""
     lines: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """One partition, as far as the trace has been followed."""
+    """The state of one partition after the events replayed so far."""
 
     logs: dict[str, list[int]] = field(default_factory=dict)
     """Leader epoch by offset, of each node's log."""
     committed: list[int] = field(default_factory=list)
-    """Leader epoch by offset, of what was ever below a leader's high watermark."""
+    """Leader epoch by offset, of every record that was ever below a leader's high watermark."""
     committed_ns: list[int] = field(default_factory=list)
     committed_in: list[int] = field(default_factory=list)
     """The leader epoch of the leader whose high watermark passed it."""
     leaders: dict[int, str] = field(default_factory=dict)
-    """Who led in each leader epoch."""
+    """The leader of each leader epoch."""
     leader: int = -1
     leader_epoch: int = -1
     isr: frozenset[int] | None = None
@@ -79,9 +78,9 @@ class PartitionState:
     elr: frozenset[int] = frozenset()
     last_known_elr: frozenset[int] = frozenset()
     min_isr: int = 1
-    """As the controller last decided; a leader goes by what held at the partition epoch that it knows."""
+    """As the controller last decided; a leader goes by the value at the partition epoch that it knows."""
     min_isr_at: dict[int, int] = field(default_factory=dict)
-    """From which partition epoch on which minimum held, in the order of the epochs."""
+    """Partition epoch → the minimum from then on, in the order of the epochs."""
     epoch_starts: dict[str, int] = field(default_factory=dict)
     """Leader epoch start offset of each node's latest leadership."""
     high_watermarks: dict[str, int] = field(default_factory=dict)
@@ -89,15 +88,15 @@ class PartitionState:
     log_starts: dict[str, int] = field(default_factory=dict)
     """Where each node's log starts; at 0 unless it is in here."""
     decided_log_start: int = 0
-    """The greatest log start that any node has decided on by itself, not after its leader."""
+    """The greatest log start that any node has decided on, not following its leader."""
     deletion_request: DeletionRequest | None = None
-    """What administrators asked to have deleted; None where nobody may ask."""
+    """The deletion that administrators requested; None where none is permitted."""
     excluded: set[int] = field(default_factory=set)
     """Registered after an unclean shutdown, and in no ISR since."""
     shrunk: set[str] = field(default_factory=set)
-    """Nodes whose log came back shorter than it was, and that have joined no ISR since."""
+    """Nodes whose log was recovered shorter than before, and that have joined no ISR since."""
     candidates_to_check: bool = False
-    """Something happened in this instant that candidates are judged after."""
+    """Something happened in this instant, so that the candidates are to be checked at its end."""
     violations: list[ProtocolViolation] = field(default_factory=list)
     events: int = 0
     elections: int = 0
@@ -118,14 +117,14 @@ class PartitionState:
         return None if missing is None else start + missing
 
     def describe_missing(self, offset: int) -> str:
-        """In words, that somebody lacks what was committed at `offset`."""
+        """A line for a finding: the record committed at `offset` is missing."""
         return (
             f"it lacks offset {offset} of leader epoch {self.committed[offset]}, "
             f"committed at {self.committed_ns[offset] / 1e9:.6f} s"
         )
 
     def record_leader(self, event: TraceRow, node: str) -> None:
-        """Whether by its own word or the controller's, `node` leads in the event's leader epoch."""
+        """Note that `node` leads in the event's leader epoch, according to itself or the controller."""
         before = self.leaders.setdefault(event.leader_epoch, node)
         if before != node:
             self.report(
@@ -137,18 +136,18 @@ class PartitionState:
             )
 
     def report(self, event: TraceRow, kind: str, offset: int, *lines: str) -> None:
-        """Note that the event broke a promise, about the record at `offset` if that is one that was committed."""
+        """Note that the event broke a promise, about the record at `offset` if one was committed there."""
         since_ns = self.committed_ns[offset] if 0 <= offset < len(self.committed_ns) else UNKNOWN
         self.violations.append(ProtocolViolation(kind, offset, event.time_ns, since_ns, lines))
 
 
 @dataclass(slots=True)
 class ClusterState:
-    """Every partition, and what concerns all of them."""
+    """The state of the cluster: every partition, and what concerns all of them."""
 
     partitions: dict[tuple[str, int], PartitionState] = field(default_factory=dict)
     awaiting_registration: set[str] = field(default_factory=set)
-    """Nodes that started and have not registered since."""
+    """Nodes that have started and not yet registered."""
 
 
 def differs(one: list[int], other: list[int]) -> int | None:
@@ -160,9 +159,9 @@ def differs(one: list[int], other: list[int]) -> int | None:
 
 
 def names(members: frozenset[int]) -> str:
-    """Brokers by their numbers, as nodes are called."""
+    """The names of the brokers with these ids."""
     return "{" + ", ".join(f"b{member}" for member in sorted(members)) + "}"
 
 
 TraceRowHandler = Callable[[PartitionState, TraceRow, CheckSettings], None]
-"""What moves the state of a partition on by an event of one kind."""
+"""Changes the state of a partition by an event of one kind."""

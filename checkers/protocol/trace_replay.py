@@ -1,6 +1,6 @@
-"""Follows a protocol trace: the state of every partition after every event, and each promise broken on the way.
+"""Replay of a protocol trace: the state of every partition after every event, and each promise broken on the way.
 
-What the promises are, and why they are judged as they are, is in `checkers.protocol`.
+The promises, and the reasons for the subtle ones, are in `checkers.protocol.checker`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COLUMNS = (
 def replay_trace(
     trace: pa.Table, settings: CheckSettings, deletions: Mapping[int, DeletionRequest] = MappingProxyType({})
 ) -> ClusterState:
-    """The cluster after the last event of `trace` (schema TRACE). `asked` has, by partition number, what administrators
-    asked to have deleted."""
+    """The cluster after the last event of `trace` (schema TRACE). `deletions` has, by
+    partition number, what administrators requested to be deleted."""
     cluster = ClusterState()
     now_ns = -1
     for event in _events(trace):
@@ -83,7 +83,7 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
     moved = f"{event.node} moved its log's start {detail.get('before')} → {event.offset} {event.at} ({reason})"
     committed = len(partition.committed)
     if event.offset > committed:
-        above = f"no high watermark had passed {committed}, so what was deleted above may be acknowledged later"
+        above = f"no high watermark had passed {committed}, so a record deleted above may be acknowledged later"
         partition.report(event, "log-start-uncommitted", committed, moved, above)
     if reason in OWN_DECISIONS:
         bound = partition.deletion_request.bound if partition.deletion_request is not None else 0
@@ -96,7 +96,7 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
 
 
 def _set_log_start(partition: PartitionState, event: TraceRow, start: int, how: str) -> None:
-    """The log of a node starts at `start` from now on, which somebody must have decided before."""
+    """The log of a node starts at `start` from now on; some leader must have decided on that offset before."""
     if start > max(partition.decided_log_start, partition.log_starts.get(event.node, 0)):
         partition.report(
             event,
@@ -129,7 +129,7 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
     partition.high_watermarks[event.node] = UNKNOWN
     partition.record_leader(event, event.node)
     missing = partition.first_missing(event.node)
-    # A node may learn late of an election that others have followed since: of those commits it need know nothing.
+    # A node may learn late of an election that was followed by others; it need not hold what those leaders committed.
     if missing is not None and partition.committed_in[missing] < event.leader_epoch:
         partition.report(
             event,

@@ -1,4 +1,5 @@
-"""What a leader does with the high watermark: moves it, tells of it, acknowledges by it. See `checkers.protocol`."""
+"""Promises about the high watermark of a leader: advancing it, and answers based on it. See
+`checkers.protocol.checker`."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_finding_names_both_operations_their_times_and_offsets() -> None:
     assert finding.lines == (
         "#1 append of value 2 (0.001000 s to 0.002000 s) → offset 1",
         "#0 append of value 1 (0.005000 s to 0.006000 s) → offset 0",
-        "offset 0 comes before what #1 was told, but was asked for at 0.005000 s, 0.003000 s after #1 had completed",
+        "offset 0 comes before what #1 returned, but was invoked at 0.005000 s, 0.003000 s after #1 had completed",
     )
 
 
