@@ -1,13 +1,21 @@
-"""Regressions: where each mutant was found, and that the full protocol stands where the mutant falls.
+"""Regressions: each mutant is found by a kept run, and the full protocol stands where the mutant falls.
 
-The seeds are those that `make torture` found. A change to the broker, the clients or the faults moves everything that
-happens in a run, so a mutant may then come out at a neighbouring seed: a few are tried, beginning with the one found.
-Mutants that need a story (nemesis/faults/scripted/leader.py and its like) are told that story alone.
+A kept run is a spec in `regressions/`, named after the rule that is off. Every fault of its schedule is written out, so
+that a change of the random draws does not move it. `make torture` found the seeds; mutants that need a certain sequence
+of steps have that fault alone (`nemesis/faults/scripted/`). A change of the broker or the clients moves what happens
+inside a run. Where a mutant then survives, look for another seed with
+
+    FAULTLINE_WRITE_REGRESSIONS=1 .venv/bin/pytest tests/torture/test_mutants.py -k RULE
+
+which replaces the spec by the first neighbour that finds the mutant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,123 +24,76 @@ from checkers.verdict import Validity
 from harness.bench.bugs import FLAWS, Flaw
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
-from harness.spec import parse
-from harness.suites.torture import MUTANTS, SETTINGS, WORKLOADS
+from harness.spec import Spec, load, parse
+from harness.suites.torture import MUTANTS
 
-TRIED = 12
-
-FOUND_AT = {
-    "maximal_isr": 0,
-    "ack_after_high_watermark": 0,
-    "truncate_on_divergence": 0,
-    "unclean_leaves_elr": 0,
-    "min_isr_gates_high_watermark": 0,
-    "idempotent_dedupe": 0,
-    "consumer_reads_below_high_watermark": 0,
-    "offset_commit_after_high_watermark": 13,
-    "generation_fences_commits": 0,
-    "retention_stops_at_high_watermark": 0,
-    "metadata_needs_majority": 0,
-    "commit_only_own_epoch": 0,
-}
-"""Mutant → the first seed of the default run that finds it."""
-
-FOUND_BY = {
-    "fence_fetch_epoch": ({"fault": "zombie-follower"}, 0),
-    "leso_gates_isr_join": ({"fault": "hidden-commit"}, 0),
-    "log_start_never_above_high_watermark": ({"fault": "delete-records", "stalled": True}, 0),
-    "broker_epoch_checked_in_alter_partition": ({"fault": "stale-broker-epoch", "victim": "b2"}, 0),
-    "latest_confirmed_by_isr": ({"fault": "hidden-commit"}, 3),
-    "partition_epoch_checked_in_alter_partition": ({"fault": "late-proposal"}, 1),
-    "current_epoch_fetch_gates_isr_join": ({"fault": "removed-and-back"}, 2),
-    "metadata_cut_on_divergence": ({"fault": "zombie-controller"}, 0),
-    "vote_needs_up_to_date_log": ({"fault": "lagging-controller"}, 0),
-    "vote_once_per_epoch": ({"fault": "zombie-controller"}, 4),
-    "vote_is_synced": ({"fault": "power-loss", "nodes": ["controllers"], "keep": "nothing"}, 0),
-    "metadata_is_synced": ({"fault": "power-loss", "nodes": ["controllers"], "keep": "nothing"}, 0),
-}
-"""Mutant → the story that finds it when it is told alone, and the first seed. Some the torture does not ask for."""
+KEPT = Path(__file__).parent / "regressions"
+SPECS = tuple(sorted(KEPT.glob("*.yaml")))
+NEIGHBOURS = 12
+"""How many seeds are tried when a spec is replaced."""
 
 GUARDED_BY = {
-    "applied_high_watermark": ("latest_confirmed_by_isr", {"fault": "quick-succession"}),
-    "registration_waits_for_fencing": (
-        "unclean_leaves_isr",
-        {"fault": "wipe-disk", "nodes": ["follower/0"], "for": "300ms"},
-    ),
+    "applied_high_watermark": "latest_confirmed_by_isr",
+    "registration_waits_for_fencing": "unclean_leaves_isr",
 }
-"""Rules that nothing can find to be off while another one is on, that other one, and what finds both to be off.
+"""Rules whose absence nothing can find while another rule is on, and that other rule.
 
-Once every member of the ISR has fetched in the leader's epoch, the high watermark cannot be stale any more: who waits
-for that need not look at the leader epoch start offset. And whether a broker leaves the ISR when the controller notices
-that it is gone, or when it comes back: either of them keeps an emptied replica out, but for the instant between a
-session's end and its being noticed (tests/broker/controller/test_controller_scope.py)."""
-
-FEW_APPENDS = {"removed-and-back": {"rate": 3}}
-"""What a story needs besides: with few appends the log often stands still between two of its steps."""
+Once every member of the ISR has fetched in the leader's epoch, the high watermark cannot be stale any more: a leader
+that waits for that need not look at the leader epoch start offset. And whether a broker leaves the ISR when the
+controller notices that it is gone, or when it comes back: either of them keeps an emptied replica out, but for the
+instant between a session's end and the moment it is noticed (tests/broker/controller/test_controller_scope.py)."""
 
 
-def _told(story: dict[str, Any], seed: int, without: Iterable[str] = ()) -> Outcome:
-    return run_in_simulation(
-        parse(
-            {
-                "name": story["fault"],
-                "seed": seed,
-                "partitions": 1,
-                "time_limit": "30s",
-                "faults": [{"at": "2s", "for": "27s", **story}],
-                "without": list(without),
-                **FEW_APPENDS.get(story["fault"], {}),
-            }
-        )
-    )
+def _kept(path: Path) -> tuple[Spec, tuple[str, ...]]:
+    """The spec of the full protocol, and the rules to switch off."""
+    rules = (path.stem, GUARDED_BY[path.stem]) if path.stem in GUARDED_BY else (path.stem,)
+    spec = load(path)
+    if "FAULTLINE_WRITE_REGRESSIONS" in os.environ:
+        spec = _found(spec, rules)
+        path.write_text(spec.to_yaml(), encoding="utf-8")
+    return spec, rules
+
+
+def _found(spec: Spec, rules: Sequence[str]) -> Spec:
+    for seed in range(spec.seed, spec.seed + NEIGHBOURS):
+        neighbour = replace(spec, seed=seed)
+        if _validity(neighbour, *rules) is Validity.INVALID and _validity(neighbour) is Validity.VALID:
+            return neighbour
+    pytest.fail(f"not found within {NEIGHBOURS} seeds; look with: faultline torture --seeds 0 --mutant {rules[0]}")
+
+
+def _validity(spec: Spec, *without: str) -> Validity:
+    return run_in_simulation(replace(spec, without=without)).validity
 
 
 def test_every_mutant_of_the_torture_has_its_regression() -> None:
-    assert set(MUTANTS) <= {*FOUND_AT, *FOUND_BY}
+    assert set(MUTANTS) <= {path.stem for path in SPECS}
 
 
-@pytest.mark.parametrize("mutant", FOUND_AT)
-def test_a_mutant_is_found_where_the_full_protocol_stands(mutant: str) -> None:
-    for seed in range(FOUND_AT[mutant], FOUND_AT[mutant] + TRIED):
-        spec = {"seed": seed, "workload": WORKLOADS.get(mutant, "append"), "settings": SETTINGS.get(mutant, {})}
-        if run_in_simulation(parse({**spec, "without": [mutant]})).validity is Validity.INVALID:
-            assert run_in_simulation(parse(spec)).validity is Validity.VALID
-            return
-    pytest.fail(f"not found within {TRIED} seeds; look with: faultline torture --seeds 0 --mutant {mutant}")
-
-
-@pytest.mark.parametrize("mutant", FOUND_BY)
-def test_a_mutant_that_needs_a_story_is_found_by_it_where_the_full_protocol_stands(mutant: str) -> None:
-    story, first = FOUND_BY[mutant]
-    for seed in range(first, first + TRIED):
-        if _told(story, seed, [mutant]).validity is Validity.INVALID:
-            assert _told(story, seed).validity is Validity.VALID
-            return
-    pytest.fail(f"not found within {TRIED} tellings of {story['fault']}")
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_mutant_is_found_where_the_full_protocol_stands(path: Path) -> None:
+    spec, rules = _kept(path)
+    assert spec.script, "its faults are written out"
+    assert not spec.families
+    assert _validity(spec, *rules) is Validity.INVALID
+    assert _validity(spec) is Validity.VALID
 
 
 @pytest.mark.parametrize("rule", GUARDED_BY)
-def test_a_rule_with_a_second_guard_is_missed_by_nobody_until_both_are_off(rule: str) -> None:
-    guard, story = GUARDED_BY[rule]
-    for seed in range(TRIED):
-        if _told(story, seed, [rule, guard]).validity is Validity.INVALID:
-            assert _told(story, seed, [rule]).validity is Validity.VALID
-            assert _told(story, seed, [guard]).validity is Validity.VALID
-            return
-    pytest.fail(f"not found within {TRIED} tellings of {story['fault']}")
+def test_a_rule_with_a_second_guard_is_not_missed_until_both_are_off(rule: str) -> None:
+    spec = load(KEPT / f"{rule}.yaml")
+    assert _validity(spec, rule) is Validity.VALID
+    assert _validity(spec, GUARDED_BY[rule]) is Validity.VALID
 
 
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.name)
-def test_a_flawed_generation_is_found_by_its_story_where_the_full_protocol_stands(flaw: Flaw) -> None:
-    for seed in range(TRIED):
-        if run_in_simulation(flaw.spec(seed)).validity is Validity.INVALID:
-            assert run_in_simulation(flaw.spec(seed, flawed=False)).validity is Validity.VALID
-            return
-    pytest.fail(f"not found within {TRIED} seeds")
+def test_a_flawed_generation_is_found_by_its_script_where_the_full_protocol_stands(flaw: Flaw) -> None:
+    assert run_in_simulation(flaw.spec(seed=0)).validity is Validity.INVALID
+    assert run_in_simulation(flaw.spec(seed=0, flawed=False)).validity is Validity.VALID
 
 
 @pytest.mark.parametrize(
-    "story",
+    "fault",
     [
         {"fault": "zombie-follower"},
         {"fault": "hidden-commit"},
@@ -145,9 +106,15 @@ def test_a_flawed_generation_is_found_by_its_story_where_the_full_protocol_stand
         {"fault": "zombie-controller"},
         {"fault": "lagging-controller"},
     ],
-    ids=lambda story: story["fault"],
+    ids=lambda fault: fault["fault"],
 )
-def test_every_story_bites_and_the_full_protocol_withstands_it(story: dict[str, Any]) -> None:
-    outcome = _told(story, 1)
+def test_every_scripted_fault_takes_effect_and_the_full_protocol_withstands_it(fault: dict[str, Any]) -> None:
+    outcome = _alone(fault)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert outcome.bitten == ("scripted",)
+
+
+def _alone(fault: dict[str, Any]) -> Outcome:
+    few_appends = {"rate": 3} if fault["fault"] == "removed-and-back" else {}
+    faults = [{"at": "2s", "for": "27s", **fault}]
+    return run_in_simulation(parse({"seed": 1, "partitions": 1, "time_limit": "30s", "faults": faults, **few_appends}))
