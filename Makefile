@@ -10,7 +10,7 @@ WORKERS ?= auto
 PACKAGES := images workloads nemesis checkers results harness tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types format pytest torture bench docs constraints clean
+.PHONY: help run test lint types format pytest torture bench fuzz docs constraints clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -40,6 +40,9 @@ torture: $(READY) ## the seed counts the project promises, on every core, with a
 
 bench: $(READY) ## rates: simulation, checkers, broker on loopback
 	$(BIN)/faultline bench $(ARGS)
+
+fuzz: $(READY) ## 100,000 damaged frames against a broker and a controller (ARGS="--frames 5000 --seed 3")
+	$(BIN)/python -m tests.fuzz.campaign $(ARGS)
 
 docs: $(READY) ## write the generated parts of the pages anew
 	FAULTLINE_WRITE_DOCS=1 $(BIN)/pytest tests/docs

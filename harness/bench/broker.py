@@ -156,9 +156,9 @@ def _measure(cluster: LoopbackCluster, one: Produced) -> None:
     setting = one.setting
     count = RECORDS[setting.record_bytes]
     with _Sending(cluster.bootstrap, setting) as sending:
-        before = Processors.now(cluster.pids)
+        before = Processors.now(cluster.pids.values())
         one.rates.append(sending.flood(count))
-        taken = Processors.now(cluster.pids) - before
+        taken = Processors.now(cluster.pids.values()) - before
         one.broker_us.append(taken.nodes_s / count * 1e6)
         one.others_share.append(taken.others_share)
         one.paced.append(LatencyPercentiles.of(sending.paced(setting.rate_aimed_for)))

@@ -56,9 +56,14 @@ class LoopbackCluster:
         return ",".join(f"{node.host}:{node.port}" for node in self.layout.brokers)
 
     @property
-    def pids(self) -> list[int]:
-        """The processes of all nodes started."""
-        return [process.pid for process in self._processes.values()]
+    def pids(self) -> dict[str, int]:
+        """The process of every node started, by the node's name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    @property
+    def ended(self) -> list[str]:
+        """The nodes whose process has ended."""
+        return [name for name, process in self._processes.items() if process.poll() is not None]
 
     def __enter__(self) -> Self:
         try:

@@ -1,10 +1,12 @@
 """Writing messages, and measuring bytes before kio may read them: code generated once for each message class.
 
 kio's reader is compiled and fast, but it believes an array's length and reserves memory for it: a few bytes of
-garbage that claim 2^31 elements abort the whole process, which no `except` can stop. So every message is *measured*
-first. `measurer(cls)` walks the bytes as the class says they should lie, looks at lengths only, and raises
-Malformed as soon as an array claims more elements than the bytes left could hold, a length is negative, or
-the message runs past its end. What it lets through, kio reads without harm; whether it makes sense is kio's to say.
+garbage that claim 2^31 elements abort the whole process, which no `except` can stop. It also reads a null where the
+protocol has none, which a handler then trips over. So every message is *measured* first. `measurer(cls)` walks the
+bytes as the class says they should lie, looks at lengths only, and raises Malformed as soon as an array claims more
+elements than the bytes left could hold, a length is negative, something is null that must not be, a request has more
+than ELEMENTS_MAX elements, or the message runs past its end. kio reads the rest without harm; whether it makes sense is
+for kio to say.
 
 kio's writer is interpreted and walks its description of the class for every field of every message. `writer(cls)`
 gives the same bytes (the tests compare them for every class) three to four times as fast, by packing neighbouring
@@ -21,6 +23,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from struct import Struct
 from uuid import UUID
+
+from kio.static.constants import EntityType
 
 from images.wire.schema import Entity, FieldShape, shapes
 
@@ -59,6 +63,10 @@ _CONVERTED = {
     "timedelta_i64": "milliseconds({})",
     "datetime_i64": "timestamp({})",
 }
+
+ELEMENTS_MAX = 50_000
+"""The most elements that all arrays of a request may have together. Each costs memory and time far beyond its bytes:
+10 MB of empty names would take over a gigabyte, and a minute during which nobody else is answered."""
 
 _NULL, _NOT_NULL = b"\xff", b"\x01"
 """What stands before a struct that may be null (KIP-893)."""
@@ -322,13 +330,18 @@ class _MeasurerSource(_Source):
         )
         self.skip = 0
         """Bytes of fixed size not yet stepped over."""
+        self.bounded = False
+        """Whether the elements of all arrays together are at most ELEMENTS_MAX."""
 
     def function(self, message: type) -> Measure:
+        self.bounded = getattr(message, "__type__", None) is EntityType.request
+        if self.bounded:
+            self.add("elements = 0")
         self.struct(message)
         return self.compiled(message.__name__)
 
     def tag(self, shape: FieldShape, flexible: bool) -> Measure:
-        self.value(shape, flexible, nullable=False)
+        self.value(shape, flexible, nullable=shape.nullable and not shape.struct)
         return self.compiled(shape.name)
 
     def compiled(self, what: str) -> Measure:
@@ -370,23 +383,31 @@ class _MeasurerSource(_Source):
             if shape.struct and nullable:
                 self.nullable_struct(shape)
             else:
-                self.element(shape, flexible)
+                self.element(shape, flexible, nullable=nullable)
             return
         self.flush()
         count = self.length(flexible, wide=True)
+        if not nullable:
+            self.refuse_null(shape, count)
         smallest = _smallest(shape, flexible)
         self.add(f"if {count} > 0:")
         self.depth += 1
         self.add(f"if {count} * {smallest} > end - at: raise Malformed('{shape.name} claims too many elements')")
+        if self.bounded:
+            self.add(f"elements += {count}")
+            self.add(f"if elements > {ELEMENTS_MAX}: raise Malformed('more than {ELEMENTS_MAX} elements')")
         if not shape.struct and shape.kafka_type in _FIXED:
             self.add(f"at += {count} * {smallest}")
         else:
             self.add(f"for _ in range({count}):")
             self.depth += 1
-            self.element(shape, flexible)
+            self.element(shape, flexible, nullable=False)
             self.flush()
             self.depth -= 1
         self.depth -= 1
+
+    def refuse_null(self, shape: FieldShape, length: str) -> None:
+        self.add(f"if {length} < 0: raise Malformed('{shape.name} is null')")
 
     def nullable_struct(self, shape: FieldShape) -> None:
         self.flush()
@@ -398,7 +419,7 @@ class _MeasurerSource(_Source):
         self.depth -= 1
         self.add(f"elif frame[at - 1] != {_NULL[0]}: raise Malformed('{shape.name} is neither null nor there')")
 
-    def element(self, shape: FieldShape, flexible: bool) -> None:
+    def element(self, shape: FieldShape, flexible: bool, *, nullable: bool) -> None:
         if shape.struct:
             self.struct(shape.element)
         elif shape.kafka_type in _FIXED:
@@ -406,7 +427,11 @@ class _MeasurerSource(_Source):
         else:
             self.flush()
             length = self.length(flexible, wide=shape.kafka_type != "string")
-            self.add(f"if {length} > 0: at += {length}")
+            if nullable:
+                self.add(f"if {length} > 0: at += {length}")
+            else:
+                self.refuse_null(shape, length)
+                self.add(f"at += {length}")
 
     def length(self, flexible: bool, *, wide: bool) -> str:
         """Generate the reading of a length, -1 for null; returns the variable it is in."""

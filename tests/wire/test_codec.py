@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 from random import Random
 from struct import pack
 from typing import Any
@@ -11,10 +12,12 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.fetch.v16.request import FetchRequest, FetchTopic
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.serial import entity_reader, entity_writer
 
-from images.wire.codec import Malformed, decode_varint, encode_varint, measurer, writer
+from images.wire.codec import ELEMENTS_MAX, Malformed, decode_varint, encode_varint, measurer, writer
 from images.wire.messages import (
     Api,
     decode_request,
@@ -156,3 +159,23 @@ def test_an_answer_to_api_versions_has_the_old_header_in_every_version() -> None
 
 def test_a_missing_id_is_written_as_zeros() -> None:
     assert written(FetchTopic(topic_id=None, partitions=()))[:16] == UUID(int=0).bytes
+
+
+def test_a_null_that_the_protocol_does_not_allow_is_malformed() -> None:
+    whole = encode_request(DeleteTopicsRequest(topics=(), timeout=timedelta(0)), 1, None)
+    assert decode_request(whole)[1].topics == ()
+    null = whole.replace(b"\x01\0\0\0\0\0", b"\0\0\0\0\0\0")
+    assert null != whole
+    with pytest.raises(Malformed, match="topics is null"):
+        decode_request(null)
+
+
+@pytest.mark.parametrize(("elements", "accepted"), [(ELEMENTS_MAX, True), (ELEMENTS_MAX + 1, False)])
+def test_a_request_has_a_bounded_number_of_elements(elements: int, accepted: bool) -> None:
+    topics = tuple(MetadataRequestTopic(topic_id=None, name="") for _ in range(elements))
+    frame = encode_request(MetadataRequest(topics=topics, include_topic_authorized_operations=False), 1, None)
+    if accepted:
+        assert len(decode_request(frame)[1].topics) == elements
+    else:
+        with pytest.raises(Malformed, match="more than 50000 elements"):
+            decode_request(frame)

@@ -7,6 +7,7 @@ DescribeQuorum goes to the controller; if it does not answer, the request fails 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,9 @@ from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
 
+_TOPICS_PER_TURN = 1_000
+"""A longer answer lets other connections have their turn after so many topics."""
+
 
 class ClusterApis:
     """The handlers of one broker. `image` returns the metadata that this broker has applied."""
@@ -55,7 +59,11 @@ class ClusterApis:
         if request.body.topics is None:
             topics = [_topic(image, topic) for topic in image.topics.values()]
         else:
-            topics = [_requested_topic(image, requested) for requested in request.body.topics]
+            topics = []
+            for requested in request.body.topics:
+                topics.append(_requested_topic(image, requested))
+                if len(topics) % _TOPICS_PER_TURN == 0:
+                    await asyncio.sleep(0)
         return MetadataResponse(
             throttle_time=NO_THROTTLE,
             brokers=tuple(
