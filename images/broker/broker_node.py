@@ -1,7 +1,8 @@
 """The life of a broker: register, follow the metadata log, send heartbeats, serve, hand over and leave.
 
 A broker acts upon metadata only from its own registration record on. Everything before belongs to earlier lives of the
-same broker, in which it may have led partitions; the registration has taken it out of leadership and ISRs (RC §6.5.1).
+same broker, in which it may have led partitions; the registration has taken it out of leadership and ISRs (Kafka
+Replication Correctness §6.5.1).
 
 Whatever fails here that is not the network (a full disk, a bug) ends the whole node, as a storage failure ends Kafka's
 broker: a broker that cannot write must not go on promising. For the same reason a broker claims a clean end only when

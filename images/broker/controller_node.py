@@ -2,7 +2,7 @@
 
 The deciding is `Controller`'s. This shell gives it requests and the time, commits its records through the quorum and
 only then shows the new state, traces it and answers. One change at a time: whoever comes while a change is being
-committed waits for it, so that every decision is made on committed state (RC 6.3).
+committed waits for it, so that every decision is made on committed state (Kafka Replication Correctness §6.3).
 
 A controller is active once a record of its own epoch is committed, for then it knows all that is. One that is not
 answers NOT_CONTROLLER. One that is deposed while a change waits to be committed hangs up on whoever asked for it: its

@@ -34,7 +34,7 @@ class Reassign(Fault):
     """Move a partition to another broker, or take one of its replicas away where all brokers hold one; put it back.
 
     The replica taken away is drawn, and may be the leader. Put back, it comes as an empty one under an old name
-    (RC 6.5.4).
+    (Kafka Replication Correctness §6.5.4).
     """
 
     name: ClassVar[str] = "reassign"

@@ -41,11 +41,11 @@ def test_bad_usage_is_one_line_and_exit_code_64(
     assert told.out == ""
 
 
-def test_every_rule_is_listed_with_its_seed_section(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_rule_is_listed_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules"]) == 0
     told = capsys.readouterr().out
     assert all(name in told for name in (rule.name for rule in SYSTEMS["broker"].rules))
-    assert "RC 6.5.3" in told
+    assert "Kafka Replication Correctness §6.5.3" in told
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

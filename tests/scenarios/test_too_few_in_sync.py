@@ -10,7 +10,7 @@ from harness.spec import parse
 
 
 @pytest.mark.parametrize("off", [(), ("min_isr_gates_append",)])
-def test_rc_6_5_2_an_append_below_the_minimum_fails_for_certain_exactly_with_the_rule(off: tuple[str, ...]) -> None:
+def test_6_5_2_an_append_below_the_minimum_fails_for_certain_exactly_with_the_rule(off: tuple[str, ...]) -> None:
     """Nothing is lost without it, since the high watermark stands still: no checker can call it wrong. But producers
     are left to wait, and not to know."""
     outcome = run_in_simulation(

@@ -78,13 +78,13 @@ def test_manual_recovery_leaves_the_partition_without_a_leader_and_says_why() ->
     assert of(outcome, "loss").figures["lost"] == 0
 
 
-def test_rc_6_8_balanced_recovery_waits_for_the_replica_that_lost_nothing_and_loses_nothing() -> None:
+def test_6_8_balanced_recovery_waits_for_the_replica_that_lost_nothing_and_loses_nothing() -> None:
     outcome = played(ONE_LOSS, "balanced")
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert of(outcome, "loss").figures["promised"] > 100
 
 
-def test_rc_6_8_balanced_recovery_beyond_the_fault_model_reports_the_loss_and_its_cause() -> None:
+def test_6_8_balanced_recovery_beyond_the_fault_model_reports_the_loss_and_its_cause() -> None:
     outcome = played(TWO_LOSSES, "balanced")
     assert outcome.validity is Validity.UNKNOWN
     assert of(outcome, "loss").figures["excused"] > 100

@@ -103,7 +103,7 @@ class Log:
         self.end = to
 
     def epoch_end(self, asked: int) -> tuple[int, int]:
-        """Where a leader epoch ends (LD 3.2)."""
+        """Where a leader epoch ends (Kafka Log Divergence §3.2)."""
         starts = {}
         for data in self.batches:
             header = batches.parse(data)

@@ -1,4 +1,5 @@
-"""A leader's request to change ISRs, and whether the controller grants it (RC 6.3, 6.5.1 case 3).
+"""A leader's request to change ISRs, and whether the controller grants it (Kafka Replication Correctness §6.3, §6.5.1
+case 3).
 
 A proposal is made from the leader's view of a partition, which may be old, and names members whose brokers may have
 restarted since. The leader epoch and the partition epoch prove the view current; each member's broker epoch proves

@@ -1,15 +1,16 @@
-"""The controller: one pure state machine over the committed metadata (RC 6.3).
+"""The controller: one pure state machine over the committed metadata (Kafka Replication Correctness §6.3).
 
 Requests and the passing of time go in; a `ControllerResult` comes out: records to append as one atomic batch, the
 answer to give once they are committed, and the controller as it will be then. Every decision is made on committed
 state, one change at a time; a controller that cannot commit changes nothing and answers nothing. Time is an argument,
 in milliseconds of one monotonic clock. There is no I/O, so that every interleaving of a small scope can be explored.
 
-*Broker epochs* (RC 6.5.1). A broker epoch is the offset of the registration record, and so rises across controllers.
-A second incarnation is refused while the session of the first is alive. Registration takes the broker out of
-leadership and ISRs in its own batch; unless the broker presents the broker epoch it stored at a clean shutdown, it may
-have lost data and leaves every ELR too. It starts fenced, and its first heartbeat after it has read its own
-registration unfences it, in the same broker epoch. The same incarnation asking again is a retry and gets its epoch.
+*Broker epochs* (Kafka Replication Correctness §6.5.1). A broker epoch is the offset of the registration record, and so
+rises across controllers. A second incarnation is refused while the session of the first is alive. Registration takes
+the broker out of leadership and ISRs in its own batch; unless the broker presents the broker epoch it stored at a clean
+shutdown, it may have lost data and leaves every ELR too. It starts fenced, and its first heartbeat after it has read
+its own registration unfences it, in the same broker epoch. The same incarnation asking again is a retry and gets its
+epoch.
 
 *Sessions* are soft state, not in the log. A heartbeat renews one; a controller that takes over grants everybody a
 fresh one. A broker silent for `session_timeout_ms` is fenced: out of leadership and ISRs. One broker a step.

@@ -11,7 +11,7 @@ topic allows unclean election, with a new ISR and an empty ELR; else none, until
 
 *ELR* (KIP-966): empty while |ISR'| ≥ min.isr. Else ELR' = ((ELR ∪ ISR) ∩ replicas) − ISR' − unclean; the other former
 candidates go to LastKnownELR. Since the high watermark stands still below min.isr, every member of ISR ∪ ELR holds
-every committed record (Leader Candidate Completeness, RC 6.5).
+every committed record (Leader Candidate Completeness, Kafka Replication Correctness §6.5).
 
 *Reassignment*: completes within the change that makes it possible (`reassignment.py`).
 

@@ -10,7 +10,7 @@ somebody of them may lead. Before, the target might lack committed records, or h
 at least min.isr of the original replicas must be in the ISR, unless the topic allows unclean election.
 
 Whenever a replica is removed the leader epoch rises, so that nothing that is known of it, or that it has sent, is taken
-for news of the replica that may one day be added again under its name (RC 6.5.4).
+for news of the replica that may one day be added again under its name (Kafka Replication Correctness §6.5.4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may lead a partition that nobody is known to be able to lead (KIP-966, RC 6.8).
+"""Who may lead a partition that nobody is known to be able to lead (KIP-966, Kafka Replication Correctness §6.8).
 
 A partition has no leader once every member of its ISR and ELR is gone, or came back from an unclean shutdown and may
 have lost what it had confirmed. `unclean.recovery.strategy` says what is then done:

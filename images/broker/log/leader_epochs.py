@@ -1,9 +1,9 @@
 """The leader epoch cache: where each leader epoch begins in a replica's log.
 
-Protocol notes §1; LD 3.2; KIP-101 and KIP-279. An entry `(epoch, start)` says that the first record written in
-`epoch` has offset `start`. Epochs and starts both rise strictly from entry to entry. A leader also enters its own
-epoch at its log end offset before it serves anything (the leader epoch start offset, LESO), so the last entry, and
-only the last, may stand for an epoch without records.
+Protocol notes §1; Kafka Log Divergence §3.2; KIP-101 and KIP-279. An entry `(epoch, start)` says that the first record
+written in `epoch` has offset `start`. Epochs and starts both rise strictly from entry to entry. A leader also enters
+its own epoch at its log end offset before it serves anything (the leader epoch start offset, LESO), so the last entry,
+and only the last, may stand for an epoch without records.
 
 End offset for epoch E, with h the first entry above E and f the greatest entry at or below E:
 

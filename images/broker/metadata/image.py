@@ -1,9 +1,9 @@
 """The cluster's metadata: the records of the metadata log and the image they add up to.
 
-The metadata log is the cluster's single source of truth (RC 6.3). Each record is JSON inside a real v2 record batch;
-all records of one change share one batch, so that a crash or a fetch sees the whole change or nothing of it. Brokers
-and controllers build the same `ClusterImage` by applying records in offset order, and replaying a log always gives
-the same image.
+The metadata log is the cluster's single source of truth (Kafka Replication Correctness §6.3). Each record is JSON
+inside a real v2 record batch; all records of one change share one batch, so that a crash or a fetch sees the whole
+change or nothing of it. Brokers and controllers build the same `ClusterImage` by applying records in offset order, and
+replaying a log always gives the same image.
 
 record            meaning
 ----------------  ------------------------------------------------------------------------------------------------

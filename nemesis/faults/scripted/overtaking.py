@@ -18,7 +18,8 @@ from nemesis.ports import DONE, AdminResult, Link, both_ways, one_way
 
 @dataclass(frozen=True, slots=True)
 class LateProposal(ScriptedLeaderFault):
-    """A leader's request to keep a follower in the ISR arrives when that has left it and fallen behind (RC 6.3).
+    """A leader's request to keep a follower in the ISR arrives when that has left it and fallen behind (Kafka
+    Replication Correctness §6.3).
 
     L leads, K and F follow.
 
@@ -56,7 +57,7 @@ class LateProposal(ScriptedLeaderFault):
 @dataclass(frozen=True, slots=True)
 class RemovedAndBack(ScriptedLeaderFault):
     """A replica is removed and added again before its leader hears of either, and what the leader knew of it is no
-    longer true: it is empty now (RC 6.5.4).
+    longer true: it is empty now (Kafka Replication Correctness §6.5.4).
 
     1. What the leader sends to the controllers is held, until it has asked for the metadata and waits for an answer.
     2. A follower is taken off the partition, deletes its log, and is put back.

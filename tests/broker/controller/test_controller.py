@@ -18,7 +18,7 @@ from tests.broker.controller.controller_driver import TIMEOUT_MS, TOPIC, TOPIC_I
 OTHER_ID = uuid.UUID(int=71)
 
 
-# ---- registration and sessions (RC 6.5.1) ----------------------------------------------------------------------------
+# ---- registration and sessions (Kafka Replication Correctness §6.5.1) ------------------------------------------------
 
 
 def test_a_broker_epoch_is_the_offset_of_its_registration_and_rises() -> None:
@@ -117,7 +117,7 @@ def test_a_broker_that_wants_to_be_fenced_is_and_stays_so() -> None:
     assert not driver.beat(1).fenced
 
 
-# ---- fencing, elections, ELR (RC 6.5, KIP-966) -----------------------------------------------------------------------
+# ---- fencing, elections, ELR (Kafka Replication Correctness §6.5, KIP-966) -------------------------------------------
 
 
 def test_fencing_takes_the_broker_out_of_leadership_and_isr_and_bumps_both_epochs() -> None:
@@ -230,7 +230,7 @@ def test_without_the_rule_a_replica_outside_isr_and_elr_is_elected_as_if_it_were
     assert driver.events("partition_changed")[-1].detail["unclean"] is False
 
 
-# ---- unclean restarts (RC 6.5.1, cases 1 to 3) -----------------------------------------------------------------------
+# ---- unclean restarts (Kafka Replication Correctness §6.5.1, cases 1 to 3) -------------------------------------------
 
 
 @pytest.mark.parametrize("joined", [False, True], ids=["case 1: the leader", "case 2: a replica just added"])

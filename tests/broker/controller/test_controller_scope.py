@@ -3,7 +3,7 @@
 The scope: one partition, its replicas on two or three brokers, every event at every moment. Beside the controller runs
 a model of what each replica holds, a single bit: does it have every committed record? It loses the bit when it
 restarts uncleanly, or when a record is committed while it is out of the ISR, and gets it back from a leader that has
-it. Leader Candidate Completeness (RC 6.5) is that every member of ISR and ELR has the bit.
+it. Leader Candidate Completeness (Kafka Replication Correctness §6.5) is that every member of ISR and ELR has the bit.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def test_without_the_rule_cancelling_leaves_committed_records_on_one_replica() -
     assert driver.partition.isr == (1,), "what {1, 4} acknowledged is on 1 alone"
 
 
-# --- remove and add again (RC 6.5.4) ----------------------------------------------------------------------------------
+# --- remove and add again (Kafka Replication Correctness §6.5.4) ------------------------------------------------------
 
 LIMITS = Limits(min_insync_replicas=2, replica_lag_time_max_ms=1_000, rules=Rules())
 ACTIVE = {1: 11, 2: 12, 3: 13}
@@ -185,24 +185,24 @@ def _removed_and_added_again(*off: str) -> tuple[Partition, Limits]:
     return apply_registration(state, view(driver.partition), 0, limits).partition, limits
 
 
-def test_rc_6_5_4_a_replica_removed_and_added_again_joins_only_on_a_fetch_of_its_own() -> None:
+def test_6_5_4_a_replica_removed_and_added_again_joins_only_on_a_fetch_of_its_own() -> None:
     state, limits = _removed_and_added_again()
     assert not _proposals(on_tick(state, ACTIVE, 0, limits).decisions)
     assert not _proposals(_fetch(state, 3, 0, limits, state.leader_epoch).step.decisions), "it is empty"
     assert _proposals(_fetch(state, 3, 10, limits, state.leader_epoch).step.decisions)
 
 
-def test_rc_6_5_4_without_a_fetch_in_the_current_epoch_the_leaders_old_view_lets_an_emptied_replica_join() -> None:
+def test_6_5_4_without_a_fetch_in_the_current_epoch_the_leaders_old_view_lets_an_emptied_replica_join() -> None:
     state, limits = _removed_and_added_again("current_epoch_fetch_gates_isr_join")
     assert _proposals(on_tick(state, ACTIVE, 0, limits).decisions) == [(1, 2, 3)], "3 has not one record"
 
 
-def test_rc_6_5_4_a_fetch_sent_before_the_removal_is_fenced_after_it() -> None:
+def test_6_5_4_a_fetch_sent_before_the_removal_is_fenced_after_it() -> None:
     state, limits = _removed_and_added_again()
     assert _fetch(state, 3, 10, limits, state.leader_epoch - 1).error is ErrorCode.fenced_leader_epoch
 
 
-def test_rc_6_5_4_without_the_new_leader_epoch_a_fetch_sent_before_the_removal_lets_an_emptied_replica_join() -> None:
+def test_6_5_4_without_the_new_leader_epoch_a_fetch_sent_before_the_removal_lets_an_emptied_replica_join() -> None:
     state, limits = _removed_and_added_again("removal_bumps_leader_epoch")
     late = _fetch(state, 3, 10, limits, 0)
     assert late.error is ErrorCode.none

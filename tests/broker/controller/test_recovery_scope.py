@@ -1,4 +1,5 @@
-"""Every state of a small cluster with balanced unclean recovery, while fewer than MinISR replicas lose data (RC 6.8).
+"""Every state of a small cluster with balanced unclean recovery, while fewer than MinISR replicas lose data (Kafka
+Replication Correctness §6.8).
 
 The scope of `test_controller_scope`, with two kinds of unclean restart that the controller cannot tell apart: in one
 the broker keeps what it had, in the other it loses it, which happens to at most f = MinISR − 1 replicas at a time; a
@@ -80,7 +81,7 @@ def explore(start: World, f: int) -> tuple[int, int, list[str] | None]:
 
 
 @pytest.mark.parametrize(("brokers", "min_isr"), [(1, 1), (2, 2), (3, 2)])
-def test_rc_6_8_whoever_is_elected_holds_every_committed_record_in_every_reachable_state(
+def test_6_8_whoever_is_elected_holds_every_committed_record_in_every_reachable_state(
     brokers: int, min_isr: int
 ) -> None:
     states, recovered, broken = explore(balanced(brokers, min_isr), min_isr - 1)
@@ -89,7 +90,7 @@ def test_rc_6_8_whoever_is_elected_holds_every_committed_record_in_every_reachab
     assert recovered > 0, "or nothing was shown of recoveries"
 
 
-def test_rc_6_8_with_one_loss_more_a_recovery_may_elect_one_that_lacks_a_committed_record() -> None:
+def test_6_8_with_one_loss_more_a_recovery_may_elect_one_that_lacks_a_committed_record() -> None:
     _, _, broken = explore(balanced(2, 2), 2)
     assert broken is not None
     assert broken[-2].startswith("recovery")

@@ -1,4 +1,5 @@
-"""Unclean recovery (RC 6.8, KIP-966): whose logs are asked for, when that is enough, and who leads by it.
+"""Unclean recovery (Kafka Replication Correctness §6.8, KIP-966): whose logs are asked for, when that is enough, and
+who leads by it.
 
 The controller is asked directly, with what replicas told of their logs; who lost what is up to the test.
 """
@@ -99,7 +100,7 @@ def test_a_partition_with_a_leader_is_not_recovered() -> None:
 
 @pytest.mark.parametrize("lossy", [1, 2])
 @pytest.mark.parametrize("lost", [CUT, EMPTY])
-def test_rc_6_8_with_f_losses_balanced_recovery_elects_a_replica_that_lost_nothing(
+def test_6_8_with_f_losses_balanced_recovery_elects_a_replica_that_lost_nothing(
     lossy: int, lost: tuple[int, int]
 ) -> None:
     ruin = Ruin("balanced")
@@ -115,7 +116,7 @@ def test_rc_6_8_with_f_losses_balanced_recovery_elects_a_replica_that_lost_nothi
 
 
 @pytest.mark.parametrize("lossy", list(itertools.permutations((1, 2, 3), 2)))
-def test_rc_6_8_with_min_isr_three_any_two_may_lose_their_logs(lossy: tuple[int, int]) -> None:
+def test_6_8_with_min_isr_three_any_two_may_lose_their_logs(lossy: tuple[int, int]) -> None:
     ruin = Ruin("balanced", min_isr=3)
     ruin.driver.fence(*lossy)
     ruin.driver.fence(*({1, 2, 3} - set(lossy)))

@@ -1,7 +1,7 @@
-"""The seeds' scenarios of truncation, each played step by step under every generation of the protocol.
+"""The truncation scenarios of KIP-101, KIP-279, KIP-320 and Kafka Log Divergence, under every truncation protocol.
 
-Replicas are whole, with logs on disks in memory. What passes between them is played by hand, as `fetcher.py` and
-`serving.py` would pass it on, so that an answer can be lost or a leader can fall exactly where the seed says so.
+Each replica is a whole `Replica` with its log on a disk in memory. The tests pass requests and answers themselves, as
+`fetcher.py` and `produce_fetch.py` do, so that an answer is lost or a leader fails at the very step of the scenario.
 """
 
 from __future__ import annotations
@@ -97,17 +97,17 @@ def truncation_rounds(follower: Node) -> list[int]:
 
 
 def numbered(first: int, last: int, mark: bytes) -> list[bytes]:
-    """Values for the offsets `first` to `last`, both included, as the seeds count."""
+    """Values for the offsets `first` to `last`, both included, as KIP-279 counts."""
     return [mark + b"%d" % offset for offset in range(first, last + 1)]
 
 
-# --- LEN: truncation to the high watermark ----------------------------------------------------------------------------
+# --- KIP-101: truncation to the high watermark ------------------------------------------------------------------------
 
 
 def high_watermark_truncation_then_election(
     protocol: TruncationProtocol,
 ) -> tuple[list[bytes | None], list[bytes | None]]:
-    """LEN, data loss: what the new leader holds, and what was acknowledged."""
+    """KIP-101 scenario 1: what the new leader holds, and what was acknowledged."""
     a, b = Node(1, limits(protocol)), Node(2, limits(protocol))
     lead(b, 1)
     follow(a, b, 1)
@@ -141,7 +141,7 @@ def test_asking_the_leader_keeps_what_truncating_to_the_high_watermark_loses(pro
 
 
 def two_hard_failures(protocol: TruncationProtocol) -> tuple[Node, Node]:
-    """LEN, divergence: A comes back with m2, B without it, and B is elected."""
+    """KIP-101 scenario 2: A comes back with m2, B without it, and B is elected."""
     a = holding(1, protocol, (0, [b"m1"]), (0, [b"m2"]))
     b = holding(2, protocol, (0, [b"m1"]))
     assert a.replica.state.high_watermark == 2
@@ -243,7 +243,8 @@ def test_a_restart_behind_the_high_watermark_of_the_leader_cuts_nothing(protocol
 
 
 def reassigned_leadership(protocol: TruncationProtocol) -> tuple[Node, Node]:
-    """LD 3.1: r1 leads, r2 and r3 lack its last record when r2 is elected, and r1 becomes a follower."""
+    """Kafka Log Divergence §3.1: r1 leads, r2 and r3 lack its last record when r2 is elected, and r1 becomes a
+    follower."""
     r1, r2, r3 = (Node(number, limits(protocol)) for number in (1, 2, 3))
     lead(r1, 1, isr=(1, 2, 3))
     for follower in (r2, r3):

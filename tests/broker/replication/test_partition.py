@@ -179,7 +179,8 @@ def test_the_high_watermark_stands_still_below_min_isr(rules_off: tuple[str, ...
 
 @pytest.mark.parametrize(("rules_off", "expected"), [((), 3), (("maximal_isr",), 8)])
 def test_a_proposed_member_counts_from_the_moment_it_is_proposed(rules_off: tuple[str, ...], expected: int) -> None:
-    """RC §6.5.2: the leader advances on [r1, r2] while the controller may already count r3."""
+    """Kafka Replication Correctness §6.5.2: the leader advances on [r1, r2] while the controller may already count
+    r3."""
     limits = without(*rules_off)
     state = fetched(grown(leader(isr=(1, 2), limits=limits), 3, limits), 2, 3, limits)
     answer = fetch(state, 3, 3, limits=limits)
@@ -310,7 +311,7 @@ def converge(
         pytest.param(((1, 1),), ((2, 2),), 3, [0], id="G"),
     ],
 )
-def test_the_divergence_cases_of_the_seed(
+def test_the_divergence_cases_a_to_g(
     leader_runs: tuple[tuple[int, int], ...],
     follower_runs: tuple[tuple[int, int], ...],
     epoch: int,
@@ -410,7 +411,8 @@ def test_a_follower_at_the_leaders_end_is_proposed_with_the_epochs_it_was_judged
 
 @pytest.mark.parametrize(("rules_off", "joins"), [((), False), (("leso_gates_isr_join",), True)])
 def test_a_follower_below_the_leader_epoch_start_does_not_join(rules_off: tuple[str, ...], joins: bool) -> None:
-    """RC §6.5.3: the new leader's own high watermark is stale, so reaching it proves nothing."""
+    """Kafka Replication Correctness §6.5.3: the new leader's own high watermark is stale, so reaching it proves
+    nothing."""
     limits = without(*rules_off)
     state = leader(isr=(1, 2), runs=((1, 4),), high_watermark=1, limits=limits)
     assert bool(fetch(state, 3, 2, limits=limits).step.decisions) is joins
@@ -425,7 +427,8 @@ def test_a_follower_of_another_broker_epoch_does_not_join(rules_off: tuple[str, 
 
 @pytest.mark.parametrize(("rules_off", "joins"), [((), False), (("current_epoch_fetch_gates_isr_join",), True)])
 def test_a_follower_not_heard_from_in_this_leadership_does_not_join(rules_off: tuple[str, ...], joins: bool) -> None:
-    """RC §6.5.4: it may have been removed, emptied and added again, and the leader has seen but the end of that."""
+    """Kafka Replication Correctness §6.5.4: it may have been removed, emptied and added again, and the leader has seen
+    but the end of that."""
     limits = without(*rules_off)
     state = fetched(fetched(grown(leader(limits=limits), 3), 2, 3, limits=limits), 3, 3, limits=limits)
     again = apply_registration(state, PartitionRegistration((1, 2, 3), (1, 2), 1, 6, 8), 20, limits).partition
@@ -556,7 +559,7 @@ def test_the_latest_offset_waits_for_every_member_to_be_heard_from_after_the_que
 
 
 def test_the_latest_offset_is_not_told_below_the_leader_epoch_start() -> None:
-    """RC §6.4.1: the leader's high watermark may be stale until it reaches its LESO."""
+    """Kafka Replication Correctness §6.4.1: the leader's high watermark may be stale until it reaches its LESO."""
     limits = without("latest_confirmed_by_isr")
     state, epoch_query = begin_latest_read(leader(runs=((1, 4),), high_watermark=2, limits=limits))
     assert not confirms_latest(state, epoch_query, limits)

@@ -1,7 +1,7 @@
-"""The scenarios of the seed on replication correctness (RC), step by step; controller and replicas are pure machines.
+"""The scenarios of Kafka Replication Correctness, step by step; a test's name begins with its section.
 
-Each plays one schedule and no other. Where the seed says which rule prevents the loss, the same schedule is played with
-that rule alone switched off, and the loss is there.
+Controller and replicas are pure machines. Each test runs one schedule. Where the source names the rule that prevents
+the loss, the test runs the same schedule with that rule switched off, and records are lost.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _stale_high_watermark(*off: str) -> Scene:
     return scene
 
 
-def test_rc_6_4_1_a_new_leader_has_a_stale_high_watermark_until_its_isr_has_reached_its_start() -> None:
+def test_6_4_1_a_new_leader_has_a_stale_high_watermark_until_its_isr_has_reached_its_start() -> None:
     scene = _stale_high_watermark()
     assert scene.replicas[2].high_watermark == 0, "the true one is 1"
     assert not knows_committed(scene.replicas[2], scene.limits)
@@ -155,7 +155,7 @@ def test_rc_6_4_1_a_new_leader_has_a_stale_high_watermark_until_its_isr_has_reac
 
 
 @pytest.mark.parametrize(("off", "told"), [((), False), (("applied_high_watermark",), True)])
-def test_rc_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: tuple[str, ...], told: bool) -> None:
+def test_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: tuple[str, ...], told: bool) -> None:
     scene = _stale_high_watermark("latest_confirmed_by_isr", *off)
     leader, epoch_query = begin_latest_read(scene.replicas[2])
     assert confirms_latest(leader, epoch_query, scene.limits) is told
@@ -166,7 +166,7 @@ def test_rc_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: t
 
 
 @pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("positions_end_with_leadership",), 10)])
-def test_rc_6_5_a_leader_elected_again_after_another_counts_nobody_by_what_it_heard_before(
+def test_6_5_a_leader_elected_again_after_another_counts_nobody_by_what_it_heard_before(
     off: tuple[str, ...], high_watermark: int
 ) -> None:
     """Leadership goes from 1 to 2 and back before 1 reads of either. What 3 had fetched from 1 it has cut to follow 2,
@@ -204,7 +204,7 @@ def test_rc_6_5_a_leader_elected_again_after_another_counts_nobody_by_what_it_he
 # --- 6.5.1 ------------------------------------------------------------------------------------------------------------
 
 
-def test_rc_6_5_1_case_1_a_leader_that_restarts_uncleanly_leaves_leadership_isr_and_elr_until_it_has_caught_up() -> (
+def test_6_5_1_case_1_a_leader_that_restarts_uncleanly_leaves_leadership_isr_and_elr_until_it_has_caught_up() -> (
     None
 ):
     scene = Scene()
@@ -222,7 +222,7 @@ def test_rc_6_5_1_case_1_a_leader_that_restarts_uncleanly_leaves_leadership_isr_
 
 
 @pytest.mark.parametrize(("off", "elr"), [((), (3,)), (("unclean_leaves_elr",), (2, 3))])
-def test_rc_6_5_1_case_2_a_member_that_was_added_and_restarts_uncleanly_is_no_candidate(
+def test_6_5_1_case_2_a_member_that_was_added_and_restarts_uncleanly_is_no_candidate(
     off: tuple[str, ...], elr: tuple[int, ...]
 ) -> None:
     scene = Scene(*off)
@@ -236,7 +236,7 @@ def test_rc_6_5_1_case_2_a_member_that_was_added_and_restarts_uncleanly_is_no_ca
     ("off", "error"),
     [((), ErrorCode.ineligible_replica), (("broker_epoch_checked_in_alter_partition",), ErrorCode.none)],
 )
-def test_rc_6_5_1_case_3_a_follower_that_restarted_uncleanly_since_its_fetch_does_not_join(
+def test_6_5_1_case_3_a_follower_that_restarted_uncleanly_since_its_fetch_does_not_join(
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
     scene = Scene(*off)
@@ -261,7 +261,7 @@ def test_rc_6_5_1_case_3_a_follower_that_restarted_uncleanly_since_its_fetch_doe
 
 
 @pytest.mark.parametrize(("off", "proposed"), [((), 0), (("fenced_stay_out_of_isr",), 1)])
-def test_rc_6_5_1_a_leader_does_not_propose_a_broker_that_has_been_fenced_since(
+def test_6_5_1_a_leader_does_not_propose_a_broker_that_has_been_fenced_since(
     off: tuple[str, ...], proposed: int
 ) -> None:
     scene = Scene(*off)
@@ -277,7 +277,7 @@ def test_rc_6_5_1_a_leader_does_not_propose_a_broker_that_has_been_fenced_since(
     ("off", "error"),
     [((), ErrorCode.duplicate_broker_registration), (("registration_waits_for_fencing",), ErrorCode.none)],
 )
-def test_rc_6_5_1_a_broker_is_not_registered_anew_while_its_earlier_life_has_a_session(
+def test_6_5_1_a_broker_is_not_registered_anew_while_its_earlier_life_has_a_session(
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
     scene = Scene(*off)
@@ -291,7 +291,7 @@ def test_rc_6_5_1_a_broker_is_not_registered_anew_while_its_earlier_life_has_a_s
 # --- 6.5.2 ------------------------------------------------------------------------------------------------------------
 
 
-def test_rc_6_5_2_the_maximal_isr_of_an_expansion_has_the_member_that_the_controller_does_not_know_yet() -> None:
+def test_6_5_2_the_maximal_isr_of_an_expansion_has_the_member_that_the_controller_does_not_know_yet() -> None:
     scene = Scene()
     scene.controller.fence(3)
     scene.controller.beat(3)
@@ -301,7 +301,7 @@ def test_rc_6_5_2_the_maximal_isr_of_an_expansion_has_the_member_that_the_contro
     assert scene.controller.partition.isr == (1, 2)
 
 
-def test_rc_6_5_2_the_maximal_isr_of_a_shrink_keeps_the_member_that_the_controller_still_counts() -> None:
+def test_6_5_2_the_maximal_isr_of_a_shrink_keeps_the_member_that_the_controller_still_counts() -> None:
     scene = Scene()
     scene.append(1, 1)
     for _ in range(2):
@@ -329,7 +329,7 @@ def _isr_below_minimum(*off: str) -> Scene:
 
 
 @pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("min_isr_gates_high_watermark",), 4)])
-def test_rc_6_5_2_below_the_minimum_the_high_watermark_stands_still_since_the_elr_is_not_known(
+def test_6_5_2_below_the_minimum_the_high_watermark_stands_still_since_the_elr_is_not_known(
     off: tuple[str, ...], high_watermark: int
 ) -> None:
     scene = _isr_below_minimum(*off)
@@ -340,7 +340,7 @@ def test_rc_6_5_2_below_the_minimum_the_high_watermark_stands_still_since_the_el
 @pytest.mark.parametrize(
     ("off", "error"), [((), ErrorCode.not_enough_replicas), (("min_isr_gates_append",), ErrorCode.none)]
 )
-def test_rc_6_5_2_below_the_minimum_appends_are_refused_before_they_are_in_the_log(
+def test_6_5_2_below_the_minimum_appends_are_refused_before_they_are_in_the_log(
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
     scene = _isr_below_minimum(*off)
@@ -348,7 +348,7 @@ def test_rc_6_5_2_below_the_minimum_appends_are_refused_before_they_are_in_the_l
 
 
 @pytest.mark.parametrize("off", [(), ("maximal_isr",)])
-def test_rc_6_5_2_the_eight_steps_lose_committed_records_exactly_without_the_maximal_isr(off: tuple[str, ...]) -> None:
+def test_6_5_2_the_eight_steps_lose_committed_records_exactly_without_the_maximal_isr(off: tuple[str, ...]) -> None:
     scene = Scene(*off)
     scene.controller.fence(3)
     scene.controller.beat(3)
@@ -376,7 +376,7 @@ def test_rc_6_5_2_the_eight_steps_lose_committed_records_exactly_without_the_max
     ("off", "error"),
     [((), ErrorCode.invalid_update_version), (("partition_epoch_checked_in_alter_partition",), ErrorCode.none)],
 )
-def test_rc_6_3_a_change_from_an_older_view_does_not_bring_back_a_member_that_has_fallen_behind(
+def test_6_3_a_change_from_an_older_view_does_not_bring_back_a_member_that_has_fallen_behind(
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
     """The leader's request to keep 3 is held up. Meanwhile 3 is fenced, records are committed without it, it is back
@@ -395,7 +395,7 @@ def test_rc_6_3_a_change_from_an_older_view_does_not_bring_back_a_member_that_ha
 
 
 @pytest.mark.parametrize(("off", "joins"), [((), False), (("leso_gates_isr_join",), True)])
-def test_rc_6_5_3_a_follower_above_a_stale_high_watermark_and_below_the_start_does_not_join(
+def test_6_5_3_a_follower_above_a_stale_high_watermark_and_below_the_start_does_not_join(
     off: tuple[str, ...], joins: bool
 ) -> None:
     scene = _stale_high_watermark(*off)
@@ -409,7 +409,7 @@ def test_rc_6_5_3_a_follower_above_a_stale_high_watermark_and_below_the_start_do
 # --- 6.7 --------------------------------------------------------------------------------------------------------------
 
 
-def test_rc_6_7_a_reassignment_adds_nobody_to_the_isr_and_does_not_leave_it_smaller_than_the_minimum() -> None:
+def test_6_7_a_reassignment_adds_nobody_to_the_isr_and_does_not_leave_it_smaller_than_the_minimum() -> None:
     scene = Scene(replicas=(1, 2, 3, 4))
     driver = scene.controller
     driver.commit(driver.controller.reassign([(TOPIC, 0, (1, 2))]))
@@ -435,7 +435,7 @@ def _isr_and_elr_of_the_minimum() -> Scene:
 
 
 @pytest.mark.parametrize(("lost", "elected"), [(1, 2), (2, 1)])
-def test_rc_6_8_with_one_loss_less_than_the_minimum_a_complete_replica_is_elected(lost: int, elected: int) -> None:
+def test_6_8_with_one_loss_less_than_the_minimum_a_complete_replica_is_elected(lost: int, elected: int) -> None:
     scene = _isr_and_elr_of_the_minimum()
     scene.restart_unclean(lost)
     scene.controller.beat(3)
@@ -445,7 +445,7 @@ def test_rc_6_8_with_one_loss_less_than_the_minimum_a_complete_replica_is_electe
     assert scene.controller.events("partition_changed")[-1].detail["unclean"] is False
 
 
-def test_rc_6_8_with_as_many_losses_as_the_minimum_nobody_is_elected_unasked_and_then_a_loss_is_told() -> None:
+def test_6_8_with_as_many_losses_as_the_minimum_nobody_is_elected_unasked_and_then_a_loss_is_told() -> None:
     scene = _isr_and_elr_of_the_minimum()
     for lost in (1, 2):
         scene.restart_unclean(lost)
