@@ -204,9 +204,7 @@ def test_6_5_a_leader_elected_again_after_another_counts_nobody_by_what_it_heard
 # --- 6.5.1 ------------------------------------------------------------------------------------------------------------
 
 
-def test_6_5_1_case_1_a_leader_that_restarts_uncleanly_leaves_leadership_isr_and_elr_until_it_has_caught_up() -> (
-    None
-):
+def test_6_5_1_case_1_a_leader_that_restarts_uncleanly_leaves_leadership_isr_and_elr_until_it_has_caught_up() -> None:
     scene = Scene()
     scene.append(1, 5)
     for follower in (2, 3, 2, 3):
