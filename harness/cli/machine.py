@@ -65,7 +65,7 @@ def _clean(options: argparse.Namespace) -> int:
 
     spec = None if options.spec is None else _load(options.spec, "clean")
     hosts = spec.hosts if spec is not None else {}
-    all_gone = sweep(hosts, run=options.run, everything=options.all, tell=lambda line: print(line, flush=True))
+    all_gone = sweep(hosts, run=options.run, everything=options.all, report=lambda line: print(line, flush=True))
     return VALID if all_gone else NOT_CARRIED_OUT
 
 
@@ -90,7 +90,7 @@ def _images(options: argparse.Namespace) -> int:
             tuple(SYSTEMS.values()),
             origin=Origin(options.base) if options.base else None,
             mirror=options.mirror,
-            tell=tell,
+            report=tell,
         )
     except EnvironmentUnavailable as error:
         print(f"faultline: {error}", file=sys.stderr)

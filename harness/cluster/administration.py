@@ -1,8 +1,8 @@
 """The nemesis's administrator: asks the brokers, over Kafka's protocol, for what `nemesis/faults/admin.py` needs.
 
-A request goes to one broker after another until one answers something else than that the controller did not, or that
-it does not lead; each is given little time, since some of them may be cut off or frozen. One that was asked and did not
-tell may pass the request on when it thaws: then the answer of another is in doubt.
+A request goes to one broker after another until one gives an answer other than that the controller did not answer it,
+or that it is not the leader; the time limit is short, since some may be cut off or frozen. A broker that was asked and
+did not answer may pass the request on when it thaws: then the answer of another is in doubt.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _TOPIC, _SET, _PREFERRED = 2, 0, 0
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
 _DELETION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
-"""Shorter, so that a leader whose followers do not follow still answers in time that it has begun."""
+"""Shorter, so that a leader whose followers do not follow still answers in time that the deletion is under way."""
 
 
-class _Told(NamedTuple):
-    """What became of a request: the answer, or None; and whether somebody else may still carry it out."""
+class _Reply(NamedTuple):
+    """The result of a request: the answer, or None; and whether another broker may still carry it out."""
 
     answer: Any
     in_doubt: bool
@@ -53,45 +53,45 @@ class Administration:
         self._names = {number: name for name, number in self._ids.items()}
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
-        """As the first broker that answers tells; empty when none does."""
-        asked = describing.DescribeTopicPartitionsRequest(
+        """As the first broker that answers reports them; empty when none does."""
+        request = describing.DescribeTopicPartitionsRequest(
             topics=(describing.TopicRequest(name=topic),), response_partition_limit=1 << 16
         )
-        answer, _ = await self._ask(asked)
-        for found in answer.topics[0].partitions if answer is not None else ():
-            if found.partition_index == partition:
-                return tuple(self._names[replica] for replica in found.replica_nodes if replica in self._names)
+        answer, _ = await self._ask(request)
+        for described in answer.topics[0].partitions if answer is not None else ():
+            if described.partition_index == partition:
+                return tuple(self._names[replica] for replica in described.replica_nodes if replica in self._names)
         return ()
 
     async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         """AlterPartitionReassignments; None cancels."""
         target = None if replicas is None else tuple(self._ids[replica] for replica in replicas)
         moved = reassigning.ReassignablePartition(partition_index=partition, replicas=target)
-        told = await self._ask(
+        reply = await self._ask(
             reassigning.AlterPartitionReassignmentsRequest(
                 timeout=_TIMEOUT, topics=(reassigning.ReassignableTopic(name=topic, partitions=(moved,)),)
             )
         )
-        return _answered(told, lambda answer: answer.responses[0].partitions[0])
+        return _answered(reply, lambda answer: answer.responses[0].partitions[0])
 
     async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """ElectLeaders."""
         wanted = electing.TopicPartitions(topic=topic, partitions=(partition,))
-        told = await self._ask(
+        reply = await self._ask(
             electing.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=(wanted,), timeout=_TIMEOUT)
         )
-        return _answered(told, lambda answer: answer.replica_election_results[0].partition_result[0])
+        return _answered(reply, lambda answer: answer.replica_election_results[0].partition_result[0])
 
     async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         """IncrementalAlterConfigs."""
         entry = configuring.AlterableConfig(name=name, config_operation=_SET, value=value)
         resource = configuring.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
-        told = await self._ask(configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False))
-        return _answered(told, lambda answer: answer.responses[0])
+        reply = await self._ask(configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False))
+        return _answered(reply, lambda answer: answer.responses[0])
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         """ListOffsets, of the start and of the latest offset."""
-        found = []
+        ends = []
         for timestamp in (_EARLIEST, _LATEST):
             part = listing.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
             answer, _ = await self._ask(
@@ -101,26 +101,26 @@ class Administration:
                     topics=(listing.ListOffsetsTopic(name=topic, partitions=(part,)),),
                 )
             )
-            part_told = answer and answer.topics[0].partitions[0]
-            if not part_told or part_told.error_code is not ErrorCode.none:
+            listed_part = answer and answer.topics[0].partitions[0]
+            if not listed_part or listed_part.error_code is not ErrorCode.none:
                 return None
-            found.append(int(part_told.offset))
-        return found[0], found[1]
+            ends.append(int(listed_part.offset))
+        return ends[0], ends[1]
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
         """DeleteRecords, of the partition's leader."""
         part = deleting.DeleteRecordsPartition(partition_index=partition, offset=offset)
-        told = await self._ask(
+        reply = await self._ask(
             deleting.DeleteRecordsRequest(
                 topics=(deleting.DeleteRecordsTopic(name=topic, partitions=(part,)),), timeout=_DELETION_TIMEOUT
             )
         )
-        return _answered(told, lambda answer: answer.topics[0].partitions[0])
+        return _answered(reply, lambda answer: answer.topics[0].partitions[0])
 
     async def controller(self) -> str | None:
-        """The leader of the quorum, as it says itself to any broker; None when nobody tells."""
-        told = await self._quorum()
-        return self._names.get(told.leader_id) if told is not None else None
+        """The active controller, as it answers any broker; None when no broker gets its answer."""
+        reply = await self._quorum()
+        return self._names.get(reply.leader_id) if reply is not None else None
 
     async def move_controller(self) -> AdminResult:
         """EndQuorumEpoch, sent to the leader of the quorum."""
@@ -133,39 +133,39 @@ class Administration:
         )
         topic = ending.TopicData(topic_name=_METADATA, partitions=(partition,))
         request = ending.EndQuorumEpochRequest(cluster_id=None, topics=(topic,), leader_endpoints=())
-        told = await _call(self._controllers[name], request)
-        return _answered(told, lambda answer: answer.topics[0].partitions[0] if answer.topics else None)
+        reply = await _call(self._controllers[name], request)
+        return _answered(reply, lambda answer: answer.topics[0].partitions[0] if answer.topics else None)
 
     async def _quorum(self) -> Any:
         """DescribeQuorum: the metadata partition's part of the answer, when there is a leader; else None."""
         partition = describing_quorum.PartitionData(partition_index=0)
         topic = describing_quorum.TopicData(topic_name=_METADATA, partitions=(partition,))
         answer, _ = await self._ask(describing_quorum.DescribeQuorumRequest(topics=(topic,)))
-        told = answer.topics[0].partitions[0] if answer is not None and answer.topics else None
-        return told if told is not None and told.error_code is ErrorCode.none else None
+        reply = answer.topics[0].partitions[0] if answer is not None and answer.topics else None
+        return reply if reply is not None and reply.error_code is ErrorCode.none else None
 
-    async def _ask(self, request: Any) -> _Told:
+    async def _ask(self, request: Any) -> _Reply:
         """The first broker's answer that is one."""
         in_doubt = False
         for address in self._addresses.values():
-            told = await _call(address, request)
-            passed_on = told.answer is not None and _controller_did_not_answer(told.answer)
-            if told.answer is not None and not passed_on and not _not_leader(told.answer):
-                return _Told(told.answer, in_doubt)
-            in_doubt |= told.in_doubt or passed_on
-        return _Told(None, in_doubt)
+            reply = await _call(address, request)
+            passed_on = reply.answer is not None and _controller_did_not_answer(reply.answer)
+            if reply.answer is not None and not passed_on and not _not_leader(reply.answer):
+                return _Reply(reply.answer, in_doubt)
+            in_doubt |= reply.in_doubt or passed_on
+        return _Reply(None, in_doubt)
 
 
-async def _call(address: tuple[str, int], request: Any) -> _Told:
-    """Ask one node; whom nothing could be sent to leaves no doubt."""
+async def _call(address: tuple[str, int], request: Any) -> _Reply:
+    """Ask one node. A node that cannot be reached leaves no doubt."""
     try:
         connection = await Connection.open(*address, "faultline-admin", ANSWER_LIMIT_S)
     except ConnectionLost:
-        return _Told(None, in_doubt=False)
+        return _Reply(None, in_doubt=False)
     try:
-        return _Told(await connection.call(request, ANSWER_LIMIT_S), in_doubt=False)
+        return _Reply(await connection.call(request, ANSWER_LIMIT_S), in_doubt=False)
     except ConnectionLost:
-        return _Told(None, in_doubt=True)
+        return _Reply(None, in_doubt=True)
     finally:
         connection.close()
 
@@ -183,9 +183,9 @@ def _not_leader(answer: Any) -> bool:
     return any(part.error_code is ErrorCode.not_leader_or_follower for part in answer.topics[0].partitions)
 
 
-def _answered(told: _Told, result: Callable[[Any], Any]) -> AdminResult:
-    """What the part of the answer that `result` picks says."""
-    part = None if told.answer is None else result(told.answer)
+def _answered(reply: _Reply, result: Callable[[Any], Any]) -> AdminResult:
+    """The outcome that the part of the answer picked by `result` reports."""
+    part = None if reply.answer is None else result(reply.answer)
     if part is None:
-        return AdminResult(UNANSWERED, told.in_doubt)
-    return AdminResult(DONE if part.error_code is ErrorCode.none else str(part.error_code.name).upper(), told.in_doubt)
+        return AdminResult(UNANSWERED, reply.in_doubt)
+    return AdminResult(DONE if part.error_code is ErrorCode.none else str(part.error_code.name).upper(), reply.in_doubt)

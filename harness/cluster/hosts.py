@@ -1,4 +1,4 @@
-"""The hosts of a spec: for each node of the cluster, the machine that carries it and how SSH reaches that.
+"""The hosts of a spec: for each node of the cluster its machine, and how SSH reaches it.
 
     hosts:
       b1: {address: 192.0.2.11}
@@ -6,7 +6,7 @@
       b3: {address: 192.0.2.13, port: 2222, key: ~/.ssh/lab}
       c1: {address: 192.0.2.14, known_hosts: lab.known_hosts}
 
-A host carries one node, since faults go by addresses: a partition of two nodes on one host could not be told from none.
+A host carries one node, since faults go by addresses: a partition between two nodes on one host cannot be made.
 Anyone but root needs `sudo` without a password there.
 """
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
-class Role(StrEnum):
-    """What a node does in the cluster."""
+class NodeRole(StrEnum):
+    """The role of a node in the cluster."""
 
     BROKER = "broker"
     CONTROLLER = "controller"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """One node and the address at which the others and the clients reach it."""
 
     name: str
     """`b1 … bN` for brokers, `c1 … cM` for controllers."""
     node_id: int
     """Kafka's node.id: 1 … N for brokers, 101 … for controllers."""
-    role: Role
+    role: NodeRole
     host: str
     port: int
 
@@ -31,23 +31,23 @@ class Node:
 class Layout:
     """The nodes of a cluster, controllers first, and the configuration each is started with."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Node name → the text of its properties file."""
+    """ClusterNode name → the text of its properties file."""
     system: str = ""
-    """What is deployed, by the name of its folder below `images`."""
+    """The system under test, by the name of its folder below `images`."""
 
     @property
-    def brokers(self) -> tuple[Node, ...]:
+    def brokers(self) -> tuple[ClusterNode, ...]:
         """The brokers, in order of their ids."""
-        return tuple(node for node in self.nodes if node.role is Role.BROKER)
+        return tuple(node for node in self.nodes if node.role is NodeRole.BROKER)
 
     @property
-    def controllers(self) -> tuple[Node, ...]:
+    def controllers(self) -> tuple[ClusterNode, ...]:
         """The controllers, in order of their ids."""
-        return tuple(node for node in self.nodes if node.role is Role.CONTROLLER)
+        return tuple(node for node in self.nodes if node.role is NodeRole.CONTROLLER)
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> ClusterNode:
         """The node called `name`. Raises KeyError naming it and the nodes there are."""
         for node in self.nodes:
             if node.name == name:
@@ -70,7 +70,9 @@ FIRST_CONTROLLER_ID = 101
 
 
 def cluster_layout(
-    brokers: int, controllers: int = 1, address: Callable[[Node], tuple[str, int]] = lambda node: (node.host, node.port)
+    brokers: int,
+    controllers: int = 1,
+    address: Callable[[ClusterNode], tuple[str, int]] = lambda node: (node.host, node.port),
 ) -> Layout:
     """A layout of this size. `address` gives the host and port of each node.
 
@@ -78,10 +80,10 @@ def cluster_layout(
     """
     nodes = [
         *(
-            Node(f"c{i}", FIRST_CONTROLLER_ID + i - 1, Role.CONTROLLER, f"c{i}", CONTROLLER_PORT)
+            ClusterNode(f"c{i}", FIRST_CONTROLLER_ID + i - 1, NodeRole.CONTROLLER, f"c{i}", CONTROLLER_PORT)
             for i in range(1, controllers + 1)
         ),
-        *(Node(f"b{i}", i, Role.BROKER, f"b{i}", BROKER_PORT) for i in range(1, brokers + 1)),
+        *(ClusterNode(f"b{i}", i, NodeRole.BROKER, f"b{i}", BROKER_PORT) for i in range(1, brokers + 1)),
     ]
     placed = [(node, address(node)) for node in nodes]
     return Layout(tuple(replace(node, host=host, port=port) for node, (host, port) in placed))

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from harness.cluster.layout import Layout, Node, cluster_layout
+from harness.cluster.layout import ClusterNode, Layout, cluster_layout
 from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
 from images.system import System
@@ -99,7 +99,7 @@ class LoopbackCluster:
         return self._processes[name].wait(self._services[name].stop_limit_s)
 
     def log_of(self, name: str) -> str:
-        """What the node wrote to its log so far."""
+        """The node's log so far."""
         return Path(self._services[name].log).read_text()
 
     def wait_until_ready(self, expected: Expected | None = None) -> None:
@@ -134,7 +134,7 @@ def _on_loopback(brokers: int, controllers: int) -> Layout:
     """A layout with every node on 127.0.0.1, each on a port that is free now."""
     with ExitStack() as held:
 
-        def free_port(_: Node) -> tuple[str, int]:
+        def free_port(_: ClusterNode) -> tuple[str, int]:
             listener = held.enter_context(socket.create_server(("127.0.0.1", 0)))
             return "127.0.0.1", int(listener.getsockname()[1])
 

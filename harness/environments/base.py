@@ -1,4 +1,4 @@
-"""Where a cluster lives: what the runner asks of an environment.
+"""Environments: the places where a cluster is deployed, as the runner uses them.
 
 An environment carries out one run: it lays nodes out, starts the given event loop (simulated or real) and runs the
 *scenario*, the runner's one coroutine, on it, handing it a `Deployment`. A deployment is the cluster under test: it can
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who is told what nodes do, as it happens. Called outside any node's clock and counted on to return quickly."""
+    """Receives trace events and log lines of nodes as they happen. Calls take no virtual time and return quickly."""
 
     on_trace: Callable[[int, str, TraceEvent], None]
     """(true time in ns since the run began, node, event), in one order for the whole cluster."""
@@ -64,7 +64,7 @@ class Deployment(ClusterUnderTest, Protocol):
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the run stands on and its spec does not say, for the record: the digest of an image, a kernel."""
+        """Facts about the run that its spec does not say: the digest of an image, a kernel."""
 
     @property
     def crashes(self) -> Sequence[Crash]:

@@ -1,9 +1,9 @@
-"""`faultline clean`: what runs left behind, found by their labels and removed.
+"""`faultline clean`: remove containers, networks and installations that runs left behind.
 
-A run removes what it made, also when it is interrupted; what remains after it was killed, or its machine went down, is
-found here: containers and networks that carry the label `faultline.run`, and on the hosts of a spec what was installed
-there. Whatever belongs to a run that is still going on this machine is spared unless everything is asked for. Nothing
-without our mark is ever touched.
+A run removes its own things, also when it is interrupted. This finds the rest, after a run was killed or its machine
+went down: containers and networks with the label `faultline.run`, and on the hosts of a spec the installation
+directory. A run that is still going on this machine is spared unless everything is asked for. Nothing without our mark
+is touched.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LeftoverError(Exception):
     """Something could not be removed; the message is one line."""
 
 
-class Fate(StrEnum):
-    """What became of a leftover."""
+class CleanupStatus(StrEnum):
+    """Result of cleaning one leftover."""
 
     REMOVED = "removed"
     SPARED = "spared"
@@ -50,56 +50,56 @@ class Cleaned:
     """One leftover and what became of it."""
 
     leftover: Leftover
-    fate: Fate
+    status: CleanupStatus
     why: str = ""
 
     def text(self) -> str:
         """One line."""
         of_run = f" of run {self.leftover.run}" if self.leftover.run else ""
-        return f"{self.fate} {self.leftover.kind} {self.leftover.name}{of_run}{f': {self.why}' if self.why else ''}"
+        return f"{self.status} {self.leftover.kind} {self.leftover.name}{of_run}{f': {self.why}' if self.why else ''}"
 
 
 def clean(leftovers: Iterator[Leftover], *, everything: bool = False) -> Iterator[Cleaned]:
-    """Remove leftovers in their order, and tell of each. With `everything`, also those of a run that is still going."""
+    """Remove leftovers in their order; one result each. With `everything`, also those of a run that is still going."""
     for leftover in leftovers:
         if leftover.owner and not everything and still_runs(leftover.owner):
-            yield Cleaned(leftover, Fate.SPARED, "the run is still going; --all removes it too")
+            yield Cleaned(leftover, CleanupStatus.SPARED, "the run is still going; --all removes it too")
             continue
         try:
             leftover.remove()
         except LeftoverError as error:
-            yield Cleaned(leftover, Fate.FAILED, str(error))
+            yield Cleaned(leftover, CleanupStatus.FAILED, str(error))
         else:
-            yield Cleaned(leftover, Fate.REMOVED)
+            yield Cleaned(leftover, CleanupStatus.REMOVED)
 
 
-def sweep(hosts: Mapping[str, Host], *, run: str, everything: bool, tell: Callable[[str], None]) -> bool:
-    """Clean what the Docker engine and these hosts have, telling line by line; whether all could be seen and cleaned.
+def sweep(hosts: Mapping[str, Host], *, run: str, everything: bool, report: Callable[[str], None]) -> bool:
+    """Clean the Docker engine and these hosts, with a line for each thing; whether all was seen and cleaned.
 
-    Without hosts an engine that does not answer is a failure; with them it is only told.
+    Without hosts an engine that does not answer is a failure; with them it is only reported.
     """
-    well, found = True, 0
+    well, count = True, 0
 
-    def report(leftovers: Iterator[Leftover]) -> None:
-        nonlocal well, found
+    def remove(leftovers: Iterator[Leftover]) -> None:
+        nonlocal well, count
         for cleaned in clean(leftovers, everything=everything):
-            tell(cleaned.text())
-            found += 1
-            well = well and cleaned.fate is not Fate.FAILED
+            report(cleaned.text())
+            count += 1
+            well = well and cleaned.status is not CleanupStatus.FAILED
 
     try:
         client = connect()
     except EngineUnreachable as error:
-        tell(f"Docker passed over: {error}")
+        report(f"Docker passed over: {error}")
         well = bool(hosts)
     else:
         try:
-            report(in_docker(client, run))
+            remove(in_docker(client, run))
         finally:
             client.close()
-    report(in_hosts(hosts, run))
-    if well and not found:
-        tell("nothing was left behind")
+    remove(in_hosts(hosts, run))
+    if well and not count:
+        report("nothing was left behind")
     return well
 
 
@@ -133,7 +133,7 @@ def _of_docker(kind: str, item: Any, remove: Callable[[Any], None]) -> Leftover:
 
 
 def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
-    """What each host was claimed for, of one run alone if it is named. A host that cannot be asked is a failure."""
+    """The claim on each host, of one run alone if it is named. A host that does not answer is a failure."""
     if not hosts:
         return
     import asyncio
@@ -150,7 +150,7 @@ def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
         async with connected(name, host) as machine:
             await uninstall(machine)
 
-    def said(error: MachineError) -> str:
+    def reason(error: MachineError) -> str:
         _, _, text = str(error).partition(": ")  # after the node's name, which the line has already
         return text
 
@@ -159,22 +159,22 @@ def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
             try:
                 asyncio.run(free(name, host))
             except MachineError as error:
-                raise LeftoverError(said(error)) from None
+                raise LeftoverError(reason(error)) from None
 
         return removed
 
     def refusal(error: MachineError) -> Callable[[], None]:
         def refused() -> None:
-            raise LeftoverError(said(error))
+            raise LeftoverError(reason(error))
 
         return refused
 
     for name, host in hosts.items():
-        told = f"{name} at {host.address}"
+        place = f"{name} at {host.address}"
         try:
-            found = asyncio.run(claim(name, host))
+            holder = asyncio.run(claim(name, host))
         except MachineError as error:
-            yield Leftover("host", told, "", "", refusal(error))
+            yield Leftover("host", place, "", "", refusal(error))
             continue
-        if found is not None and run in ("", found.run):
-            yield Leftover("host", told, found.run, found.owner, removal(name, host))
+        if holder is not None and run in ("", holder.run):
+            yield Leftover("host", place, holder.run, holder.owner, removal(name, host))

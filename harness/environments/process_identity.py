@@ -1,4 +1,4 @@
-"""Who made something that may be left behind: a process, told apart from every other one ever started.
+"""Identity of a process, unique among all processes ever started, for marking the things that it creates.
 
 An owner is written as `boot/pid/start`: the boot of its machine, its number, and when it started in ticks since the
 boot, because numbers are used again.
@@ -18,7 +18,7 @@ def this_process() -> str:
 
 
 def still_runs(owner: str) -> bool:
-    """Whether the owner is a process of this machine that still runs. One of another machine cannot be asked: no."""
+    """Whether the owner is a process of this machine that still runs. False for a process of another machine."""
     boot, _, rest = owner.partition("/")
     pid, _, start = rest.partition("/")
     return boot == _boot() and pid.isdigit() and start != "" and _start(int(pid)) == start

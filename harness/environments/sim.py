@@ -4,14 +4,14 @@ Every node runs the real broker code on its own simulated machine; the scenario 
 `harness` node, whose clock is true and which is never broken (its links may be cut like any other's). One seed is one
 run: the same layout and seed give the same digest, in any process, as long as the code is the same.
 
-What the simulation adds to `nemesis.ports`:
+In the simulation, `nemesis.ports` means:
 
-- `leaders` is what the controllers last decided, and `controller` who was last elected, read off the protocol trace.
+- `leaders` is the controllers' latest decision, and `controller` the one elected last, read off the protocol trace.
 - A kill, a power loss or a pause comes, every other time, not at once but just before one of the node's next few
   effects (a change on disk, bytes handed to the network), within 20 ms: so it also falls between writes that belong
   together.
-- A clock that was bent keeps its offset when it is reset: monotonic clocks are never stepped. Evidence counts from
-  where it was before it was bent.
+- A clock keeps its offset when it is reset: monotonic clocks are never stepped. Evidence counts from its offset before
+  the fault.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import TypeVar, TypeVarTuple, Unpack
 from harness.cluster.administration import Administration
 from harness.cluster.layout import Layout, cluster_layout
 from harness.environments.base import Crash, Deployment, Listener, TrailPoint
-from harness.environments.machines.trace_deduplicator import Decisions
-from harness.simulation.network.network import Latency
+from harness.environments.machines.trace_deduplicator import TraceDeduplicator
+from harness.simulation.network.network import LinkLatency
 from harness.simulation.node import Exit, SimNode
 from harness.simulation.world import HARNESS, World
 from images.broker.config import NodeConfig
@@ -40,10 +40,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 STOP_LOOK_S = 0.05
-"""How often it is looked whether a process that was told to leave has."""
-STRIKE_SHARE = 0.5
-STRIKE_EFFECTS_MAX = 8
-STRIKE_WITHIN_S = 0.02
+"""Polling interval while waiting for a process to exit."""
+CRASH_POINT_SHARE = 0.5
+CRASH_POINT_EFFECTS_MAX = 8
+CRASH_POINT_WITHIN_S = 0.02
 VIRTUAL_LIMIT_S = 86_400.0
 
 
@@ -51,7 +51,7 @@ VIRTUAL_LIMIT_S = 86_400.0
 class Simulation:
     """The environment called `sim`."""
 
-    latency: Latency = field(default_factory=Latency)
+    latency: LinkLatency = field(default_factory=LinkLatency)
     virtual_limit_s: float = VIRTUAL_LIMIT_S
     """A scenario that takes longer is stuck: OutOfTime says where."""
 
@@ -72,7 +72,7 @@ class Simulation:
         seed: int,
         listener: Listener,
     ) -> T:
-        """Run `scenario` in a world of this seed. The deployment can still be asked about what happened afterwards."""
+        """Run `scenario` in a world of this seed. The deployment can still be read afterwards."""
 
         async def carried_out() -> T:
             return await scenario(deployment)
@@ -84,7 +84,7 @@ class Simulation:
 
 @dataclass(slots=True)
 class _Machine:
-    """What the deployment knows of one node besides the world's machine."""
+    """State of one node besides the world's machine."""
 
     node: SimNode
     properties: str
@@ -92,13 +92,13 @@ class _Machine:
     log: list[str] = field(default_factory=list)
     lies_before: int = 0
     offset_before_ns: int | None = None
-    """Offset of the clock before it was bent; None while it is true."""
+    """Offset of the clock before the fault; None without one."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """What tells the process that runs to leave."""
+    """Set to stop the running process."""
     leaving: int = 0
-    """The incarnation that was told to."""
+    """The incarnation that was asked to stop."""
     left: int = 0
-    """The last incarnation that did."""
+    """The last incarnation that stopped cleanly."""
 
 
 class SimDeployment:
@@ -112,10 +112,10 @@ class SimDeployment:
         self._names = {node.node_id: node.name for node in layout.nodes}
         self._admin = Administration(layout)
         self._exits: list[Crash] = []
-        self._decisions = Decisions()
+        self._deduplicator = TraceDeduplicator()
         self._controller: str | None = None
-        world.harness.on_error = lambda text: self._tell(listener.on_log, HARNESS, text)
-        self._strikes = world.stream("world/strikes")
+        world.harness.on_error = lambda text: self._notify(listener.on_log, HARNESS, text)
+        self._crash_points = world.stream("world/strikes")
         self._machines = {
             node.name: _Machine(
                 world.add_node(node.name), layout.properties.get(node.name, ""), world.stream(f"world/disk-{node.name}")
@@ -127,7 +127,7 @@ class SimDeployment:
 
     @property
     def layout(self) -> Layout:
-        """What was deployed."""
+        """The layout that was deployed."""
         return self._layout
 
     @property
@@ -212,7 +212,7 @@ class SimDeployment:
         return self._admin
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
-        """What the controllers last decided."""
+        """The controllers' latest decision."""
         return {place: self._names[leader] for place, leader in self._leaders.items() if leader in self._names}
 
     async def controller(self) -> str | None:
@@ -252,7 +252,7 @@ class SimDeployment:
     async def pause(self, node: str) -> None:
         """Freeze the process."""
         machine = self._machine(node)
-        await self._strike(machine, machine.node.pause)
+        await self._at_crash_point(machine, machine.node.pause)
 
     async def resume(self, node: str) -> Evidence:
         """Thaw it; zeros when it was not paused, or was killed meanwhile."""
@@ -263,7 +263,7 @@ class SimDeployment:
         """End the process."""
         machine = self._machine(node)
         killed = machine.node.alive
-        await self._strike(machine, lambda: machine.node.kill())
+        await self._at_crash_point(machine, lambda: machine.node.kill())
         return {"killed": float(killed)}
 
     async def start(self, node: str) -> None:
@@ -320,7 +320,7 @@ class SimDeployment:
             evidence["lost_bytes"] = report.lost_bytes
             evidence["lost_changes"] = report.lost_changes
 
-        await self._strike(machine, lose)
+        await self._at_crash_point(machine, lose)
         return evidence
 
     async def wipe(self, node: str) -> Evidence:
@@ -332,7 +332,7 @@ class SimDeployment:
             machine.node.kill()
             evidence["lost_bytes"] = machine.node.disk.wipe()
 
-        await self._strike(machine, lose)
+        await self._at_crash_point(machine, lose)
         return evidence
 
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
@@ -346,7 +346,7 @@ class SimDeployment:
         return {"lies": disk.counters.lies - machine.lies_before} if ends else {}
 
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
-        """Bend a clock."""
+        """Change a clock."""
         machine = self._machine(node)
         if machine.offset_before_ns is None:
             machine.offset_before_ns = machine.node.clock.offset_now_ns()
@@ -371,38 +371,38 @@ class SimDeployment:
         except KeyError:
             raise KeyError(f"no node {name!r}; there are: {', '.join(self._machines)}") from None
 
-    async def _strike(self, machine: _Machine, blow: Callable[[], object]) -> None:
-        """Carry out `blow` now or, every other time, just before one of the process's next effects."""
-        at_once = self._strikes.random() >= STRIKE_SHARE
-        effects = self._strikes.randint(1, STRIKE_EFFECTS_MAX)
+    async def _at_crash_point(self, machine: _Machine, action: Callable[[], object]) -> None:
+        """Carry out `action` now or, every other time, just before one of the process's next effects."""
+        at_once = self._crash_points.random() >= CRASH_POINT_SHARE
+        effects = self._crash_points.randint(1, CRASH_POINT_EFFECTS_MAX)
         if at_once or not machine.node.alive or machine.node.paused:
-            blow()
+            action()
             return
-        struck = asyncio.Event()
+        reached = asyncio.Event()
 
-        def strike() -> None:
-            struck.set()
-            blow()
+        def reach() -> None:
+            reached.set()
+            action()
 
-        machine.node.arm(effects, strike)
+        machine.node.arm(effects, reach)
         try:
-            async with asyncio.timeout(STRIKE_WITHIN_S):
-                await struck.wait()
+            async with asyncio.timeout(CRASH_POINT_WITHIN_S):
+                await reached.wait()
         except TimeoutError:
             pass
-        finally:  # also when the fault is cancelled: what was begun happens
-            if not struck.is_set():
+        finally:  # also when the fault is cancelled: the action happens
+            if not reached.is_set():
                 machine.node.disarm()
-                blow()
+                action()
 
     def _take_trace(self, node: str, event: TraceEvent) -> None:
-        if not self._decisions.is_new(node, event):
+        if not self._deduplicator.is_new(node, event):
             return
         if event.kind == "quorum_leader":
             self._controller = node
         elif event.kind == "partition_changed":
             self._leaders[event.topic, event.partition] = event.leader
-        self._tell(self._listener.on_trace, self._world.now_ns, node, event)
+        self._notify(self._listener.on_trace, self._world.now_ns, node, event)
 
     def _take_exit(self, machine: _Machine, exit: Exit) -> None:
         if exit.error is None and machine.leaving == machine.node.incarnation:
@@ -413,9 +413,9 @@ class SimDeployment:
 
     def _take_log(self, machine: _Machine, line: str) -> None:
         machine.log.append(f"{self._world.now_ns / 1e9:.6f} {line}")
-        self._tell(self._listener.on_log, machine.node.name, line)
+        self._notify(self._listener.on_log, machine.node.name, line)
 
-    def _tell(self, listen: Callable[[Unpack[Ts]], None], *what: *Ts) -> None:
+    def _notify(self, listen: Callable[[Unpack[Ts]], None], *what: *Ts) -> None:
         """Call the listener outside the simulation; what it raises ends the run and is not the node's to handle."""
         try:
             with self._world.guard.outside():

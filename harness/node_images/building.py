@@ -8,7 +8,7 @@ index.
 An image is rebuilt only when its inputs changed: its tag is made of the hash of its recipe and of the id of the image
 it stands on. So several source trees can use one engine side by side, and going back to an earlier tree builds nothing;
 `faultline images prune` removes those of other trees. A run refuses an image that is missing or *stale*, there only as
-built from other inputs than those of this source tree: what is judged is what was read.
+built from other inputs than those of this source tree: so a verdict is about the code in this tree.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Image:
     name: str
     condition: Condition
     tag: str
-    """What the engine knows it by: faultline/…:hash."""
+    """The engine's name of it: faultline/…:hash."""
     digest: str = ""
     """The engine's id of it, sha256:…; empty unless it is ready."""
     origin: str = ""
@@ -94,19 +94,19 @@ def build(
     *,
     origin: Origin | None = None,
     mirror: str = "",
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> list[Image]:
-    """Build what is not up to date, telling a line for each image. Without an `origin`, the registry is tried first.
+    """Build what is not up to date, reporting a line for each image. Without an `origin`, the registry is tried first.
 
     One build at a time on this machine: two at once would make the ground under each other's layers anew. Raises
     ImageError.
     """
-    with _alone():
-        return _build(client, systems, origin, mirror, tell)
+    with _one_build_at_a_time():
+        return _build(client, systems, origin, mirror, report)
 
 
 def _build(
-    client: Any, systems: Sequence[System], origin: Origin | None, mirror: str, tell: Callable[[str], None]
+    client: Any, systems: Sequence[System], origin: Origin | None, mirror: str, report: Callable[[str], None]
 ) -> list[Image]:
     built: dict[str, Image] = {}
     for recipe in recipes(systems):
@@ -114,20 +114,20 @@ def _build(
         now = _state(client, recipe, parent)
         other_origin = origin is not None and now.origin not in ("", origin)
         if now.condition is Condition.READY and not other_origin:
-            tell(f"{recipe.name}: up to date, {now.digest}")
+            report(f"{recipe.name}: up to date, {now.digest}")
         else:
-            tell(f"{recipe.name}: building, since it is {'of another origin' if other_origin else now.condition}")
+            report(f"{recipe.name}: building, since it is {'of another origin' if other_origin else now.condition}")
             if parent is None:
-                _build_os(client, recipe, now.tag, origin, mirror, tell)
+                _build_os(client, recipe, now.tag, origin, mirror, report)
             else:
                 _build_layer(client, recipe, now.tag, parent)
             now = _state(client, recipe, parent)
-            tell(f"{recipe.name}: built, {now.digest}")
+            report(f"{recipe.name}: built, {now.digest}")
         built[recipe.name] = now
     return list(built.values())
 
 
-def prune(client: Any, systems: Sequence[System], tell: Callable[[str], None] = lambda line: None) -> None:
+def prune(client: Any, systems: Sequence[System], report: Callable[[str], None] = lambda line: None) -> None:
     """Remove the images of ours that this source tree does not run on, except those a container still uses."""
     from docker.errors import APIError
 
@@ -137,9 +137,9 @@ def prune(client: Any, systems: Sequence[System], tell: Callable[[str], None] = 
             if tag.startswith("faultline/") and tag not in kept:
                 try:
                     client.images.remove(tag)
-                    tell(f"{tag}: removed")
+                    report(f"{tag}: removed")
                 except APIError as error:
-                    tell(f"{tag}: kept, {' '.join(str(error.explanation or error).split())}")
+                    report(f"{tag}: kept, {' '.join(str(error.explanation or error).split())}")
 
 
 # ---- what there is ---------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _state(client: Any, recipe: Recipe, parent: Image | None) -> Image:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _one_build_at_a_time() -> Iterator[None]:
     with (Path(gettempdir()) / f"faultline-images-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -170,7 +170,7 @@ def _alone() -> Iterator[None]:
 
 
 def _build_os(
-    client: Any, recipe: Recipe, tag: str, origin: Origin | None, mirror: str, tell: Callable[[str], None]
+    client: Any, recipe: Recipe, tag: str, origin: Origin | None, mirror: str, report: Callable[[str], None]
 ) -> None:
     labels = {INPUTS_LABEL: recipe.hash}
     if origin is not Origin.DEBOOTSTRAP:
@@ -183,7 +183,7 @@ def _build_os(
         except ImageError as error:
             if origin is Origin.REGISTRY:
                 raise
-            tell(f"{OS}: no registry ({error}); trying debootstrap")
+            report(f"{OS}: no registry ({error}); trying debootstrap")
     with bootstrapped(RELEASE, packages(), mirror) as root:
         changes = [f"LABEL {label}={value}" for label, value in {**labels, ORIGIN_LABEL: Origin.DEBOOTSTRAP}.items()]
         imported = client.api.import_image_from_data(root, repository=OS, changes=changes, tag=tag.partition(":")[2])
@@ -234,12 +234,12 @@ def _engine_build(
             forcerm=True,
         )
     except BuildError as error:
-        raise ImageError(f"{tag} cannot be built: {' '.join(str(error).split())}{_last_words(error)}") from None
+        raise ImageError(f"{tag} cannot be built: {' '.join(str(error).split())}{_last_output(error)}") from None
     except APIError as error:
         raise ImageError(f"{tag} cannot be built: {' '.join(str(error.explanation or error).split())}") from None
 
 
-def _last_words(error: Any) -> str:
+def _last_output(error: Any) -> str:
     lines = [str(part["stream"]).strip() for part in error.build_log if isinstance(part, dict) and part.get("stream")]
-    said = [line for line in lines if line and not line.startswith(("Step ", "---", "Removing "))]
-    return f" ({said[-1]})" if said else ""
+    output = [line for line in lines if line and not line.startswith(("Step ", "---", "Removing "))]
+    return f" ({output[-1]})" if output else ""

@@ -82,8 +82,8 @@ def bootstrapped(release: str, packages: Sequence[str], mirror: str = "") -> Ite
         except subprocess.TimeoutExpired:
             raise BootstrapError(f"debootstrap did not finish within {_LIMIT_S} s") from None
         if done.returncode:
-            said = done.stdout.strip().splitlines() or [f"status {done.returncode}"]
-            raise BootstrapError(f"debootstrap failed: {said[-1]}")
+            output = done.stdout.strip().splitlines() or [f"status {done.returncode}"]
+            raise BootstrapError(f"debootstrap failed: {output[-1]}")
         with tarfile.open(fileobj=packed, mode="w") as archive:
             archive.add(root, arcname=".", filter=_kept)
         packed.seek(0)

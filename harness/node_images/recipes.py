@@ -1,4 +1,4 @@
-"""What node images are made from.
+"""The inputs of node images.
 
     faultline/os       Debian bookworm with images/base/packages.txt
     faultline/base     the node agent and the lossy file system on top of it
@@ -57,7 +57,7 @@ class Recipe:
 
 
 def recipes(systems: Sequence[System]) -> Iterator[Recipe]:
-    """What stands on what, from the ground up."""
+    """The recipes of all layers, the lowest first."""
     base = _SOURCES / "base"
     yield Recipe(OS, "", {name: (base / name).read_bytes() for name in ("Dockerfile.os", "packages.txt")})
     yield Recipe(BASE, OS, {**base_sources(), **_installing(base / "Dockerfile", base / "requirements.txt")})
@@ -81,10 +81,10 @@ def base_requirements() -> list[str]:
 
 def system_sources(system: System) -> dict[str, bytes]:
     """The sources that a system ships: path on the machine → contents."""
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     for path, source in system.shipment.sources.items():
-        found |= _tree(path, source) if source.is_dir() else {path: source.read_bytes()}
-    return found
+        sources |= _tree(path, source) if source.is_dir() else {path: source.read_bytes()}
+    return sources
 
 
 def system_requirements(system: System) -> list[str]:
@@ -110,7 +110,7 @@ def _installing(dockerfile: Path, requirements: Path) -> dict[str, bytes]:
 
 
 def _lines(text: str) -> list[str]:
-    """What a list names, a line each; comments begin with #."""
+    """The entries of a list, one a line; comments begin with #."""
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 

@@ -76,10 +76,10 @@ def _fetch(wanted: Sequence[str], target: Target, into: Path) -> None:
         )
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
-            said = next(
+            output = next(
                 (line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "no word"
             )
-            raise WheelsError(f"packages for {target} cannot be fetched: {said.removeprefix('ERROR: ')}")
+            raise WheelsError(f"packages for {target} cannot be fetched: {output.removeprefix('ERROR: ')}")
         try:
             partial.rename(into)
         except OSError:  # somebody else was quicker

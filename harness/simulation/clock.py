@@ -1,6 +1,6 @@
-"""A node's clock: what `loop.time()` tells it, as against the world's true time.
+"""The clock of a node, `loop.time()`, as against the world's true time.
 
-    node time = floor of (anchor + (true time - true time at the anchor) × rate), but never less than was told before
+    node time = floor of (anchor + (true time - true time at the anchor) × rate), but never less than an earlier reading
 
 A true clock has rate 1 and offset 0. Time on a node is monotonic whatever is done to it: a jump backwards makes the
 clock stand still until it has caught up, and `reset` gives the true rate back while keeping the offset gathered so
@@ -33,7 +33,7 @@ class NodeClock:
         return self._rate
 
     def now_ns(self) -> int:
-        """What the node is told."""
+        """The reading that the node gets."""
         raw = self._raw_ns(self._true_now_ns())
         if raw < self._floor_ns:
             return self._floor_ns
@@ -47,7 +47,7 @@ class NodeClock:
         return self._raw_ns(true_now) - true_now
 
     def true_time_of(self, node_ns: int) -> int | None:
-        """When the clock will first tell `node_ns` or later; None when it never will as things are."""
+        """When the clock first reads `node_ns` or later; None when it never will as things are."""
         true_now = self._true_now_ns()
         if self.steady:
             return max(true_now, node_ns - self.offset_ns)
@@ -66,14 +66,14 @@ class NodeClock:
         """Jump at once by `jump_ms`, then run at `rate`. Raises ValueError for a negative rate."""
         if rate < 0.0:
             raise ValueError(f"clock rate {rate} is negative")
-        told = self.now_ns()
+        reading_ns = self.now_ns()
         true_now = self._true_now_ns()
         self._anchor_node_ns = self._raw_ns(true_now) + round(jump_ms * 1_000_000)
         self._anchor_true_ns = true_now
-        self._floor_ns = told
+        self._floor_ns = reading_ns
         self._rate = rate
         self.offset_ns = self._anchor_node_ns - true_now
-        self.steady = rate == 1.0 and self._anchor_node_ns >= told
+        self.steady = rate == 1.0 and self._anchor_node_ns >= reading_ns
 
     def reset(self) -> None:
         """Run at the true rate from here on; what the clock is ahead or behind it stays."""

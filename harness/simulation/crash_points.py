@@ -1,9 +1,8 @@
 """Crash points: ending a process at its next writes instead of between two of its callbacks.
 
-A process can only be seen to die between two of its effects on the outside: a change on its disk or bytes handed to
-its kernel. A fuse counts exactly those and acts just before the last of them. Callbacks take next to no time here,
-so that without a fuse a fault placed at a time of its own would hardly ever fall among the writes that belong
-together.
+A process is seen to die only between two of its effects on the outside: a change on its disk or bytes handed to its
+kernel. A crash point counts exactly those and acts just before the last of them. Callbacks take next to no time here,
+so that without crash points a fault placed at a time of its own hardly ever falls among writes that belong together.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Fuse:
-    """Counts the effects of one process. Whoever has an effect asks `if fuse.armed: fuse.burn()` first."""
+class CrashPoint:
+    """Counts the effects of one process. Before an effect: `if crash_point.armed: crash_point.reach()`."""
 
     __slots__ = ("_action", "_left", "armed")
 
@@ -32,7 +31,7 @@ class Fuse:
         self.armed = False
         self._action = _nothing
 
-    def burn(self) -> None:
+    def reach(self) -> None:
         """One effect is about to happen. Afterwards the process may be dead: then the effect must not happen."""
         self._left -= 1
         if self._left <= 0:

@@ -7,7 +7,7 @@ Two runs are the same run iff their digests are equal. What goes in, in order:
     SENT, …                       bytes handed to the network, by direction of a connection
     DISK, …                       an operation on a disk
 
-What does not go in: names, object addresses, log lines, anything of the real world. Writers append to `buffer`
+Names, object addresses, log lines and anything of the real world do not go in. Writers append to `buffer`
 directly, since this is on every hot path; the world calls `fold` now and then.
 """
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a simulation itself, as opposed to in it."""
+"""Errors of a simulation itself, as opposed to errors in it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class RealWorldError(SimulationError):
 class Deadlock(SimulationError):
     """Nothing is scheduled or on its way, but the run has not finished.
 
-    The message says who waits for what.
+    The message names the tasks that wait, and where.
     """
 
 
 class OutOfTime(SimulationError):
-    """The virtual time allowed for the run has passed. The message says who waits for what."""
+    """The virtual time allowed for the run has passed. The message names the tasks that wait, and where."""

@@ -1,12 +1,12 @@
-"""A watch over the real world: while a world runs in this thread, what is real refuses with `RealWorldError`.
+"""The guard against real time, randomness and I/O: while a world runs in this thread they raise `RealWorldError`.
 
 Guarded are the functions of `time`, `random` (the module's shared generator, and generators without a seed),
 `os.urandom` (hence `uuid4` and `secrets`), threads, sockets, subprocesses, and `asyncio.all_tasks`, whose order
 depends on addresses. Other threads are not concerned, nor is code the world calls outside any node (`outside`),
 logging (its timestamps decide nothing), the import system, or test and display tools that time themselves.
 
-What it cannot see: a function imported by name (`from time import time`) before the first run, `datetime.now`,
-iteration over a set of strings. Those show as differing digests.
+It cannot see a function imported by name (`from time import time`) before the first run, `datetime.now`,
+iteration over a set of strings. These show as differing digests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _EXEMPT_CALLERS = frozenset({"logging", "hypothesis", "_pytest", "pytest", "rich
 
 
 class Guard:
-    """Says no on behalf of one world."""
+    """Refuses real calls while one world runs."""
 
     __slots__ = ("active", "report")
 
@@ -61,7 +61,7 @@ class Guard:
         self.active = False
         """Whether node code is running now."""
         self.report = report
-        """Told the name of every call refused, since the error itself may be swallowed."""
+        """Called with the name of every refused call, since the error itself may be swallowed."""
 
     def outside(self) -> _Outside:
         """Let real calls through: the code inside the `with` is not part of the simulation."""

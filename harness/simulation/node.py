@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from harness.simulation.clock import NodeClock
-from harness.simulation.crash_points import Fuse
+from harness.simulation.crash_points import CrashPoint
 from harness.simulation.event_loop.loop import NodeLoop, describe_error
 from harness.simulation.network.network import Network
 from harness.simulation.storage.disk import PowerLossReport, SimDisk
@@ -30,7 +30,7 @@ class Exit:
     node: str
     time_ns: int
     error: BaseException | None
-    """What its main task raised; None when it returned."""
+    """The exception of its main task; None when it returned."""
     text: str
     """The traceback, or a line saying that it returned."""
 
@@ -49,10 +49,10 @@ class SimNode:
         self.paused = False
         self.incarnation = 0
         self.errors: list[str] = []
-        """What went wrong in callbacks and in tasks nobody awaited, as text."""
+        """Errors of callbacks and of tasks that no code awaits, as text."""
         self.on_error: Callable[[str], None] | None = None
         self.on_exit: Callable[[Exit], None] | None = None
-        self._fuse = Fuse()
+        self._crash_point = CrashPoint()
         self._files: SimFiles | None = None
         self._loop: NodeLoop | None = None
         self._dead: list[NodeLoop] = []
@@ -88,9 +88,9 @@ class SimNode:
             self.powered = True
             self.network.machine_came_up(self)
         self.incarnation += 1
-        self._fuse = Fuse()
-        self._files = SimFiles(self.disk, self._fuse)
-        self._loop = NodeLoop(self.world, self.network, self, self.incarnation, self._fuse)
+        self._crash_point = CrashPoint()
+        self._files = SimFiles(self.disk, self._crash_point)
+        self._loop = NodeLoop(self.world, self.network, self, self.incarnation, self._crash_point)
         return self._loop
 
     def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -139,14 +139,14 @@ class SimNode:
         An effect is a change on disk or a write to a connection. A process that `action` kills runs on to its next
         await, but nothing it does there has an effect.
         """
-        self._fuse.arm(effects, action)
+        self._crash_point.arm(effects, action)
 
     def disarm(self) -> None:
         """Forget what was armed."""
-        self._fuse.disarm()
+        self._crash_point.disarm()
 
     def set_clock(self, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
-        """Change the clock; timers that are due by it fire at once."""
+        """DirectoryChange the clock; timers that are due by it fire at once."""
         self.clock.change(jump_ms=jump_ms, rate=rate)
         if self._loop is not None:
             self._loop.clock_changed()
@@ -158,16 +158,16 @@ class SimNode:
             self._loop.clock_changed()
 
     def record_error(self, text: str) -> None:
-        """Something went wrong in the process that nobody handled."""
+        """Record an error that the process did not handle."""
         self.errors.append(text)
         if self.on_error is not None:
             self.on_error(text)
 
-    def bury(self) -> None:
-        """The world is over: take what is left of every process apart."""
+    def dispose(self) -> None:
+        """The world is over: close what is left of every process."""
         self._end()
         for loop in self._dead:
-            loop.bury()
+            loop.dispose()
         self._dead.clear()
 
     def waiting(self) -> list[str]:
@@ -182,7 +182,7 @@ class SimNode:
             return None
         self._loop = None
         self.paused = False
-        self._fuse.disarm()
+        self._crash_point.disarm()
         if self._files is not None:
             self._files.unmount()
             self._files = None

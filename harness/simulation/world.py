@@ -1,4 +1,4 @@
-"""The deterministic world: virtual time, and the one place that decides what happens next.
+"""The deterministic world: virtual time, and the schedule of everything that happens.
 
     with World(seed=7) as world:
         node = world.add_node("b1")
@@ -8,7 +8,7 @@
 Everything runs in one thread. Each process has its own event loop, first in, first out, as asyncio promises; where
 several processes have something to do, a seeded draw picks whose next callback runs. A callback costs a few
 microseconds of virtual time, as if all processes shared one processor, so that even a process that spins lets time
-pass. When nobody has anything to do, time leaps to the next event: an arrival, a timer, by the clock of the node it
+pass. When no process has anything to do, time leaps to the next event: an arrival, a timer, by the clock of the node it
 belongs to.
 
 `world.harness` is a node like the others that the scenario and its clients run on; it is never broken.
@@ -39,7 +39,7 @@ from harness.simulation.digest import EVENT, NODES_MAX, Digest
 from harness.simulation.errors import Deadlock, OutOfTime, SimulationError
 from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.guard import Guard
-from harness.simulation.network.network import Latency, Network
+from harness.simulation.network.network import LinkLatency, Network
 from harness.simulation.node import SimNode
 from harness.simulation.views import NodeView
 
@@ -66,7 +66,7 @@ class RealCall:
 class World:
     """Nodes, a network, and time. Close it, or use it as a context manager."""
 
-    def __init__(self, seed: int, *, latency: Latency | None = None, step_cost_ns: int = STEP_COST_NS) -> None:
+    def __init__(self, seed: int, *, latency: LinkLatency | None = None, step_cost_ns: int = STEP_COST_NS) -> None:
         self.seed = seed
         self.now_ns = 0
         """True time since the world began."""
@@ -79,7 +79,7 @@ class World:
         self.nodes: dict[str, SimNode] = {}
         self.runnable: list[NodeLoop] = []
         """Loops with something to do, in the order they got it."""
-        self.network = Network(self, latency or Latency())
+        self.network = Network(self, latency or LinkLatency())
         self.guard = Guard(lambda call: self.record_real_call(self._running, call))
         self._events: list[tuple[int, int, Callable[[Any], object], Any]] = []
         self._event_serial = 0
@@ -101,7 +101,7 @@ class World:
     ) -> None:
         self.close()
 
-    # What the world is made of
+    # Parts
 
     def add_node(self, name: str) -> SimNode:
         """A new machine, powered, without a process."""
@@ -138,7 +138,7 @@ class World:
         self.real_calls.append(RealCall(node.name if node else HARNESS, self.now_ns, call))
 
     def fail(self, error: BaseException) -> None:
-        """End the run now: `run` raises `error`. For what goes wrong outside the simulation, in whoever watches it."""
+        """End the run now: `run` raises `error`. For errors outside the simulation, in a listener."""
         if self._failure is None:
             self._failure = error
         self._finished = True
@@ -165,7 +165,7 @@ class World:
             left = loop.pending_tasks()
             for task in left:
                 task.cancel()
-            with suppress(Deadlock, OutOfTime):  # what cannot be cancelled is buried with the world
+            with suppress(Deadlock, OutOfTime):  # a task that cannot be cancelled ends with the world
                 for task in left:
                     self._run_until(task, self.now_ns + CANCEL_WITHIN_NS)
         return main.result()
@@ -251,11 +251,11 @@ class World:
             self.collect_garbage()
 
     def collect_garbage(self) -> None:
-        """Free reference cycles. What is finalised meanwhile schedules nothing."""
+        """Free reference cycles. Finalizers schedule nothing meanwhile."""
         with ExitStack() as stack:
             for node in self.nodes.values():
                 if node.alive:
-                    stack.enter_context(node.loop.deaf())
+                    stack.enter_context(node.loop.discarding())
             gc.collect()
 
     def _out_of_time(self) -> str:
@@ -273,7 +273,7 @@ class World:
     # The end
 
     def close(self) -> None:
-        """End every process for good. Their coroutines are taken apart in silence and cannot affect anything."""
+        """End every process for good. Their coroutines are closed in silence and cannot affect anything."""
         if self._closed:
             return
         self._closed = True
@@ -283,7 +283,7 @@ class World:
             sys.unraisablehook = lambda _: None
             try:
                 for node in self.nodes.values():
-                    node.bury()
+                    node.dispose()
                 self._events.clear()
                 self.runnable.clear()
             finally:

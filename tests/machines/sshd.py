@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from harness.cluster.hosts import Host
-from harness.environments.cleanup import Fate, clean, in_docker
+from harness.environments.cleanup import CleanupStatus, clean, in_docker
 from harness.environments.docker.engine import connect, run_labels
 from harness.node_images.building import build
 
@@ -113,7 +113,7 @@ def lab(directory: Path, names: Sequence[str]) -> Iterator[Lab]:
         yield Lab(hosts, containers, directory)
     finally:
         for cleaned in clean(in_docker(client, run), everything=True):
-            assert cleaned.fate is Fate.REMOVED, cleaned.text()
+            assert cleaned.status is CleanupStatus.REMOVED, cleaned.text()
         client.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.ssh.known_hosts import Judgement, KnownHosts, fingerprint
+from harness.environments.ssh.known_hosts import HostKeyStatus, KnownHosts, fingerprint
 
 KEY, OTHER_KEY = b"\0\0\0\x0bssh-ed25519 one", b"\0\0\0\x0bssh-ed25519 two"
 
@@ -21,38 +21,38 @@ def line(names: str, key: bytes = KEY, kind: str = "ssh-ed25519") -> str:
 @pytest.mark.parametrize(
     ("names", "address", "port", "judged"),
     [
-        ("192.0.2.1", "192.0.2.1", 22, Judgement.KNOWN),
-        ("192.0.2.1", "192.0.2.2", 22, Judgement.UNKNOWN),
-        ("lab,192.0.2.1", "192.0.2.1", 22, Judgement.KNOWN),
-        ("Lab.Example", "lab.example", 22, Judgement.KNOWN),
-        ("192.0.2.1", "192.0.2.1", 2222, Judgement.UNKNOWN),
-        ("[192.0.2.1]:2222", "192.0.2.1", 2222, Judgement.KNOWN),
-        ("[192.0.2.1]:2222", "192.0.2.1", 22, Judgement.UNKNOWN),
-        ("*.example", "lab.example", 22, Judgement.KNOWN),
-        ("192.0.2.?", "192.0.2.1", 22, Judgement.KNOWN),
-        ("192.0.2.?", "192.0.2.11", 22, Judgement.UNKNOWN),
-        ("*.example,!lab.example", "lab.example", 22, Judgement.UNKNOWN),
-        ("192x0.2.1", "192.0.2.1", 22, Judgement.UNKNOWN),
-        ("|1|not|hashes", "192.0.2.1", 22, Judgement.UNKNOWN),
-        ("# 192.0.2.1", "192.0.2.1", 22, Judgement.UNKNOWN),
-        ("@cert-authority 192.0.2.1", "192.0.2.1", 22, Judgement.UNKNOWN),
-        ("@revoked 192.0.2.1", "192.0.2.1", 22, Judgement.REVOKED),
+        ("192.0.2.1", "192.0.2.1", 22, HostKeyStatus.KNOWN),
+        ("192.0.2.1", "192.0.2.2", 22, HostKeyStatus.UNKNOWN),
+        ("lab,192.0.2.1", "192.0.2.1", 22, HostKeyStatus.KNOWN),
+        ("Lab.Example", "lab.example", 22, HostKeyStatus.KNOWN),
+        ("192.0.2.1", "192.0.2.1", 2222, HostKeyStatus.UNKNOWN),
+        ("[192.0.2.1]:2222", "192.0.2.1", 2222, HostKeyStatus.KNOWN),
+        ("[192.0.2.1]:2222", "192.0.2.1", 22, HostKeyStatus.UNKNOWN),
+        ("*.example", "lab.example", 22, HostKeyStatus.KNOWN),
+        ("192.0.2.?", "192.0.2.1", 22, HostKeyStatus.KNOWN),
+        ("192.0.2.?", "192.0.2.11", 22, HostKeyStatus.UNKNOWN),
+        ("*.example,!lab.example", "lab.example", 22, HostKeyStatus.UNKNOWN),
+        ("192x0.2.1", "192.0.2.1", 22, HostKeyStatus.UNKNOWN),
+        ("|1|not|hashes", "192.0.2.1", 22, HostKeyStatus.UNKNOWN),
+        ("# 192.0.2.1", "192.0.2.1", 22, HostKeyStatus.UNKNOWN),
+        ("@cert-authority 192.0.2.1", "192.0.2.1", 22, HostKeyStatus.UNKNOWN),
+        ("@revoked 192.0.2.1", "192.0.2.1", 22, HostKeyStatus.REVOKED),
     ],
 )
-def test_a_line_is_about_the_hosts_it_names(names: str, address: str, port: int, judged: Judgement) -> None:
-    assert KnownHosts.parse(line(names)).judge(address, port, KEY) is judged
+def test_a_line_is_about_the_hosts_it_names(names: str, address: str, port: int, judged: HostKeyStatus) -> None:
+    assert KnownHosts.parse(line(names)).status_of(address, port, KEY) is judged
 
 
 def test_a_host_may_have_several_keys_but_no_stranger() -> None:
     known = KnownHosts.parse(line("lab") + line("lab", OTHER_KEY) + line("lab", b"rsa", "ssh-rsa"))
-    assert known.judge("lab", 22, KEY) is known.judge("lab", 22, OTHER_KEY) is Judgement.KNOWN
-    assert known.judge("lab", 22, b"stranger") is Judgement.OTHER
+    assert known.status_of("lab", 22, KEY) is known.status_of("lab", 22, OTHER_KEY) is HostKeyStatus.KNOWN
+    assert known.status_of("lab", 22, b"stranger") is HostKeyStatus.OTHER
     assert known.kinds("lab", 22) == ("ssh-ed25519", "ssh-rsa")
 
 
 def test_a_revoked_key_stays_so_whatever_another_line_says() -> None:
     known = KnownHosts.parse(line("lab") + line("@revoked *"))
-    assert known.judge("lab", 22, KEY) is Judgement.REVOKED
+    assert known.status_of("lab", 22, KEY) is HostKeyStatus.REVOKED
 
 
 def test_lines_that_make_no_sense_are_passed_over() -> None:
@@ -72,6 +72,6 @@ def test_hashed_names_and_fingerprints_are_those_of_openssh(tmp_path: Path) -> N
     keygen("-H", "-f", path)
     assert "lab" not in path.read_text()
     known, key = KnownHosts.read([path]), base64.b64decode(encoded)
-    assert known.judge("lab", 22, key) is known.judge("192.0.2.1", 2222, key) is Judgement.KNOWN
-    assert known.judge("192.0.2.1", 22, key) is Judgement.UNKNOWN
+    assert known.status_of("lab", 22, key) is known.status_of("192.0.2.1", 2222, key) is HostKeyStatus.KNOWN
+    assert known.status_of("192.0.2.1", 22, key) is HostKeyStatus.UNKNOWN
     assert fingerprint(key) == keygen("-l", "-f", tmp_path / "key.pub").split()[1]

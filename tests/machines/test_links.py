@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness.environments.machines.links import Ledger, Links, both_ends, receivers
+from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
 from harness.environments.machines.traces import merged
 from images.trace import TraceEvent
 from nemesis.ports import Link, LinkQuality
@@ -14,24 +14,24 @@ FORTH, BACK = Link("b1", "b2"), Link("b2", "b1")
 
 
 def test_a_cut_link_is_cut_where_it_ends() -> None:
-    links = Links(ADDRESSES, cut={FORTH: False, Link("c1", "b2"): True})
-    assert links.told("b2")["cut"] == [
+    links = LinkFaults(ADDRESSES, cut={FORTH: False, Link("c1", "b2"): True})
+    assert links.request_for("b2")["cut"] == [
         {"from": "192.0.2.1", "how": "drop"},
         {"from": "192.0.2.9", "how": "reset"},
     ]
-    assert links.told("b1")["cut"] == []
+    assert links.request_for("b1")["cut"] == []
     assert receivers([FORTH, BACK, Link("c1", "b2")]) == ["b2", "b1"]
 
 
 def test_losses_are_made_where_a_link_ends_and_delays_where_it_begins() -> None:
-    links = Links(ADDRESSES, degraded={FORTH: LinkQuality(delay_ms=5, jitter_ms=1, loss=0.5)})
-    assert links.told("b2") == {"cut": [], "degrade": [{"from": "192.0.2.1", "loss": 0.5}], "delay": []}
-    assert links.told("b1")["delay"] == [{"to": "192.0.2.2", "delay_ms": 5, "jitter_ms": 1}]
+    links = LinkFaults(ADDRESSES, degraded={FORTH: LinkQuality(delay_ms=5, jitter_ms=1, loss=0.5)})
+    assert links.request_for("b2") == {"cut": [], "degrade": [{"from": "192.0.2.1", "loss": 0.5}], "delay": []}
+    assert links.request_for("b1")["delay"] == [{"to": "192.0.2.2", "delay_ms": 5, "jitter_ms": 1}]
     assert both_ends([FORTH]) == ["b2", "b1"]
 
 
 def test_evidence_is_what_was_counted_while_the_link_was_broken() -> None:
-    ledger = Ledger(ADDRESSES)
+    ledger = CounterBaseline(ADDRESSES)
     ledger.open([FORTH], ["held"], {"b2": {"192.0.2.1": {"held": 10}}})
     ledger.open([FORTH], ["held"], {"b2": {"192.0.2.1": {"held": 15}}})
     after = {"b2": {"192.0.2.1": {"held": 22}}}
@@ -40,7 +40,7 @@ def test_evidence_is_what_was_counted_while_the_link_was_broken() -> None:
 
 
 def test_packets_that_were_delayed_are_counted_by_the_sender() -> None:
-    ledger = Ledger(ADDRESSES)
+    ledger = CounterBaseline(ADDRESSES)
     ledger.open([FORTH], ["delayed"], {})
     assert ledger.close([FORTH], ["delayed"], {"b1": {"192.0.2.2": {"delayed": 3}}}) == {"delayed": 3}
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from harness.simulation.network.network import Latency
+from harness.simulation.network.network import LinkLatency
 from harness.simulation.world import HARNESS, World
 from nemesis.ports import KeepUnsynced, LinkQuality
 from tests.simulation.echo import PORT, Caller, serve
@@ -36,7 +36,7 @@ def test_a_round_trip_takes_two_latencies_and_a_connection_a_round_trip() -> Non
         assert await Caller(reader, writer).call("hello") == "hello"
         assert 0.010 <= _now_s() - began < 0.0101
 
-    with World(1, latency=Latency(low_ms=5, high_ms=5.001)) as world:
+    with World(1, latency=LinkLatency(low_ms=5, high_ms=5.001)) as world:
         world.add_node("b1").start(serve)
         world.run(scenario())
 

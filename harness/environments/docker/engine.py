@@ -1,4 +1,4 @@
-"""The Docker engine: how it is reached, and why not in words.
+"""The Docker engine: connecting to it, and explaining why that fails.
 
 The address is the Docker SDK's own business (`DOCKER_HOST` or the usual socket). Whatever keeps it from answering
 becomes EngineUnreachable, one line that says what to do.
@@ -13,7 +13,7 @@ from harness.environments.process_identity import this_process
 from harness.errors import EnvironmentUnavailable
 
 RUN_LABEL = "faultline.run"
-"""On every container and network made for a run: the run's name. What carries it belongs to nobody else."""
+"""On every container and network made for a run: the run's name. Nothing else carries it."""
 OWNER_LABEL = "faultline.owner"
 """Beside it: the process that made it (`harness.environments.process_identity`), so that `faultline clean` spares a
 run that is still going.

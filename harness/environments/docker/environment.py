@@ -31,7 +31,7 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError
-from harness.environments.machines.signals_blocked import undisturbed
+from harness.environments.machines.signals import signals_blocked
 from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Image, ready
 
@@ -86,7 +86,7 @@ class Docker:
             try:
                 return asyncio.run(carried_out())
             finally:
-                with undisturbed():
+                with signals_blocked():
                     containers.remove()
         finally:
             client.close()
@@ -106,16 +106,16 @@ class Containers:
         """Make everything, containers side by side. Raises MachineError."""
         in_thread = asyncio.get_running_loop().run_in_executor
         await in_thread(self._threads, self._make_network)
-        made = await asyncio.gather(
+        created = await asyncio.gather(
             *(in_thread(self._threads, partial(self._start, node.name, node.host)) for node in layout.nodes)
         )
         return {
             node.name: Container(node.name, node.host, self._client, container_id, self._threads)
-            for node, container_id in zip(layout.nodes, made, strict=True)
+            for node, container_id in zip(layout.nodes, created, strict=True)
         }
 
     def remove(self) -> None:
-        """Remove all that carries this run's label, whoever made it. Raises MachineError naming what is left."""
+        """Remove everything with this run's label. Raises MachineError naming what is left."""
         label = {"label": f"{RUN_LABEL}={self._run}"}
         api = self._client.api
         left: list[str] = []
@@ -124,12 +124,12 @@ class Containers:
             try:
                 remove()
             except Exception as error:  # the SDK lets errors of three libraries through
-                left.append(f"{what} ({_said(error)})")
+                left.append(f"{what} ({_one_line(error)})")
 
         try:
             found = api.containers(all=True, filters=label)
         except Exception as error:
-            raise MachineError(f"run {self._run} could not be removed ({_said(error)}): faultline clean") from None
+            raise MachineError(f"run {self._run} could not be removed ({_one_line(error)}): faultline clean") from None
         removals = [
             self._threads.submit(removed, *_removal(item["Names"][0].lstrip("/"), api, item["Id"])) for item in found
         ]
@@ -144,7 +144,7 @@ class Containers:
     def _make_network(self) -> None:
         from docker.types import IPAMConfig, IPAMPool
 
-        with _told("the network"):
+        with _as_machine_errors("the network"):
             self._client.api.create_network(
                 self._run,
                 driver="bridge",
@@ -155,8 +155,8 @@ class Containers:
 
     def _start(self, node: str, address: str) -> str:
         api = self._client.api
-        with _told(node):
-            made = api.create_container(
+        with _as_machine_errors(node):
+            created = api.create_container(
                 self._image.digest,
                 name=f"{self._run}-{node}",
                 hostname=node,
@@ -173,8 +173,8 @@ class Containers:
                     {self._run: api.create_endpoint_config(ipv4_address=address)}
                 ),
             )
-            api.start(made["Id"])
-        return str(made["Id"])
+            api.start(created["Id"])
+        return str(created["Id"])
 
 
 class Container:
@@ -230,7 +230,7 @@ class Container:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _freeze(self) -> None:
-        with _told(self._name), self._starting:
+        with _as_machine_errors(self._name), self._starting:
             self._client.api.pause(self._id)
             try:
                 self._packets_before = self._packets()
@@ -239,7 +239,7 @@ class Container:
                 raise
 
     def _thaw(self) -> int:
-        with _told(self._name), self._starting:
+        with _as_machine_errors(self._name), self._starting:
             packets = self._packets() - self._packets_before
             self._client.api.unpause(self._id)
         return packets
@@ -250,11 +250,11 @@ class Container:
 
     def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
         api = self._client.api
-        with _told(self._name), _Starting(self._starting) as starting:
+        with _as_machine_errors(self._name), _Starting(self._starting) as starting:
             command = api.exec_create(self._id, list(argv), stdin=True)["Id"]
             stream = api.exec_start(command, socket=True)
             try:
-                out, err = _talk(getattr(stream, "_sock", stream), stdin, timeout_s, starting.over)
+                out, err = _exchange(getattr(stream, "_sock", stream), stdin, timeout_s, starting.over)
             except TimeoutError:
                 raise MachineError(f"{self._name}: {argv[0]} has not ended after {timeout_s:g} s") from None
             finally:
@@ -299,7 +299,7 @@ def _removal(name: str, api: Any, container_id: str) -> tuple[str, Callable[[], 
 
 
 class _Starting:
-    """Holds a lock until told that it is over, or until the block ends."""
+    """Holds a lock until `over` is called, or until the block ends."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
@@ -319,10 +319,10 @@ class _Starting:
         self.over()
 
 
-def _talk(
+def _exchange(
     connection: socket.socket, stdin: bytes, timeout_s: float, answered: Callable[[], None]
 ) -> tuple[bytes, bytes]:
-    """Give a command all it reads, and take all it prints: stdout, stderr. `answered` is called at its first word.
+    """Write all input of a command and read its stdout and stderr. `answered` is called at the first output.
 
     Raises TimeoutError.
     """
@@ -352,18 +352,18 @@ def _break(connection: socket.socket) -> None:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Whatever the SDK lets through becomes a MachineError of one line."""
+def _as_machine_errors(what: str) -> Iterator[None]:
+    """Turns any error of the SDK into a MachineError of one line."""
     try:
         yield
     except (MachineError, TimeoutError):
         raise
     except Exception as error:
-        said = _said(error)
+        said = _one_line(error)
         if "/dev/fuse" in said:
             said = "the engine's machine has no /dev/fuse, on which the data is to lie; there: modprobe fuse"
         raise MachineError(f"{what}: {said}") from None
 
 
-def _said(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(getattr(error, "explanation", None) or error).split())

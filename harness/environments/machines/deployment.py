@@ -1,13 +1,13 @@
 """A cluster on machines: `harness.environments.base.Deployment` by way of the node agent on each of them.
 
-What this adds to `nemesis.ports`:
+On machines, `nemesis.ports` means:
 
 - The process of a node is killed and started, its machine lives on, with its data, its rules and its clock.
 - Every directory of data lies on the lossy file system of its machine.
 - A pause is SIGSTOP or, every other time where the machine can be frozen from outside, that. `missed` counts
   connections with something unread in the first case, packets that reached the machine in the second.
-- A clock that was bent keeps its offset when it is reset: monotonic clocks are never stepped.
-- Times are CLOCK_BOOTTIME since the deployment was made, which no fault bends. Traces are read when they are collected.
+- A clock keeps its offset when it is reset: monotonic clocks are never stepped.
+- Times are CLOCK_BOOTTIME since the deployment began, which no fault changes. Traces are read when they are collected.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any, Final
 
 from harness.cluster.administration import Administration
 from harness.cluster.layout import Layout
-from harness.cluster.leadership import Leadership
+from harness.cluster.leader_lookup import LeaderLookup
 from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Crash, Listener, TrailPoint
-from harness.environments.machines.links import Ledger, Links, both_ends, receivers
+from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError
-from harness.environments.machines.node_handle import AGENT, COMMAND_LIMIT_S, Station, on_all
+from harness.environments.machines.node_handle import AGENT, COMMAND_LIMIT_S, NodeHandle, on_all
 from harness.environments.machines.traces import merged
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
 
@@ -64,27 +64,27 @@ class MachineDeployment:
         self._listener = listener
         self._facts = dict(facts)
         self._began_ns = _true_ns()
-        self._stations: dict[str, Station] = {}
+        self._handles: dict[str, NodeHandle] = {}
         self._watching: set[asyncio.Task[None]] = set()
         self._crashes: list[Crash] = []
         self._unsupported: dict[EnvironmentCapability, str] = {}
-        self._links, self._ledger = Links({}), Ledger({})
+        self._link_faults, self._baseline = LinkFaults({}), CounterBaseline({})
         self._collected = False
         self._pauses, self._losses = self.stream("pauses"), self.stream("losses")
         self._names = {node.node_id: node.name for node in layout.nodes}
         self._admin = Administration(layout)
-        self._leadership = Leadership({node.node_id: (node.host, node.port) for node in layout.brokers})
+        self._leader_lookup = LeaderLookup({node.node_id: (node.host, node.port) for node in layout.brokers})
 
     # ---- Deployment -------------------------------------------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:
-        """What was deployed."""
+        """The layout that was deployed."""
         return self._layout
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """As the environment tells them."""
+        """Facts from the environment."""
         return self._facts
 
     @property
@@ -103,12 +103,12 @@ class MachineDeployment:
         system = SYSTEMS[self._layout.system]
         for node in self._layout.nodes:
             service = system.service(self._layout.properties[node.name], HOME)
-            self._stations[node.name] = Station(node, machines[node.name], service)
-        addresses = {name: station.machine.address for name, station in self._stations.items()}
-        self._links, self._ledger = Links(addresses), Ledger(addresses)
+            self._handles[node.name] = NodeHandle(node, machines[node.name], service)
+        addresses = {name: handle.machine.address for name, handle in self._handles.items()}
+        self._link_faults, self._baseline = LinkFaults(addresses), CounterBaseline(addresses)
         await on_all(self._all, self._prepare)
         for nodes in (self._layout.controllers, self._layout.brokers):
-            await on_all([self._stations[node.name] for node in nodes], self._start)
+            await on_all([self._handles[node.name] for node in nodes], self._start)
 
     def bootstrap(self) -> list[tuple[str, int]]:
         """Addresses of all brokers."""
@@ -116,7 +116,7 @@ class MachineDeployment:
 
     def alive(self, node: str) -> bool:
         """Whether the node's process runs, as far as is known here."""
-        return self._station(node).alive
+        return self._handle(node).alive
 
     def stream(self, name: str) -> Random:
         """A stream of randomness of its own."""
@@ -125,42 +125,42 @@ class MachineDeployment:
     async def collect(self, directory: Path) -> None:
         """Write every node's files and its log below `directory`, and hand the traces over. The second time, nothing.
 
-        What can be had is written before the first failure is raised.
+        Everything that machines still give is written before the first failure is raised.
         """
         if self._collected:
             return
         self._collected = True
         traces: dict[str, bytes] = {}
 
-        async def fetch(station: Station) -> None:
-            service = station.service
+        async def fetch(handle: NodeHandle) -> None:
+            service = handle.service
             places = [f"data={service.data}", f"node.log={service.log}"]
             places += [f"trace.jsonl={service.trace}"] if service.trace else []
-            await station.thaw()
-            packed = await station.machine.run([AGENT, "collect", *places], timeout_s=_COLLECT_LIMIT_S)
-            await asyncio.to_thread(_unpack, packed, directory / station.name)
-            trace = directory / station.name / "trace.jsonl"
+            await handle.thaw()
+            packed = await handle.machine.run([AGENT, "collect", *places], timeout_s=_COLLECT_LIMIT_S)
+            await asyncio.to_thread(_unpack, packed, directory / handle.name)
+            trace = directory / handle.name / "trace.jsonl"
             if trace.exists():
-                traces[station.name] = trace.read_bytes()
+                traces[handle.name] = trace.read_bytes()
                 trace.unlink()
 
         try:
             await on_all(self._all, fetch)
         finally:
-            for time_ns, node, event in merged(traces, {name: self._stations[name].began_ns for name in traces}):
+            for time_ns, node, event in merged(traces, {name: self._handles[name].began_ns for name in traces}):
                 self._listener.on_trace(time_ns, node, event)
 
     async def close(self) -> None:
         """Kill every process, as far as machines still answer."""
-        self._leadership.close()
+        self._leader_lookup.close()
 
-        async def end(station: Station) -> None:
+        async def end(handle: NodeHandle) -> None:
             try:
-                await station.thaw()
-                await station.ask("kill")
-                station.alive = False
+                await handle.thaw()
+                await handle.ask("kill")
+                handle.alive = False
             except MachineError as error:
-                self._listener.on_log(station.name, str(error))
+                self._listener.on_log(handle.name, str(error))
 
         try:
             await on_all(self._all, end)
@@ -185,11 +185,11 @@ class MachineDeployment:
 
     @property
     def unsupported(self) -> Mapping[EnvironmentCapability, str]:
-        """What one of the machines cannot do; known once deployed."""
+        """Capabilities that one of the machines lacks; known once deployed."""
         return self._unsupported
 
     def now_ns(self) -> int:
-        """True time since the deployment was made."""
+        """True time since the deployment began."""
         return _true_ns() - self._began_ns
 
     @property
@@ -198,53 +198,57 @@ class MachineDeployment:
         return self._admin
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
-        """As the brokers' own Metadata tells."""
-        leaders = await self._leadership.leaders()
+        """From the brokers' own Metadata."""
+        leaders = await self._leader_lookup.leaders()
         return {place: self._names[leader] for place, leader in leaders.items() if leader in self._names}
 
     async def controller(self) -> str | None:
-        """As DescribeQuorum tells."""
+        """From DescribeQuorum."""
         return await self._admin.controller()
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Drop what arrives over the links; with `reset`, refuse it, so that connections break once they are used."""
         for link in links:
-            self._links.cut[link] = reset
-        counters = await self._tell(receivers(links))
-        self._ledger.open(links, _CUT, counters)
+            self._link_faults.cut[link] = reset
+        counters = await self._apply_links(receivers(links))
+        self._baseline.open(links, _CUT, counters)
 
     async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again. Evidence in packets: `held`, `refused` (attempts to connect), `reset` (answered so)."""
         for link in links:
-            self._links.cut.pop(link, None)
-        return self._ledger.close(links, _CUT, await self._tell(receivers(links)))
+            self._link_faults.cut.pop(link, None)
+        return self._baseline.close(links, _CUT, await self._apply_links(receivers(links)))
 
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
         """Make links lossy and, where there is netem, slow. Raises MachineError where there is none."""
         if (quality.delay_ms or quality.jitter_ms) and EnvironmentCapability.DELAY in self._unsupported:
             raise MachineError(f"links cannot be slowed: {self._unsupported[EnvironmentCapability.DELAY]}")
         for link in links:
-            self._links.degraded[link] = quality
-        counters = await self._tell(both_ends(links) if quality.delay_ms or quality.jitter_ms else receivers(links))
-        self._ledger.open(links, _DEGRADED, counters)
+            self._link_faults.degraded[link] = quality
+        counters = await self._apply_links(
+            both_ends(links) if quality.delay_ms or quality.jitter_ms else receivers(links)
+        )
+        self._baseline.open(links, _DEGRADED, counters)
 
     async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         """Undo `degrade`. Evidence in packets: `delayed`, `lost`."""
         slow = False
         for link in links:
-            quality = self._links.degraded.pop(link, None)
+            quality = self._link_faults.degraded.pop(link, None)
             slow = slow or (quality is not None and bool(quality.delay_ms or quality.jitter_ms))
-        return self._ledger.close(links, _DEGRADED, await self._tell(both_ends(links) if slow else receivers(links)))
+        return self._baseline.close(
+            links, _DEGRADED, await self._apply_links(both_ends(links) if slow else receivers(links))
+        )
 
     async def pause(self, node: str) -> None:
         """Freeze the process."""
-        station = self._station(node)
+        handle = self._handle(node)
         from_outside = self._pauses.random() < 0.5
-        await station.alone(lambda it: it.pause(from_outside=from_outside))
+        await handle.exclusively(lambda it: it.pause(from_outside=from_outside))
 
     async def resume(self, node: str) -> Evidence:
         """Thaw it; zeros when it was not paused, or was killed meanwhile."""
-        return await self._station(node).alone(Station.resume)
+        return await self._handle(node).exclusively(NodeHandle.resume)
 
     async def kill(self, node: str) -> Evidence:
         """SIGKILL."""
@@ -252,12 +256,12 @@ class MachineDeployment:
 
     async def stop(self, node: str) -> Evidence:
         """SIGTERM, and wait."""
-        limit_s = self._station(node).service.stop_limit_s
+        limit_s = self._handle(node).service.stop_limit_s
         return await self._end(node, "stop", "--limit", str(limit_s), timeout_s=limit_s + _STOP_MARGIN_S)
 
     async def start(self, node: str) -> None:
         """Start a node that is down, on the disk it left."""
-        await self._station(node).alone(self._start)
+        await self._handle(node).exclusively(self._start)
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
         """SIGKILL, and the file system drops what was not synced."""
@@ -265,21 +269,21 @@ class MachineDeployment:
 
     async def wipe(self, node: str) -> Evidence:
         """SIGKILL, and all below the data directory is deleted."""
-        return await self._end(node, "wipe", self._station(node).service.data)
+        return await self._end(node, "wipe", self._handle(node).service.data)
 
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
         """Have the file system acknowledge syncs without keeping anything. Evidence when it ends: `lies`."""
 
-        async def lie(station: Station) -> Evidence:
-            told = await self._disk(station, command="lie", on=lying)
-            before, lies = station.lies_before, int(told["lies"])
-            station.lies_before = (lies if before is None else before) if lying else None
+        async def lie(handle: NodeHandle) -> Evidence:
+            answer = await self._disk(handle, command="lie", on=lying)
+            before, lies = handle.lies_before, int(answer["lies"])
+            handle.lies_before = (lies if before is None else before) if lying else None
             return {} if lying or before is None else {"lies": lies - before}
 
-        return await self._station(node).alone(lie)
+        return await self._handle(node).exclusively(lie)
 
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
-        """Bend a clock, as the process sees it. Evidence: `offset_ms`, read back under the same library."""
+        """Change the clock that the process sees. Evidence: `offset_ms`, read back under the same library."""
         return await self._clock(node, "set", f"--jump-ms={change.jump_ms}", f"--rate={change.rate}")
 
     async def reset_clock(self, node: str) -> Evidence:
@@ -289,84 +293,86 @@ class MachineDeployment:
     # ---- inside -----------------------------------------------------------------------------------------------------
 
     @property
-    def _all(self) -> list[Station]:
-        return list(self._stations.values())
+    def _all(self) -> list[NodeHandle]:
+        return list(self._handles.values())
 
-    def _station(self, name: str) -> Station:
+    def _handle(self, name: str) -> NodeHandle:
         try:
-            return self._stations[name]
+            return self._handles[name]
         except KeyError:
-            raise KeyError(f"no node {name!r}; there are: {', '.join(self._stations)}") from None
+            raise KeyError(f"no node {name!r}; there are: {', '.join(self._handles)}") from None
 
-    async def _prepare(self, station: Station) -> None:
-        service = station.service
+    async def _prepare(self, handle: NodeHandle) -> None:
+        service = handle.service
         request = {"files": service.files, "directories": [HOME], "disk": [f"{HOME}/disk", service.data]}
         try:
-            told = await station.ask("prepare", request=request)
+            answer = await handle.ask("prepare", request=request)
         except MachineError as error:
-            raise MachineError(f"{station.name} cannot be prepared: {error}") from None
+            raise MachineError(f"{handle.name} cannot be prepared: {error}") from None
         for feature in ("nftables", "libfaketime"):
-            if told["lacks"][feature]:
-                raise MachineError(f"{station.name} lacks {feature}: {told['lacks'][feature]}")
-        if told["lacks"]["netem"]:
+            if answer["lacks"][feature]:
+                raise MachineError(f"{handle.name} lacks {feature}: {answer['lacks'][feature]}")
+        if answer["lacks"]["netem"]:
             self._unsupported.setdefault(
-                EnvironmentCapability.DELAY, f"the kernel {told['kernel']} has no netem ({told['lacks']['netem']})"
+                EnvironmentCapability.DELAY, f"the kernel {answer['kernel']} has no netem ({answer['lacks']['netem']})"
             )
-        ahead_ns = 0 if told["boot_id"] == _boot_id() else await self._ahead_ns(station)
-        station.began_ns = self._began_ns + ahead_ns
+        ahead_ns = 0 if answer["boot_id"] == _boot_id() else await self._ahead_ns(handle)
+        handle.began_ns = self._began_ns + ahead_ns
 
-    async def _ahead_ns(self, station: Station) -> int:
+    async def _ahead_ns(self, handle: NodeHandle) -> int:
         """How far the machine's true clock is ahead of ours: the reading that took least time, taken at its middle."""
         readings = []
         for _ in range(_CLOCK_READINGS):
             before_ns = _true_ns()
-            told = await station.ask("status")
+            answer = await handle.ask("status")
             after_ns = _true_ns()
-            readings.append((after_ns - before_ns, told["true_ns"] - (before_ns + after_ns) // 2))
+            readings.append((after_ns - before_ns, answer["true_ns"] - (before_ns + after_ns) // 2))
         return min(readings)[1]
 
-    async def _start(self, station: Station) -> None:
-        if station.alive:
+    async def _start(self, handle: NodeHandle) -> None:
+        if handle.alive:
             return
-        service = station.service
+        service = handle.service
         request = {"argv": service.argv, "directory": HOME, "log": service.log, "bend_clock": True}
-        told = await station.ask("start", request=request)
-        station.alive, station.incarnation = True, told["incarnation"]
-        task = asyncio.get_running_loop().create_task(self._watch(station, station.incarnation))
+        answer = await handle.ask("start", request=request)
+        handle.alive, handle.incarnation = True, answer["incarnation"]
+        task = asyncio.get_running_loop().create_task(self._watch(handle, handle.incarnation))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
 
-    async def _watch(self, station: Station, incarnation: int) -> None:
+    async def _watch(self, handle: NodeHandle, incarnation: int) -> None:
         """Note a process that ends by itself."""
-        ended = await station.until_ended(incarnation)
-        if station.incarnation == incarnation:
-            station.alive = False
+        ended = await handle.until_ended(incarnation)
+        if handle.incarnation == incarnation:
+            handle.alive = False
         if not ended["expected"]:
             error = ended["error"] or f"ended with status {ended['status']}"
-            self._crashes.append(Crash(station.name, ended["time_ns"] - station.began_ns, error))
+            self._crashes.append(Crash(handle.name, ended["time_ns"] - handle.began_ns, error))
 
     async def _end(self, node: str, *command: str, timeout_s: float = COMMAND_LIMIT_S) -> Evidence:
-        async def end(station: Station) -> dict[str, Any]:
-            station.alive = station.paused = False
-            await station.thaw()
-            return await station.ask(*command, timeout_s=timeout_s)
+        async def end(handle: NodeHandle) -> dict[str, Any]:
+            handle.alive = handle.paused = False
+            await handle.thaw()
+            return await handle.ask(*command, timeout_s=timeout_s)
 
-        told = await self._station(node).alone(end)
+        answer = await self._handle(node).exclusively(end)
         names = ("stopped", "killed", "unsynced_bytes", "lost_bytes", "lost_files", "lost_names")
-        return {name: told[name] for name in names if name in told}
+        return {name: answer[name] for name in names if name in answer}
 
-    async def _tell(self, nodes: Sequence[str]) -> dict[str, Mapping[str, Mapping[str, int]]]:
-        """Have each of these machines break exactly the links it should; their counters up to then."""
-        stations = [self._station(node) for node in nodes]
-        told = await on_all(stations, lambda station: station.ask("network", request=self._links.told(station.name)))
-        return {name: answer["counters"] for name, answer in told.items()}
+    async def _apply_links(self, nodes: Sequence[str]) -> dict[str, Mapping[str, Mapping[str, int]]]:
+        """Send each of these machines all its faulty links; their counters up to then."""
+        handles = [self._handle(node) for node in nodes]
+        answer = await on_all(
+            handles, lambda handle: handle.ask("network", request=self._link_faults.request_for(handle.name))
+        )
+        return {name: answer["counters"] for name, answer in answer.items()}
 
-    async def _disk(self, station: Station, **request: Any) -> dict[str, Any]:
-        return await station.ask("disk", "control", json.dumps(request))
+    async def _disk(self, handle: NodeHandle, **request: Any) -> dict[str, Any]:
+        return await handle.ask("disk", "control", json.dumps(request))
 
     async def _clock(self, node: str, *command: str) -> Evidence:
-        told = await self._station(node).alone(lambda station: station.ask("clock", *command))
-        return {"offset_ms": told["offset_ms"]}
+        answer = await self._handle(node).exclusively(lambda handle: handle.ask("clock", *command))
+        return {"offset_ms": answer["offset_ms"]}
 
 
 def _true_ns() -> int:

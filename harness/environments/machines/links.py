@@ -1,10 +1,10 @@
-"""Which links between machines are cut or degraded, and what each machine's agent must therefore be told. Pure.
+"""Links between machines that are cut or degraded, and the request about them for each machine's agent. Pure.
 
 A link that is cut, or that loses packets, is broken where it ends: the receiver drops what comes from the sender's
-address. A slow link is slowed where it begins. A machine is always told of all its links at once.
+address. A slow link is slowed where it begins. A request holds all links of a machine.
 
-Agents count packets by the other's address and never begin anew, so the evidence of a link is the difference between
-two readings: `Ledger` remembers the reading from when it was broken.
+Agents count packets by the other's address and never reset a counter, so the evidence of a link is the difference
+between two readings: `CounterBaseline` keeps the reading from when the link was broken.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Counters = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 @dataclass(slots=True)
-class Links:
-    """The links that are not as they should be."""
+class LinkFaults:
+    """The links that are cut or degraded."""
 
     addresses: Mapping[str, str]
     """Node → IPv4 address."""
@@ -29,7 +29,7 @@ class Links:
     """Link → whether connections over it break (else they hang)."""
     degraded: dict[Link, LinkQuality] = field(default_factory=dict)
 
-    def told(self, machine: str) -> dict[str, Any]:
+    def request_for(self, machine: str) -> dict[str, Any]:
         """The request for the agent of `machine`, as `faultline-node network` reads it."""
         return {
             "cut": [
@@ -65,7 +65,7 @@ def both_ends(links: Iterable[Link]) -> list[str]:
 
 
 @dataclass(slots=True)
-class Ledger:
+class CounterBaseline:
     """Readings of counters at the time links were broken."""
 
     addresses: Mapping[str, str]
@@ -79,15 +79,15 @@ class Ledger:
                 self._before.setdefault((link, name), self._read(link, name, counters))
 
     def close(self, links: Iterable[Link], names: Iterable[str], counters: Counters) -> dict[str, int]:
-        """What was counted since, summed over the links."""
+        """Packets counted since, summed over the links."""
         names = tuple(names)
-        found = dict.fromkeys(names, 0)
+        totals = dict.fromkeys(names, 0)
         for link in links:
             for name in names:
                 before = self._before.pop((link, name), None)
                 if before is not None:
-                    found[name] += self._read(link, name, counters) - before
-        return found
+                    totals[name] += self._read(link, name, counters) - before
+        return totals
 
     def _read(self, link: Link, name: str, counters: Counters) -> int:
         machine, other = (link.source, link.target) if name == "delayed" else (link.target, link.source)

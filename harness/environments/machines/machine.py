@@ -14,7 +14,7 @@ else that an environment needs of a node is done *on* the machine by the node ag
     status, wait            whether the process runs and how earlier ones ended; return once it has ended
     network                 JSON on stdin: every link to be cut or degraded; replaces the rules at once, gives counters
     clock                   read, set, reset: libfaketime's live file; the offset read back inside
-    disk                    mount, unmount, and whatever can be told to the lossy file system under the data
+    disk                    mount, unmount, and requests to the lossy file system under the data
     collect                 a tar of data, log and trace on stdout, as processes on the machine see them
     remove                  ends what was started, unmounts, deletes the rules: the machine is as it was
 
@@ -31,7 +31,7 @@ from harness.errors import EnvironmentUnavailable
 
 
 class MachineError(EnvironmentUnavailable):
-    """A machine did not do what it was told; the message is one line naming the machine and what went wrong."""
+    """A command on a machine failed; the message is one line naming the machine and what went wrong."""
 
 
 class CommandFailed(MachineError):

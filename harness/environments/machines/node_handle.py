@@ -1,9 +1,8 @@
 """One node on its machine, as the deployment handles it: the node agent's commands, one at a time, and freezing.
 
-What was begun on a machine is ended: a fault that is called off in the middle of a command would not know what holds
-there. A machine that is frozen from outside runs no command. When one is needed all the same, because another fault
-falls on a node that is paused, the machine is thawed and its process stopped at once instead: it may run for an instant
-between.
+A command on a machine always runs to its end: a fault cancelled within one would not know its state. A machine
+that is frozen from outside runs no command. When one is needed all the same, because another fault falls on a node that
+is paused, the machine is thawed and its process stopped at once instead: it may run for an instant between.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from harness.cluster.layout import Node
+from harness.cluster.layout import ClusterNode
 from harness.environments.machines.machine import Freezer, Machine, MachineError
 from images.system import Service
 
@@ -33,18 +32,18 @@ class _Freezes(Freezer, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Station:
+class NodeHandle:
     """A node, its machine, and what is known of both."""
 
-    node: Node
+    node: ClusterNode
     machine: Machine
     service: Service
     began_ns: int = 0
-    """What the machine's true clock showed when the run began."""
+    """The reading of the machine's true clock when the run began."""
     incarnation: int = 0
     alive: bool = False
     lies_before: int | None = None
-    """Lies that the disk had told when it began to lie; None while it does not."""
+    """Lies that the disk had answer when it began to lie; None while it does not."""
     paused: bool = False
     frozen: bool = False
     """Paused from outside, with all of the machine."""
@@ -59,15 +58,15 @@ class Station:
         """The node's."""
         return self.node.name
 
-    async def alone(self, deed: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
-        """Do it while nothing else is done here, and to its end: who is cancelled meanwhile is cancelled after it."""
+    async def exclusively(self, action: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
+        """Run `action` to its end while no other runs here; a caller cancelled meanwhile is cancelled after it."""
         async with self._one_at_a_time:
-            return await _to_its_end(deed(self))
+            return await _uninterrupted(action(self))
 
-    # ---- commands; every caller is `alone`, but for waiting ----------------------------------------------------------
+    # ---- commands; all but waiting are called inside `exclusively` ---------------------------------------------------
 
     async def ask(self, *arguments: str, request: object = None, timeout_s: float = COMMAND_LIMIT_S) -> dict[str, Any]:
-        """What the agent answers. Raises MachineError."""
+        """Run a command of the agent; its answer. Raises MachineError."""
         if self.frozen:
             await self.thaw()
             await self._asked("pause")
@@ -77,11 +76,11 @@ class Station:
         self, *arguments: str, request: object = None, timeout_s: float = COMMAND_LIMIT_S
     ) -> dict[str, Any]:
         stdin = b"" if request is None else json.dumps(request).encode()
-        said = await self.machine.run([AGENT, *arguments], stdin=stdin, timeout_s=timeout_s)
+        output = await self.machine.run([AGENT, *arguments], stdin=stdin, timeout_s=timeout_s)
         try:
-            answer: dict[str, Any] = json.loads(said)
+            answer: dict[str, Any] = json.loads(output)
         except ValueError:
-            raise MachineError(f"{self.name}: {AGENT} {arguments[0]} said no JSON but {said[:80]!r}") from None
+            raise MachineError(f"{self.name}: {AGENT} {arguments[0]} printed no JSON but {output[:80]!r}") from None
         return answer
 
     async def pause(self, *, from_outside: bool) -> None:
@@ -110,28 +109,28 @@ class Station:
             return {"frozen_seconds": 0.0, "missed": 0}
         if was_frozen and since_s is not None:
             return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed}
-        told = await self._asked("resume")
+        answer = await self._asked("resume")
         if since_s is not None:  # frozen first, stopped later
-            return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed + told["missed"]}
-        return {name: told[name] for name in ("frozen_seconds", "missed", "missed_bytes")}
+            return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed + answer["missed"]}
+        return {name: answer[name] for name in ("frozen_seconds", "missed", "missed_bytes")}
 
     async def until_ended(self, incarnation: int) -> dict[str, Any]:
-        """How this incarnation ended, once it has. A machine that does not answer is asked again."""
+        """The end of this incarnation, once it has ended. A machine that does not answer is asked again."""
         while True:
             try:
-                told = await self._asked(
+                answer = await self._asked(
                     "wait", str(incarnation), "--limit", str(_WAIT_LIMIT_S), timeout_s=3 * _WAIT_LIMIT_S
                 )
             except MachineError:
                 await asyncio.sleep(1.0)
                 continue
-            if told["ended"] is not None:
-                ended: dict[str, Any] = told["ended"]
+            if answer["ended"] is not None:
+                ended: dict[str, Any] = answer["ended"]
                 return ended
 
 
-async def _to_its_end(deed: Coroutine[Any, Any, T]) -> T:
-    task = asyncio.ensure_future(deed)
+async def _uninterrupted(action: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(action)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -139,17 +138,17 @@ async def _to_its_end(deed: Coroutine[Any, Any, T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # looked at: the cancellation is what the caller is told
+            task.exception()  # retrieved: the caller gets the cancellation
         raise
 
 
-async def on_all(stations: list[Station], deed: Callable[[Station], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
-    """Do it on all at once, each being held meanwhile; what came of it, by name.
+async def on_all(handles: list[NodeHandle], action: Callable[[NodeHandle], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+    """Run `action` on all at once, exclusively on each; the results by name.
 
     All are waited for; then the first failure is raised.
     """
-    results = await asyncio.gather(*(station.alone(deed) for station in stations), return_exceptions=True)
+    results = await asyncio.gather(*(handle.exclusively(action) for handle in handles), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return {station.name: result for station, result in zip(stations, results, strict=True)}
+    return {handle.name: result for handle, result in zip(handles, results, strict=True)}

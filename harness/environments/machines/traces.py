@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from operator import itemgetter
 
-from harness.environments.machines.trace_deduplicator import Decisions
+from harness.environments.machines.trace_deduplicator import TraceDeduplicator
 from images.trace import TraceEvent
 
 
@@ -23,9 +23,9 @@ def merged(files: Mapping[str, bytes], began_ns: Mapping[str, int]) -> Iterator[
     `files`: node → its trace file; `began_ns`: node → what its machine's clock showed when the run began.
     """
     streams = [_events(node, contents.splitlines(), began_ns[node]) for node, contents in files.items()]
-    decisions = Decisions()
+    deduplicator = TraceDeduplicator()
     for time_ns, node, event in merge(*(sorted(stream, key=itemgetter(0)) for stream in streams), key=itemgetter(0)):
-        if decisions.is_new(node, event):
+        if deduplicator.is_new(node, event):
             yield time_ns, node, event
 
 

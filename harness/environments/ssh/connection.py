@@ -19,7 +19,7 @@ import paramiko
 from harness.cluster.hosts import Host
 from harness.environments.machines.machine import CommandFailed, MachineError
 from harness.environments.ssh.install import PROGRAMS
-from harness.environments.ssh.login import LOGIN_LIMIT_S, logged_in, said_of
+from harness.environments.ssh.login import LOGIN_LIMIT_S, logged_in, reason_of
 
 SESSIONS: Final = 8
 """Channels open at once: sshd allows ten unless told otherwise (MaxSessions)."""
@@ -57,9 +57,9 @@ class SshConnection:
     def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
         """See machines.Machine."""
         what = shlex.join(argv)
-        status, out, said = self._execute(f"{self._as_root()}env PATH={_PATH} {what}", what, stdin, timeout_s)
+        status, out, err = self._execute(f"{self._as_root()}env PATH={_PATH} {what}", what, stdin, timeout_s)
         if status != 0:
-            lines = said.decode(errors="replace").strip().splitlines()
+            lines = err.decode(errors="replace").strip().splitlines()
             ended = f"ended with status {status}" if status > 0 else "was ended by a signal"
             raise CommandFailed(f"{self._name}: {lines[-1] if lines else f'{what} {ended}'}", status)
         return out
@@ -76,7 +76,7 @@ class SshConnection:
                         file.set_pipelined(True)
                         file.write(contents)
             except (paramiko.SSHException, OSError, EOFError) as error:
-                raise MachineError(f"{self._name}: SFTP to {self._host.address} failed: {said_of(error)}") from None
+                raise MachineError(f"{self._name}: SFTP to {self._host.address} failed: {reason_of(error)}") from None
         move = 'mkdir -p "${2%/*}/" && chown 0:0 "$1" && chmod "$3" "$1" && mv -f "$1" "$2" || { rm -f "$1"; exit 1; }'
         self.run(["sh", "-c", move, "sh", staged, path, f"{mode:o}"], b"", timeout_s)
 
@@ -107,7 +107,7 @@ class SshConnection:
         try:
             with self._transport.open_session(timeout=max(deadline - time.monotonic(), 0.1)) as channel:
                 channel.exec_command(command)
-                out, said = bytearray(), bytearray()
+                out, err = bytearray(), bytearray()
                 unsent = memoryview(stdin)
                 if not unsent:
                     channel.shutdown_write()
@@ -123,26 +123,26 @@ class SshConnection:
                     else:
                         # With input left the window may open at any time, and no descriptor tells.
                         select.select([channel], [], [], 0.005 if unsent else 0.2)
-                    _drain(channel, out, said)
-                _drain(channel, out, said)
+                    _drain(channel, out, err)
+                _drain(channel, out, err)
                 status = channel.exit_status
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._cut_off(what, said_of(error)) from None
+            raise self._cut_off(what, reason_of(error)) from None
         finally:
             self._sessions.release()
         if status < 0 and not self._transport.is_active():
             raise self._cut_off(what, "the connection broke")
-        return status, bytes(out), bytes(said)
+        return status, bytes(out), bytes(err)
 
     def _cut_off(self, what: str, why: str) -> MachineError:
         return MachineError(f"{self._name}: {what} was cut off: SSH to {self._host.address}: {why}")
 
 
-def _drain(channel: paramiko.Channel, out: bytearray, said: bytearray) -> None:
+def _drain(channel: paramiko.Channel, out: bytearray, err: bytearray) -> None:
     while channel.recv_ready():
         out += channel.recv(_CHUNK)
     while channel.recv_stderr_ready():
-        said += channel.recv_stderr(_CHUNK)
+        err += channel.recv_stderr(_CHUNK)
 
 
 def _no_sftp() -> paramiko.SFTPClient:

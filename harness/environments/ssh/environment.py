@@ -23,7 +23,7 @@ from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine, MachineError
-from harness.environments.machines.signals_blocked import undisturbed
+from harness.environments.machines.signals import signals_blocked
 from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 from harness.environments.ssh.machine import SshMachine
 from harness.errors import EnvironmentUnavailable
@@ -60,20 +60,20 @@ class Ssh:
     ) -> T:
         """Run `scenario` on an event loop of this thread. Nothing of it is left on the hosts afterwards."""
         hosts = {node.name: self.hosts[node.name] for node in layout.nodes}
-        rented = _Rented(hosts, Claim.of_this_process(f"faultline-{secrets.token_hex(4)}"), SYSTEMS[layout.system])
+        lease = HostLease(hosts, Claim.of_this_process(f"faultline-{secrets.token_hex(4)}"), SYSTEMS[layout.system])
         facts = {f"host_{node.name}": node.host for node in layout.nodes}
 
         async def carried_out() -> T:
-            return await scenario(MachineDeployment(layout, rented.take, seed=seed, listener=listener, facts=facts))
+            return await scenario(MachineDeployment(layout, lease.acquire, seed=seed, listener=listener, facts=facts))
 
         try:
             return asyncio.run(carried_out())
         finally:
-            with undisturbed():
-                asyncio.run(rented.give_back())
+            with signals_blocked():
+                asyncio.run(lease.release())
 
 
-class _Rented:
+class HostLease:
     """The hosts of one run."""
 
     def __init__(self, hosts: Mapping[str, Host], claim: Claim, system: System) -> None:
@@ -82,8 +82,8 @@ class _Rented:
         self._claim = claim
         self._machines: dict[str, SshMachine] = {}
 
-    async def take(self) -> Mapping[str, Machine]:
-        """Log in everywhere, then install everywhere. Raises MachineError; `give_back` is for that case, too."""
+    async def acquire(self) -> Mapping[str, Machine]:
+        """Log in everywhere, then install everywhere. Raises MachineError; `release` is for that case, too."""
 
         async def log_in(name: str, host: Host) -> None:
             self._machines[name] = await SshMachine.connect(name, host)
@@ -92,14 +92,14 @@ class _Rented:
         await _all(install(machine, self._claim, self._system) for machine in self._machines.values())
         return self._machines
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Uninstall wherever the claim is ours. Raises MachineError naming the hosts where that failed.
 
         Over new connections: the first ones may be broken, or be busy with what was interrupted.
         """
         left: list[str] = []
 
-        async def given_back(name: str, machine: SshMachine) -> None:
+        async def released(name: str, machine: SshMachine) -> None:
             await machine.close()
             try:
                 async with connected(name, self._hosts[name]) as again:
@@ -108,7 +108,7 @@ class _Rented:
             except MachineError as error:
                 left.append(str(error))
 
-        await _all(given_back(name, machine) for name, machine in self._machines.items())
+        await _all(released(name, machine) for name, machine in self._machines.items())
         if left:
             raise MachineError(f"left behind: {'; '.join(left)}; remove it: faultline clean SPEC.yaml")
 

@@ -3,7 +3,7 @@
 Everything lies below one directory, `/opt/faultline-ssh`, made from this machine's own copies: the packages
 `images.base` (node agent, lossy file system) and what the system under test ships, with the wheels they need for the
 host's Python.
-Nothing is asked of the host but Python, tar, and the programs that faults use; it needs no pip and no network. The
+The host needs only Python, tar, and the programs that faults use; it needs no pip and no network. The
 directory is also the claim on the host: one run at a time may have it, and a note in it says which.
 """
 
@@ -32,11 +32,11 @@ ROOT = "/opt/faultline-ssh"
 PROGRAMS = f"{ROOT}/bin"
 """To come first in the PATH of every command."""
 LEFT = ("/run/faultline", "/var/lib/faultline")
-"""What the agent keeps, and data, logs and traces."""
+"""The agent's state, and data, logs and traces."""
 PYTHON_LEAST = (3, 11)
 
 _NOTE = f"{ROOT}/run.json"
-_TELL = """
+_DESCRIBE = """
 import json, os, platform, sys
 libc, version = platform.libc_ver()
 print(json.dumps({"python": sys.version_info[:2], "machine": platform.machine(), "libc": libc, "version": version}))
@@ -45,7 +45,7 @@ print(json.dumps({"python": sys.version_info[:2], "machine": platform.machine(),
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who has a host."""
+    """The run that occupies a host."""
 
     run: str
     owner: str
@@ -90,7 +90,7 @@ async def uninstall(machine: Machine) -> None:
 
 
 async def claim_on(machine: Machine) -> Claim | None:
-    """Who has the host; None when nobody does. A claim that cannot be read is nobody's in particular."""
+    """The claim on the host; None when it is free. A claim that cannot be read has `?` for its run."""
     script = f"[ ! -d {ROOT} ] || cat {_NOTE} || echo '{{}}'"
     text = (await machine.run(["sh", "-c", f"exec 2>/dev/null; {script}"])).decode(errors="replace")
     if not text.strip():
@@ -119,16 +119,16 @@ async def _take(machine: Machine, claim: Claim) -> None:
 
 async def _target(machine: Machine) -> Target:
     try:
-        told: dict[str, Any] = json.loads(await machine.run(["python3", "-c", _TELL]))
+        described: dict[str, Any] = json.loads(await machine.run(["python3", "-c", _DESCRIBE]))
     except CommandFailed as error:
         raise MachineError(f"{machine.name}: no Python there; on Debian: apt-get install python3 ({error})") from None
-    python = (int(told["python"][0]), int(told["python"][1]))
+    python = (int(described["python"][0]), int(described["python"][1]))
     if python < PYTHON_LEAST:
         needed = ".".join(map(str, PYTHON_LEAST))
         raise MachineError(f"{machine.name}: Python {python[0]}.{python[1]} is too old; nodes need {needed} or later")
-    if told["libc"] != "glibc":
+    if described["libc"] != "glibc":
         raise MachineError(f"{machine.name}: its C library is not glibc, which the packages of a node are built for")
-    return Target(python, told["machine"], int(told["version"].split(".")[1]))
+    return Target(python, described["machine"], int(described["version"].split(".")[1]))
 
 
 # ---- what is put there -----------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from harness.cluster.hosts import SSH_PORT
 _HASHED = re.compile(r"\|1\|([^|]+)\|([^|]+)")
 
 
-class Judgement(StrEnum):
-    """What known_hosts says about the key a host shows."""
+class HostKeyStatus(StrEnum):
+    """Status of a host's key according to known_hosts."""
 
     KNOWN = "known"
     UNKNOWN = "unknown"
@@ -71,20 +71,20 @@ class KnownHosts:
 
     def kinds(self, address: str, port: int) -> Sequence[str]:
         """The types of the keys known for a host (`ssh-ed25519` …), in the order of the lines: ask it for one of these,
-        since it may have others that nobody has seen."""
+        since it may have others that are not known."""
         name = entry_name(address, port)
         return tuple(dict.fromkeys(line.kind for line in self.lines if line.is_about(name) and not line.revoked))
 
-    def judge(self, address: str, port: int, key: bytes) -> Judgement:
-        """What is known about `key`, the public key as it goes over the wire, shown by that host."""
+    def status_of(self, address: str, port: int, key: bytes) -> HostKeyStatus:
+        """The status of `key`, the public key as it goes over the wire, shown by that host."""
         name = entry_name(address, port)
         about = [line for line in self.lines if line.is_about(name)]
         if any(line.revoked and line.key == key for line in about):
-            return Judgement.REVOKED
+            return HostKeyStatus.REVOKED
         known = [line.key for line in about if not line.revoked]
         if key in known:
-            return Judgement.KNOWN
-        return Judgement.OTHER if known else Judgement.UNKNOWN
+            return HostKeyStatus.KNOWN
+        return HostKeyStatus.OTHER if known else HostKeyStatus.UNKNOWN
 
 
 def entry_name(address: str, port: int) -> str:

@@ -16,14 +16,14 @@ import paramiko
 
 from harness.cluster.hosts import SSH_PORT, Host
 from harness.environments.machines.machine import MachineError
-from harness.environments.ssh.known_hosts import Judgement, KnownHosts, entry_name, fingerprint
+from harness.environments.ssh.known_hosts import HostKeyStatus, KnownHosts, entry_name, fingerprint
 
 LOGIN_LIMIT_S: Final = 10.0
 """For each step of connecting and logging in."""
 USUAL_KEYS: Final = ("id_ed25519", "id_ecdsa", "id_rsa")
 USUAL_KNOWN_HOSTS: Final = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 
-# Paramiko logs each failure, too, and Python prints what nobody handles: here every failure is raised and told once.
+# Paramiko logs each failure, too, and Python prints exceptions that are not handled: here every failure is raised once.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
@@ -45,8 +45,8 @@ def logged_in(name: str, host: Host) -> paramiko.Transport:
     return transport
 
 
-def said_of(error: BaseException) -> str:
-    """What went wrong, in one line."""
+def reason_of(error: BaseException) -> str:
+    """The reason of a failure, in one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -62,12 +62,12 @@ def _known_hosts(name: str, host: Host) -> KnownHosts:
         try:
             return KnownHosts.read([path])
         except OSError as error:
-            raise MachineError(f"{name}: known_hosts {path} cannot be read: {said_of(error)}") from None
+            raise MachineError(f"{name}: known_hosts {path} cannot be read: {reason_of(error)}") from None
     paths = [Path(path).expanduser() for path in USUAL_KNOWN_HOSTS]
     try:
         return KnownHosts.read(path for path in paths if path.exists())
     except OSError as error:
-        raise MachineError(f"{name}: {error.filename} cannot be read: {said_of(error)}") from None
+        raise MachineError(f"{name}: {error.filename} cannot be read: {reason_of(error)}") from None
 
 
 def _connect(name: str, host: Host, kinds: Sequence[str]) -> paramiko.Transport:
@@ -76,7 +76,7 @@ def _connect(name: str, host: Host, kinds: Sequence[str]) -> paramiko.Transport:
         # IPv4 alone: it is the address that the other nodes and the rules of a partition use.
         connected = socket.create_connection((socket.gethostbyname(host.address), host.port), LOGIN_LIMIT_S)
     except OSError as error:
-        raise MachineError(f"{name}: no SSH at {where}: {said_of(error)}") from None
+        raise MachineError(f"{name}: no SSH at {where}: {reason_of(error)}") from None
     try:
         transport = paramiko.Transport(connected)
         transport.banner_timeout = transport.auth_timeout = LOGIN_LIMIT_S
@@ -87,7 +87,7 @@ def _connect(name: str, host: Host, kinds: Sequence[str]) -> paramiko.Transport:
         return transport
     except (paramiko.SSHException, OSError, EOFError) as error:
         connected.close()
-        raise MachineError(f"{name}: what answers at {where} does not speak SSH with us: {said_of(error)}") from None
+        raise MachineError(f"{name}: what answers at {where} does not speak SSH with us: {reason_of(error)}") from None
 
 
 def _algorithms(kind: str) -> tuple[str, ...]:
@@ -99,15 +99,15 @@ def _check_host_key(name: str, host: Host, known: KnownHosts, key: bytes) -> Non
     entry, file = entry_name(host.address, host.port), host.known_hosts or USUAL_KNOWN_HOSTS[0]
     shown = f"{name}: {entry} shows the host key {fingerprint(key)}"
     scan = f"ssh-keyscan{'' if host.port == SSH_PORT else f' -p {host.port}'} {host.address} >>{file}"
-    match known.judge(host.address, host.port, key):
-        case Judgement.UNKNOWN:
+    match known.status_of(host.address, host.port, key):
+        case HostKeyStatus.UNKNOWN:
             raise MachineError(f"{shown}, which is not in {file}; if it is the host's own, add it: {scan}")
-        case Judgement.OTHER:
+        case HostKeyStatus.OTHER:
             raise MachineError(
                 f"{shown}, but {file} has another: it is another host, or was set up anew; "
                 f"if so: ssh-keygen -R '{entry}' -f {file}, then {scan}"
             )
-        case Judgement.REVOKED:
+        case HostKeyStatus.REVOKED:
             raise MachineError(f"{shown}, which {file} revokes")
 
 
@@ -124,7 +124,7 @@ def _log_in(name: str, host: Host, transport: paramiko.Transport) -> None:
         except paramiko.AuthenticationException:
             refusals.append(told)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise MachineError(f"{name}: logging in at {host.address} failed: {said_of(error)}") from None
+            raise MachineError(f"{name}: logging in at {host.address} failed: {reason_of(error)}") from None
         if not transport.is_active():
             break
     tried = f"refused {', '.join(refusals)}" if refusals else "was offered no key: there is none in the agent or ~/.ssh"
@@ -168,8 +168,8 @@ def _load(name: str, path: Path) -> paramiko.PKey:
     try:
         return paramiko.PKey.from_path(path)
     except OSError as error:
-        raise MachineError(f"{name}: key {path} cannot be read: {said_of(error)}") from None
+        raise MachineError(f"{name}: key {path} cannot be read: {reason_of(error)}") from None
     except (paramiko.PasswordRequiredException, TypeError):
         raise _Locked(f"{name}: key {path} is protected by a passphrase; ssh-add {path} first") from None
     except Exception as error:  # whatever the key's parser makes of what is no key
-        raise MachineError(f"{name}: {path} is not a private key that can be used: {said_of(error)}") from None
+        raise MachineError(f"{name}: {path} is not a private key that can be used: {reason_of(error)}") from None

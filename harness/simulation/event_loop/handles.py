@@ -1,4 +1,4 @@
-"""What an event loop hands out: handles, timers, futures and tasks.
+"""Handles, timers, futures and tasks of the simulated event loop.
 
 Futures and tasks hash by a serial number instead of their address, so that a set of them (asyncio's own `TaskGroup` and
 `wait` iterate over such sets) has the same order in every process.

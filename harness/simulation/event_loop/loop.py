@@ -11,7 +11,7 @@ How it differs from a real loop, on purpose:
   `TaskGroup` and `wait` iterate over such sets) has the same order in every process.
 - Tasks are held strongly until they are done: what is collected when never depends on the garbage collector.
 - Once the process is dead, nothing more is accepted: whatever is scheduled on it vanishes. Its tasks stay suspended
-  where they were, no `finally` runs, until the world is over and `bury` takes them apart with every door closed.
+  where they were, no `finally` runs, until the world is over and `dispose` closes their coroutines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
-from harness.simulation.crash_points import Fuse
+from harness.simulation.crash_points import CrashPoint
 from harness.simulation.errors import RealWorldError
 from harness.simulation.event_loop.handles import Ready, SimFuture, SimTask, Timer
 from harness.simulation.event_loop.refusals import RefusingLoop
@@ -60,12 +60,14 @@ class SocketLayer(Protocol):
 class NodeLoop(RefusingLoop):
     """The loop of one process (one incarnation of a node)."""
 
-    def __init__(self, world: WorldView, network: SocketLayer, node: NodeView, incarnation: int, fuse: Fuse) -> None:
+    def __init__(
+        self, world: WorldView, network: SocketLayer, node: NodeView, incarnation: int, crash_point: CrashPoint
+    ) -> None:
         self.world = world
         self.network = network
         self.node = node
         self.incarnation = incarnation
-        self.fuse = fuse
+        self.crash_point = crash_point
         self.alive = True
         self.queued = False
         """The world knows of this loop's callbacks, or need not (it is paused or dead)."""
@@ -116,12 +118,12 @@ class NodeLoop(RefusingLoop):
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Run `callback(*args)` once the node's clock tells `when` or later."""
+        """Run `callback(*args)` once the node's clock reads `when` or later."""
         timer = Timer(when, callback, args, context, self)
         if not self.alive:
             return timer
         when_ns = int(when * 1e9)
-        while when_ns / 1e9 < when:  # rounding must not let a timer fire before loop.time() tells its time
+        while when_ns / 1e9 < when:  # rounding must not let a timer fire before loop.time() reaches its time
             when_ns += 1
         timers = self._timers
         if self.cancelled_timers > _SWEEP_TIMERS_AT and self.cancelled_timers * 2 > len(timers):
@@ -168,7 +170,7 @@ class NodeLoop(RefusingLoop):
         self.arm()
 
     def clock_changed(self) -> None:
-        """The node's clock tells another time or runs at another rate."""
+        """The node's clock was set, or runs at another rate."""
         if self.alive and not self.node.paused:
             self.fire_due_timers()
 
@@ -185,8 +187,8 @@ class NodeLoop(RefusingLoop):
         return len(self.ready)
 
     @contextmanager
-    def deaf(self) -> Iterator[None]:
-        """Accept nothing inside: whatever is scheduled vanishes."""
+    def discarding(self) -> Iterator[None]:
+        """Inside, whatever is scheduled is discarded."""
         kept, self.ready = self.ready, deque(maxlen=0)
         queued, self.queued = self.queued, True
         alive, self.alive = self.alive, False
@@ -228,7 +230,7 @@ class NodeLoop(RefusingLoop):
         return task
 
     def sweep_tasks(self) -> None:
-        """Let go of tasks that are done; asyncio then reports the errors that nobody looked at."""
+        """Let go of tasks that are done; asyncio then reports errors that no code retrieved."""
         self._tasks = {task: None for task in self._tasks if not task.done()}
         self._sweep_tasks_at = max(_SWEEP_TASKS_AT, 2 * len(self._tasks))
 
@@ -298,7 +300,7 @@ class NodeLoop(RefusingLoop):
             self.node.record_error(describe_context(context))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Called by asyncio for exceptions that nobody awaited."""
+        """Called by asyncio for exceptions that no task awaits."""
         if not self.alive:
             return
         if self._exception_handler is None:
@@ -318,7 +320,7 @@ class NodeLoop(RefusingLoop):
     # Being a loop
 
     get_debug = bool
-    """Never in debug mode: `bool()` is False. Every task and future asks, so no call of ours is made of it."""
+    """Never in debug mode: `bool()` is False. Every task and future asks, so a built-in answers."""
 
     def set_debug(self, enabled: bool) -> None:
         """Ignored: debug mode measures real time."""
@@ -353,27 +355,27 @@ class NodeLoop(RefusingLoop):
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    def bury(self) -> None:
-        """Take the suspended tasks apart. Their `finally` blocks run, but every door is closed by now."""
+    def dispose(self) -> None:
+        """Close the coroutines of suspended tasks. Their `finally` blocks run, without effect by now."""
         self.die()
         self._remains.clear()
-        for _ in range(_FUNERALS_MAX):  # a finally block may create tasks, which are pending from the start
+        for _ in range(_CLOSE_ATTEMPTS_MAX):  # a finally block may create tasks, which are pending from the start
             tasks, self._tasks = self._tasks, {}
             if not tasks:
                 return
             for task in tasks:
                 if not task.done() and not _close(self, task.get_coro()):
-                    _UNDYING.append(task)
-        _UNDYING.extend(self._tasks)
+                    _UNCOLLECTABLE.append(task)
+        _UNCOLLECTABLE.extend(self._tasks)
 
 
-_FUNERALS_MAX = 4
-_UNDYING: list[object] = []
-"""Coroutines that refuse to end: kept for good, since dropping them would only make them run once more."""
+_CLOSE_ATTEMPTS_MAX = 4
+_UNCOLLECTABLE: list[object] = []
+"""Coroutines that cannot be closed; kept for good, since dropping them would run them once more."""
 
 
 def _close(loop: NodeLoop, coroutine: Any) -> bool:
-    for _ in range(_FUNERALS_MAX):
+    for _ in range(_CLOSE_ATTEMPTS_MAX):
         _set_running_loop(loop)
         try:
             coroutine.close()

@@ -1,4 +1,4 @@
-"""What an event loop can do with the real world, all of it refused."""
+"""Calls of an event loop that reach the real world; each is refused."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _SENT = Struct("<BII").pack
 
 @dataclass(slots=True)
 class LinkCounters:
-    """What happened on a link since it was last cut or degraded."""
+    """Packets that a link stopped or delayed since it was last cut or degraded."""
 
     held: int = 0
     refused: int = 0
@@ -79,7 +79,7 @@ class Medium(Protocol):
         """Every end of a connection that some kernel still knows."""
 
     def extra_ns(self, link: LinkState) -> int:
-        """What a degraded link adds to the latency of one packet."""
+        """Latency that a degraded link adds to one packet."""
 
 
 class Channel:
@@ -106,7 +106,7 @@ class Channel:
         self.unread_bytes = 0
         """Data taken by the sender's kernel that the receiving process has not read."""
         self.stranded = False
-        """Packets vanished at a machine without power: the sender is owed a reset."""
+        """Packets vanished at a machine without power; the sender gets a reset once it is back."""
         self._held: deque[tuple[int, bytes]] = deque()
         self._last_ns = 0
 

@@ -11,7 +11,7 @@ from harness.simulation.network.transport import SimTransport
 
 
 class _ListeningSocket:
-    """What `Server.sockets` shows: enough to ask for the address."""
+    """An entry of `Server.sockets`: enough to ask for the address."""
 
     __slots__ = ("_name",)
 
@@ -52,7 +52,7 @@ class SimServer(asyncio.AbstractServer):
         return (_ListeningSocket((self._loop.node.name, self.port)),) if self.listening else ()
 
     def offer(self, transport: SimTransport) -> bool:
-        """A connection is established; False when nobody will accept it any more."""
+        """A connection is established; False when no process will accept it any more."""
         if not self.listening:
             return False
         self._unaccepted.append(transport)
@@ -65,7 +65,7 @@ class SimServer(asyncio.AbstractServer):
             self._unaccepted.popleft().attach(self._factory())  # type: ignore[arg-type]
 
     def stop_listening(self) -> None:
-        """Free the port; connections nobody accepted are reset."""
+        """Free the port; connections that were not accepted are reset."""
         if self.listening:
             self.listening = False
             self._listeners.pop((self._loop.node.name, self.port), None)

@@ -4,7 +4,7 @@ Every ordered pair of nodes is a *link*. A packet takes the link's base latency 
 what a `LinkQuality` adds; each direction of a connection delivers in order. TCP is modelled by what a process can
 observe of it:
 
-- *Connecting* takes a round trip. A port nobody listens on refuses. Where a packet of the handshake is stopped (a
+- *Connecting* takes a round trip. A port without a listener refuses. Where a packet of the handshake is stopped (a
   cut link, a machine that is off) it is sent again after 1, 2, 4 … seconds, and the attempt times out after 127 s
   as in Linux.
 - *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the
@@ -14,7 +14,7 @@ observe of it:
 - *A paused process* misses nothing: its kernel accepts connections and keeps data until it resumes.
 - *A killed process*: its kernel delivers what it took, then FIN or RST (see `transport`). New connections are
   refused.
-- *A machine without power* tells nobody. Its peers' data vanishes; they learn by RST once it is back up, or by
+- *A machine without power* sends nothing. Its peers' data vanishes; they learn by RST once it is back up, or by
   their own timeouts.
 
 A node reaches itself over a loopback that is fast and cannot be cut.
@@ -46,7 +46,7 @@ FIRST_EPHEMERAL_PORT = 32768
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LinkLatency:
     """One-way base latency of a packet: uniform between the two."""
 
     low_ms: float = 0.2
@@ -73,7 +73,7 @@ class _Attempt:
 class Network:
     """All links, listeners and connections of a world."""
 
-    def __init__(self, world: WorldView, latency: Latency) -> None:
+    def __init__(self, world: WorldView, latency: LinkLatency) -> None:
         self.world = world
         self.digest_buffer = world.digest.buffer
         self.random = world.stream("world/network").random
@@ -147,7 +147,7 @@ class Network:
         return link.counters
 
     def extra_ns(self, link: LinkState) -> int:
-        """What a degraded link adds to the latency of one packet."""
+        """Latency that a degraded link adds to one packet."""
         quality = link.quality
         assert quality is not None
         extra = quality.delay_ms * 1e6
@@ -181,7 +181,7 @@ class Network:
             transport.process_died()
 
     def machine_went_off(self, node: NodeView) -> None:
-        """Everything a machine had open is gone, and nobody is told."""
+        """Everything that a machine had open is gone, and no packet says so."""
         for server in [server for server in self.listeners.values() if server.loop.node is node]:
             server.listening = False
             del self.listeners[node.name, server.port]
@@ -193,7 +193,7 @@ class Network:
                     channel.forget()
 
     def machine_came_up(self, node: NodeView) -> None:
-        """Peers that sent data while the machine was off are told now, when they send it again."""
+        """Peers that sent data while the machine was off get a reset when they send it again."""
         for transport in list(self.connections):
             channel = transport.outgoing
             if channel.stranded and channel.link.target is node:
@@ -255,10 +255,10 @@ class Network:
             raise
         protocol = factory()
         transport.attach(protocol)  # type: ignore[arg-type]
-        made = loop.create_future()
-        loop.call_soon(_release, made)
+        attached = loop.create_future()
+        loop.call_soon(_release, attached)
         try:
-            await made
+            await attached
         except asyncio.CancelledError:
             transport.close()
             raise

@@ -2,7 +2,7 @@
 
 The kernel's half lives as long as the connection, whether the process runs, is paused or is dead: packets arrive
 into `_inbox`, are acknowledged, and wait there. The process's half is what asyncio's selector transport is: it
-reads when its loop gets round to it, keeps what the kernel has no room for (`_backlog`), and tells the protocol in
+reads when its loop gets round to it, keeps what the kernel has no room for (`_backlog`), and calls the protocol in
 asyncio's order.
 
 - A stream keeps no message boundaries: what waits is read at once (up to 256 KiB), and now and then a write is split.
@@ -90,7 +90,7 @@ class SimTransport(asyncio.Transport):
         self._conn_lost = False
         self._eof_written = False
         self._reading = True
-        self._read_scheduled = True  # until the protocol has been told that the connection is made
+        self._read_scheduled = True  # until connection_made has been called
         self._write_scheduled = False
         self._backlog: deque[bytes] = deque()
         self._backlog_bytes = 0
@@ -155,7 +155,7 @@ class SimTransport(asyncio.Transport):
         self._notice()
 
     def break_off(self, error: OSError) -> None:
-        """The connection is over for this end's kernel: the process is told when it next looks."""
+        """The connection is over for this end's kernel: the process learns when it next reads or writes."""
         if self._gone or self._broken is not None:
             return
         self._broken = error
@@ -173,7 +173,7 @@ class SimTransport(asyncio.Transport):
         self._kernel_close()
 
     def vanish(self) -> None:
-        """The whole machine is gone: no packet tells the peer."""
+        """The whole machine is gone: the peer gets no packet."""
         self._backlog.clear()
         self._inbox.clear()
         self._gone = True
@@ -201,7 +201,7 @@ class SimTransport(asyncio.Transport):
     # The process's half: runs as callbacks of the node's loop.
 
     def attach(self, protocol: asyncio.Protocol) -> None:
-        """Give the connection to a protocol, which is told at the loop's next turn."""
+        """Give the connection to a protocol, called at the loop's next turn."""
         self._protocol = protocol
         self._context = copy_context()
         self._loop.call_soon(self._made, context=self._context)
@@ -388,9 +388,9 @@ class SimTransport(asyncio.Transport):
         if self._broken is not None:
             self._force_close(self._broken)
             return
-        fuse = self._loop.fuse
-        if fuse.armed:
-            fuse.burn()
+        crash_point = self._loop.crash_point
+        if crash_point.armed:
+            crash_point.reach()
             if self._gone:  # the process died on this very write
                 return
         out = self._out
@@ -427,7 +427,7 @@ class SimTransport(asyncio.Transport):
             self._send_fin()
 
     def close(self) -> None:
-        """Close once all is sent. The protocol is told at the loop's next turn, or when the kernel has taken it all."""
+        """Close once all is sent. The protocol learns at the loop's next turn, or when the kernel has taken it all."""
         if self._closing or not self._loop.alive:
             return
         self._closing = True

@@ -1,4 +1,4 @@
-"""A simulated disk: what is on it, and what a power loss leaves of that.
+"""A simulated disk: its contents, and the part that survives a power loss.
 
 Two images are kept. The *page cache* is what every read sees; it survives the death of the process. The *durable*
 image is what was synced. Between them lie, in order, the writes of each file since its last fsync and one journal
@@ -25,10 +25,10 @@ from random import Random
 
 from harness.simulation.digest import DISK
 from harness.simulation.storage.inodes import (
-    Change,
-    Directory,
+    DirectoryChange,
     Entry,
     Inode,
+    SimDirectory,
     creates,
     names_of,
     settle_entries,
@@ -40,19 +40,19 @@ from nemesis.ports import KeepUnsynced
 
 @dataclass(frozen=True, slots=True)
 class PowerLossReport:
-    """What a power loss did to a disk."""
+    """Data that a power loss took from a disk."""
 
     unsynced_bytes: int
     """Written and not synced when the power went."""
     lost_bytes: int
     """Of these, and of files whose names were lost, the bytes that are gone."""
     lost_changes: int
-    """Directory changes (create, rename, delete) that are gone."""
+    """SimDirectory changes (create, rename, delete) that are gone."""
 
 
 @dataclass(slots=True)
 class DiskCounters:
-    """What was done to a disk since the run began."""
+    """Operations on a disk since the run began."""
 
     bytes_written: int = 0
     fsyncs: int = 0
@@ -70,8 +70,8 @@ class SimDisk:
     capacity_bytes: int | None = None
     lying: bool = False
     counters: DiskCounters = field(default_factory=DiskCounters)
-    _root: Directory = field(default_factory=lambda: Directory(None, ""))
-    _journal: list[Change] = field(default_factory=list)
+    _root: SimDirectory = field(default_factory=lambda: SimDirectory(None, ""))
+    _journal: list[DirectoryChange] = field(default_factory=list)
     _used_bytes: int = 0
     _serial: int = 0
 
@@ -111,13 +111,13 @@ class SimDisk:
     def wipe(self) -> int:
         """Put an empty disk in the place of this one. Returns the bytes of the files that were on it."""
         lost = self._used_bytes
-        self._root = Directory(None, "")
+        self._root = SimDirectory(None, "")
         self._journal.clear()
         self._used_bytes = 0
         self._record(0, "wipe", b"")
         return lost
 
-    # What SimFiles and SimFile do, once they are allowed to.
+    # Operations of SimFiles and SimFile.
 
     def find(self, path: str) -> Entry | None:
         entry: Entry = self._root
@@ -130,16 +130,16 @@ class SimDisk:
             entry = below
         return entry
 
-    def directory(self, names: list[str], path: str, *, create: bool) -> Directory:
+    def directory(self, names: list[str], path: str, *, create: bool) -> SimDirectory:
         directory = self._root
         for name in names:
             entry = directory.entries.get(name)
             if entry is None:
                 if not create:
                     raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-                entry = Directory(directory, name)
+                entry = SimDirectory(directory, name)
                 self.change("mkdir", path, (directory, name, entry))
-            if not isinstance(entry, Directory):
+            if not isinstance(entry, SimDirectory):
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
             directory = entry
         return directory
@@ -148,18 +148,18 @@ class SimDisk:
         self._serial += 1
         return Inode(self._serial)
 
-    def change(self, kind: str, path: str, *steps: tuple[Directory, str, Entry | None]) -> None:
+    def change(self, kind: str, path: str, *steps: tuple[SimDirectory, str, Entry | None]) -> None:
         for directory, name, entry in steps:
             if entry is None:
                 directory.entries.pop(name, None)
             else:
                 directory.entries[name] = entry
-        self._journal.append(Change(steps))
+        self._journal.append(DirectoryChange(steps))
         self._record(0, kind, path.encode())
 
-    def delete(self, path: str, directory: Directory, name: str) -> None:
+    def delete(self, path: str, directory: SimDirectory, name: str) -> None:
         entry = directory.entries[name]
-        if isinstance(entry, Directory):
+        if isinstance(entry, SimDirectory):
             for child in sorted(entry.entries):
                 self.delete(f"{path}/{child}", entry, child)
         else:
@@ -195,7 +195,7 @@ class SimDisk:
         else:
             file.sync()
 
-    def sync_directory(self, directory: Directory, path: str) -> None:
+    def sync_directory(self, directory: SimDirectory, path: str) -> None:
         self.counters.fsyncs += 1
         self._record(0, "sync", path.encode())
         if self.lying:
@@ -206,8 +206,8 @@ class SimDisk:
             needed.append(needed[-1].parent)
         own_creation = needed[1:]
         touched = [directory]
-        kept: list[Change] = []
-        synced: list[Change] = []
+        kept: list[DirectoryChange] = []
+        synced: list[DirectoryChange] = []
         for change in reversed(self._journal):
             if change.touches(touched) or creates(change, needed, own_creation):
                 synced.append(change)

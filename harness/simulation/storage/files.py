@@ -1,16 +1,16 @@
-"""What one process sees of its machine's disk: the door `Files` of the broker, over `harness.simulation.storage.disk`.
+"""The disk of a machine as one of its processes sees it: implements the broker's port `Files`.
 
 Each process has a view of its own, which has no more effects once the process is dead. Every change first asks the
-fuse (`harness.simulation.crash_points`), which may end the process instead.
+crash point (`harness.simulation.crash_points`), which may end the process instead.
 """
 
 from __future__ import annotations
 
 import errno
 
-from harness.simulation.crash_points import Fuse
+from harness.simulation.crash_points import CrashPoint
 from harness.simulation.storage.disk import SimDisk
-from harness.simulation.storage.inodes import Directory, Inode, lies_below, names_of
+from harness.simulation.storage.inodes import Inode, SimDirectory, lies_below, names_of
 
 
 class SimFile:
@@ -63,11 +63,11 @@ class SimFile:
 class SimFiles:
     """A disk as one process sees it; `ports.Files`. Once unmounted, what would change the disk does nothing."""
 
-    __slots__ = ("_fuse", "_mounted", "disk")
+    __slots__ = ("_crash_point", "_mounted", "disk")
 
-    def __init__(self, disk: SimDisk, fuse: Fuse | None = None) -> None:
+    def __init__(self, disk: SimDisk, crash_point: CrashPoint | None = None) -> None:
         self.disk = disk
-        self._fuse = fuse or Fuse()
+        self._crash_point = crash_point or CrashPoint()
         self._mounted = True
 
     def unmount(self) -> None:
@@ -75,9 +75,9 @@ class SimFiles:
         self._mounted = False
 
     def takes_effect(self) -> bool:
-        """Whether a change may go ahead now; burns the fuse."""
-        if self._fuse.armed and self._mounted:
-            self._fuse.burn()
+        """Whether a change may go ahead now; reaches the crash point."""
+        if self._crash_point.armed and self._mounted:
+            self._crash_point.reach()
         return self._mounted
 
     def open(self, path: str) -> SimFile:
@@ -124,15 +124,15 @@ class SimFiles:
         replaced = target_directory.entries.get(target_name)
         if replaced is entry:
             return
-        if isinstance(entry, Directory) and lies_below(target_directory, entry):
+        if isinstance(entry, SimDirectory) and lies_below(target_directory, entry):
             raise OSError(errno.EINVAL, "Invalid argument", target)
-        if isinstance(replaced, Directory):
-            if isinstance(entry, Directory) or lies_below(source_directory, replaced):
+        if isinstance(replaced, SimDirectory):
+            if isinstance(entry, SimDirectory) or lies_below(source_directory, replaced):
                 if replaced.entries:
-                    raise OSError(errno.ENOTEMPTY, "Directory not empty", target)
+                    raise OSError(errno.ENOTEMPTY, "SimDirectory not empty", target)
             else:
                 raise IsADirectoryError(errno.EISDIR, "Is a directory", target)
-        elif isinstance(replaced, Inode) and isinstance(entry, Directory):
+        elif isinstance(replaced, Inode) and isinstance(entry, SimDirectory):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", target)
         if self.takes_effect():
             if isinstance(replaced, Inode):
@@ -143,7 +143,7 @@ class SimFiles:
                 (source_directory, source_name, None),
                 (target_directory, target_name, entry),
             )
-            if isinstance(entry, Directory):
+            if isinstance(entry, SimDirectory):
                 entry.parent, entry.name = target_directory, target_name
 
     def delete(self, path: str) -> None:

@@ -26,33 +26,33 @@ class Inode:
         return sum(len(change) for change in self.pending if isinstance(change, bytes))
 
     def settle(self, kept: list[bytes | int]) -> None:
-        """Be what is durable after `kept` of the pending changes."""
+        """Become the durable contents after `kept` of the pending changes."""
         for change in kept:
             _replay(self.durable, change)
         self.pending.clear()
         self.data = bytearray(self.durable)
 
 
-class Directory:
+class SimDirectory:
     __slots__ = ("durable", "entries", "name", "parent")
 
-    def __init__(self, parent: Directory | None, name: str) -> None:
+    def __init__(self, parent: SimDirectory | None, name: str) -> None:
         self.parent = parent
         self.name = name
-        self.entries: dict[str, Inode | Directory] = {}
-        self.durable: dict[str, Inode | Directory] = {}
+        self.entries: dict[str, Inode | SimDirectory] = {}
+        self.durable: dict[str, Inode | SimDirectory] = {}
 
 
-Entry = Inode | Directory
+Entry = Inode | SimDirectory
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Directory entries that change together: (directory, name, new entry or None)."""
+class DirectoryChange:
+    """SimDirectory entries that change together: (directory, name, new entry or None)."""
 
-    steps: tuple[tuple[Directory, str, Entry | None], ...]
+    steps: tuple[tuple[SimDirectory, str, Entry | None], ...]
 
-    def touches(self, directories: list[Directory]) -> bool:
+    def touches(self, directories: list[SimDirectory]) -> bool:
         return any(directory in directories for directory, _, _ in self.steps)
 
     def apply(self) -> None:
@@ -77,7 +77,7 @@ def _replay(contents: bytearray, change: bytes | int) -> None:
         del contents[change:]
 
 
-def walk(directory: Directory, prefix: str) -> Iterator[tuple[str, Inode]]:
+def walk(directory: SimDirectory, prefix: str) -> Iterator[tuple[str, Inode]]:
     for name in sorted(directory.entries):
         entry = directory.entries[name]
         if isinstance(entry, Inode):
@@ -86,16 +86,16 @@ def walk(directory: Directory, prefix: str) -> Iterator[tuple[str, Inode]]:
             yield from walk(entry, f"{prefix}{name}/")
 
 
-def settle_entries(directory: Directory) -> None:
-    """Make every directory what is durable of it."""
+def settle_entries(directory: SimDirectory) -> None:
+    """Reduce every directory to its durable entries."""
     directory.entries = dict(directory.durable)
     for name, entry in directory.entries.items():
-        if isinstance(entry, Directory):
+        if isinstance(entry, SimDirectory):
             entry.parent, entry.name = directory, name
             settle_entries(entry)
 
 
-def lies_below(directory: Directory | None, ancestor: Directory) -> bool:
+def lies_below(directory: SimDirectory | None, ancestor: SimDirectory) -> bool:
     while directory is not None:
         if directory is ancestor:
             return True
@@ -103,6 +103,6 @@ def lies_below(directory: Directory | None, ancestor: Directory) -> bool:
     return False
 
 
-def creates(change: Change, wanted: list[Directory], places: list[Directory]) -> bool:
+def creates(change: DirectoryChange, wanted: list[SimDirectory], places: list[SimDirectory]) -> bool:
     """Whether `change` gives one of the directories `wanted` its name in one of `places`."""
     return any(place in places and entry in wanted for place, _, entry in change.steps)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.cli.main import main
-from harness.environments.cleanup import Cleaned, Fate, Leftover, LeftoverError, clean, in_docker
+from harness.environments.cleanup import Cleaned, CleanupStatus, Leftover, LeftoverError, clean, in_docker
 from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
 from harness.environments.process_identity import still_runs, this_process
 from harness.exit_codes import NOT_CARRIED_OUT, VALID
@@ -55,9 +55,13 @@ def test_what_a_run_still_uses_is_spared_unless_everything_is_asked_for() -> Non
         leftover("dead", ended_process(), lambda: removed.append("dead")),
         leftover("unowned", "", lambda: removed.append("unowned")),
     ]
-    assert [cleaned.fate for cleaned in clean(iter(left))] == [Fate.SPARED, Fate.REMOVED, Fate.REMOVED]
+    assert [cleaned.status for cleaned in clean(iter(left))] == [
+        CleanupStatus.SPARED,
+        CleanupStatus.REMOVED,
+        CleanupStatus.REMOVED,
+    ]
     assert removed == ["dead", "unowned"]
-    assert [cleaned.fate for cleaned in clean(iter(left), everything=True)] == [Fate.REMOVED] * 3
+    assert [cleaned.status for cleaned in clean(iter(left), everything=True)] == [CleanupStatus.REMOVED] * 3
 
 
 def test_one_that_cannot_be_removed_does_not_keep_the_others() -> None:
@@ -122,9 +126,9 @@ def test_what_has_gone_meanwhile_is_gone_and_what_is_refused_is_told() -> None:
     def fates(error: Exception) -> list[Cleaned]:
         return list(clean(in_docker(Engine(error))))
 
-    assert {each.fate for each in fates(NotFound("no such container"))} == {Fate.REMOVED}
+    assert {each.status for each in fates(NotFound("no such container"))} == {CleanupStatus.REMOVED}
     refused = fates(APIError("403", response=None, explanation="network r1 has active\nendpoints"))
-    assert {each.fate for each in refused} == {Fate.FAILED}
+    assert {each.status for each in refused} == {CleanupStatus.FAILED}
     assert refused[1].why == "network r1 has active endpoints"
 
 

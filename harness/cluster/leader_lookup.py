@@ -1,8 +1,8 @@
-"""Who leads what, asked of the brokers themselves over Kafka's protocol.
+"""The leader of each partition, as the brokers themselves report it over Kafka's protocol.
 
 Every broker is asked at once and given little time, since some of them may be cut off or frozen. They may disagree: the
 answer with the highest leader epoch is the latest, so a broker that was deposed and does not know it is outvoted by any
-that does. A broker that nobody can reach leads on in this picture until another is elected.
+that does. A broker that is cut off counts as the leader until another is elected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from images.wire.connection import Connection, ConnectionLost
 ANSWER_LIMIT_S = 0.4
 
 
-class Leadership:
+class LeaderLookup:
     """Asks all brokers, over one connection each, kept open from one question to the next."""
 
     def __init__(self, addresses: Mapping[int, tuple[str, int]]) -> None:
@@ -27,14 +27,14 @@ class Leadership:
         self._connections: dict[int, Connection] = {}
 
     async def leaders(self) -> dict[tuple[str, int], int]:
-        """(topic, partition) → node.id of its leader; absent when there is none, or nobody tells."""
+        """(topic, partition) → node.id of its leader; absent when there is none, or no broker answers."""
         latest: dict[tuple[str, int], tuple[int, int]] = {}
         for answer in await asyncio.gather(*(self._ask(node_id) for node_id in self._addresses)):
             for topic in answer.topics if answer is not None else ():
                 for partition in topic.partitions:
                     place = (str(topic.name), int(partition.partition_index))
-                    told = (int(partition.leader_epoch), int(partition.leader_id))
-                    latest[place] = max(latest.get(place, told), told)
+                    leader = (int(partition.leader_epoch), int(partition.leader_id))
+                    latest[place] = max(latest.get(place, leader), leader)
         return {place: leader for place, (_, leader) in latest.items() if leader >= 0}
 
     def close(self) -> None:

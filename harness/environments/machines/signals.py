@@ -1,4 +1,4 @@
-"""Cleaning up without being interrupted."""
+"""Ignores Ctrl-C and SIGTERM during a cleanup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Ctrl-C and SIGTERM do nothing meanwhile: a second one does not leave half of a run behind."""
     if threading.current_thread() is not threading.main_thread():
         yield

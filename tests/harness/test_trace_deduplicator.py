@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.environments.machines.trace_deduplicator import Decisions
+from harness.environments.machines.trace_deduplicator import TraceDeduplicator
 from images.trace import TraceEvent
 
 
@@ -12,7 +12,7 @@ def decided(offset: int, kind: str = "partition_changed", **detail: object) -> T
 
 def heard(*events: tuple[str, TraceEvent]) -> list[int]:
     """The positions of those events that are new."""
-    decisions = Decisions()
+    decisions = TraceDeduplicator()
     return [number for number, (node, event) in enumerate(events) if decisions.is_new(node, event)]
 
 
