@@ -1,1 +1,1 @@
-"""What clients do to the system under test, and the history of what they saw."""
+"""Workloads: clients of the system under test, and the history of their operations."""

@@ -5,19 +5,19 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
 - *Producers* append single records, each holding the next number of the run as ASCII decimal, so every value is unique
   and its batch is one operation. Together they invoke `rate` appends a second, each producer with exponential gaps
   drawn from its own stream, to a partition drawn evenly from those where it has fewer than `pipeline` appends open.
-  When there is none it waits for a place; what fell due meanwhile is not made up for.
+  When there is none it waits for one to complete; appends that fell due meanwhile are skipped.
 - *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
   proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
-  was read, a consumer goes back to where they part; on OFFSET_OUT_OF_RANGE it moves to the nearest offset that the log
+  was read, a consumer goes back to the divergence; on OFFSET_OUT_OF_RANGE it moves to the nearest offset that the log
   has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
   busy log is read in handfuls.
 - *End-offset readers* ask each partition for its end about once per `end_offset_interval_s`, sooner after an error.
-  One question is one operation.
-- *Final reads* ask for the end of every partition until it is told, then read it from its start until that end is
-  reached. They are invoked after the last append completed, so the end told covers every acknowledged one.
+  One query is one operation.
+- *Final reads* query the end of every partition until it is answered, then read it from its start until that end is
+  reached. They are invoked after the last append completed, so the end covers every acknowledged one.
 
-A read that ends in an error is `fail`: it told nothing and changed nothing.
+A read that ends in an error is `fail`: it returned nothing and changed nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AppendWorkload:
         self._next_value = 0
         self._clients: list[Client] = []
         self._closing: list[Producer | Consumer] = []
-        """What has to be closed before the clients are."""
+        """Producers and consumers, closed before their clients."""
 
     async def set_up(self) -> None:
         settings = self._settings
@@ -193,7 +193,7 @@ class AppendWorkload:
         return consumer
 
     async def _polled(self, consumer: Consumer, fetched: CompletedFetch) -> None:
-        """Record one answer, and go on from there."""
+        """Record one answer, and leave an offset that is out of range."""
         if fetched.error is not None:
             self._recorder.complete(fetched.token, "fail", error=fetched.error)
             if fetched.error == _OUT_OF_RANGE:
@@ -220,7 +220,7 @@ class AppendWorkload:
             await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))
 
     async def _end(self, consumer: Consumer, process: int, phase: Phase, partition: int) -> int:
-        """Ask for the end of a partition until it is told, each question an operation."""
+        """Query the end of a partition until it is answered, each query an operation."""
         topic = self._settings.topic
         backoff = Backoff(consumer.client.timeouts, consumer.client.random)
         while True:

@@ -89,7 +89,7 @@ class Columns:
         return int(self.index[row]) if len(self.index) else row
 
     def describe(self, row: int) -> str:
-        """One readable phrase: what was asked, by whom, when, and what was answered."""
+        """One readable phrase: operation, process, times and answer."""
         kind, outcome = int(self.kind[row]), int(self.outcome[row])
         process = f" by process {self.process[row]}" if len(self.process) else ""
         began = f"{self.invoked_ns[row] / 1e9:.6f} s"
@@ -170,7 +170,7 @@ class Columns:
 
 
 def of_records(history: pa.Table) -> pa.Table:
-    """The rows about records: appends, polls, ends told. What groups do is `checkers.groups`'s."""
+    """The rows about records: appends, polls, end offsets; without the operations of groups."""
     of_ours = pc.is_in(history.column("kind"), value_set=pa.array(KINDS))
     return history if pc.all(of_ours).as_py() else history.filter(of_ours)
 

@@ -1,16 +1,16 @@
 """The workload `groups`: appends as in `append`, read by the members of one consumer group that comes and goes.
 
-Producers and end-offset readers are those of `append`, and so are the final reads, which nobody of the group makes. In
-place of tailing consumers there are as many *members*. Each lives for a while, then ends and is followed by a new one;
-every life is a process of its own in the history, numbered from where the others end. In its life a member
+Producers and end-offset readers are those of `append`, and so are the final reads, which no member of the group makes.
+In place of tailing consumers there are as many *members*. Each lives for a while, then ends and is followed by a new
+one; every life is a process of its own in the history, numbered from where the others end. In its life a member
 
 - joins the group `faultline` and is given partitions in a generation: one `assign` operation for each, invoked before
-  it asks where the group has got to, `ok` with the offset told (0 if nothing was committed), which is where it starts;
-- polls, each answer an operation as in `append`, and after some polls commits where the records end that it was given:
+  it fetches the committed offset, `ok` with that offset (0 if nothing was committed), from which it starts;
+- polls, each answer an operation as in `append`, and after some polls commits the end of the records that it has read:
   one `commit` operation for each partition, all in one request;
 - commits once more when a rebalance is on, every other time, and joins again;
-- at a random time leaves the group, or dies without a word, or stalls: it falls silent for longer than its session
-  lasts, and then commits as if nothing had happened.
+- at a random time leaves the group, or dies without leaving, or stalls: it sends no heartbeats for longer than its
+  session timeout, and then commits as if nothing had happened.
 
 After the faults one more member drains the group: it reads and commits until every partition's end is reached, so that
 by then every acknowledged record must have been delivered to some member.
@@ -37,7 +37,7 @@ _LIFE_S: Final = 15.0
 _DOWN_S: Final = (0.2, 2.0)
 _STALL_SESSIONS: Final = (1.1, 2.0)
 _COMMIT_SHARE: Final = 0.4
-_LAST_WORD_SHARE: Final = 0.5
+_FINAL_COMMIT_SHARE: Final = 0.5
 _POLL_S: Final = 0.5
 _ENDS: Final = ("leave", "die", "stall")
 
@@ -143,7 +143,7 @@ class GroupsWorkload(AppendWorkload):
     async def _start(
         self, life: _MemberLifetime, assignment: Assignment
     ) -> dict[TopicPartition, OffsetAndEpoch] | None:
-        """Where to start in each partition; None when the next rebalance came before it was told."""
+        """The start offset of each partition; None when the next rebalance came before they were answered."""
         recorder = self._recorder
         open_operations = {
             key: recorder.invoke(life.process, "assign", *key, phase=life.phase, value=assignment.generation)
@@ -157,13 +157,13 @@ class GroupsWorkload(AppendWorkload):
                 for index in open_operations.values():
                     recorder.discard(index)
                 return None
-            told = asking.result()
+            committed = asking.result()
         finally:
             asking.cancel()
             rebalancing.cancel()
         started = {}
         for key, index in open_operations.items():
-            position = told[key] or OffsetAndEpoch(0)
+            position = committed[key] or OffsetAndEpoch(0)
             life.committed[key] = position.offset
             recorder.complete(index, "ok", offset=position.offset, leader_epoch=position.epoch)
             started[key] = position
@@ -186,13 +186,13 @@ class GroupsWorkload(AppendWorkload):
             await asyncio.sleep(SESSION.session_timeout_s * life.random.uniform(*_STALL_SESSIONS))
             life.member.silent = False
             await self._commit(life, assignment, consumer, again=True)
-        elif life.random.random() < _LAST_WORD_SHARE:
+        elif life.random.random() < _FINAL_COMMIT_SHARE:
             await self._commit(life, assignment, consumer)
 
     async def _commit(
         self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer, *, again: bool = False
     ) -> None:
-        """Commit what has moved since it was last known to be committed; all there is, when asked to commit again."""
+        """Commit the offsets that have moved since they were last known to be committed; with `again`, all of them."""
         offsets = {
             key: position
             for key, position in consumer.next_offsets().items()
@@ -207,10 +207,10 @@ class GroupsWorkload(AppendWorkload):
             )
             for key, position in offsets.items()
         }
-        made = await life.member.commit(offsets)
+        result = await life.member.commit(offsets)
         for key, index in open_operations.items():
-            recorder.complete(index, made.outcome, error=made.error)
-            if made.outcome == "ok":
+            recorder.complete(index, result.outcome, error=result.error)
+            if result.outcome == "ok":
                 life.committed[key] = offsets[key].offset
 
     def _reader(self, life: _MemberLifetime) -> Consumer:

@@ -1,4 +1,4 @@
-"""The history: what every client asked, when, and what it was told.
+"""The history: every operation of every client, with its times and its answer.
 
 One row an operation. An operation is *invoked* and later *completed* `ok`, `fail` (it certainly did not happen) or
 `info` (it may have happened, or may still happen). An operation without completion counts as `info`.
@@ -25,7 +25,7 @@ values        list<int64>    poll: values returned, same order; a null among the
 error         string         Kafka's error name, `timeout`, `connection` …; null when ok
 
 While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds the
-columns above by name, null ones left out. What changes something, an append or a commit, is two lines: its invocation
+columns above by name, null ones left out. An append or a commit is two lines: its invocation
 (no `completed_ns`) before anything is sent, and its completion (`index`, `completed_ns`, `outcome` and what was
 learnt). A read changes nothing, so it is one line, written when it completes: a read cut short by the death of the run
 leaves no trace and proves nothing.
@@ -51,7 +51,7 @@ OperationOutcome = Literal["ok", "fail", "info"]
 TopicPartition = tuple[str, int]
 
 CHANGES: Final = ("append", "commit")
-"""The kinds of operations that change something, and so are never forgotten."""
+"""Kinds of operations that change the cluster, and so are never discarded."""
 
 SCHEMA = pa.schema(
     [
@@ -104,7 +104,8 @@ class Recorder:
         value: int | None = None,
         offset: int | None = None,
     ) -> int:
-        """An operation begins now. Returns its index, with which it is completed (or, for a read, discarded)."""
+        """Record that an operation begins now. Returns its index, with which it is completed (or, for a read,
+        discarded)."""
         index = self._next_index
         self._next_index += 1
         row: dict[str, Any] = {
@@ -136,7 +137,7 @@ class Recorder:
         values: Sequence[int | None] | None = None,
         error: str | None = None,
     ) -> None:
-        """The operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""
+        """Record that the operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""
         invocation = self._open.pop(index)
         kind: OperationKind = invocation["kind"]
         row: dict[str, Any] = {"index": index} if kind in CHANGES else invocation
@@ -156,7 +157,7 @@ class Recorder:
         self._counts[kind, outcome] = self._counts.get((kind, outcome), 0) + 1
 
     def discard(self, index: int) -> None:
-        """Forget a read that told nothing. Raises ValueError for an append or a commit: those are never forgotten."""
+        """Discard a read without a result. Raises ValueError for an append or a commit: those are never discarded."""
         kind = self._open[index]["kind"]
         if kind in CHANGES:
             raise ValueError(f"operation {index} is of kind {kind}; it can only be completed")
@@ -172,11 +173,11 @@ class Recorder:
         return sum(row["kind"] == "append" for row in self._open.values())
 
     def to_table(self) -> pa.Table:
-        """The history so far, in SCHEMA, ordered by index; what a reader of the file would see now."""
+        """The history so far, in SCHEMA, ordered by index; as a reader of the file would see it now."""
         return table_of(self._lines) if self._path is None else read_jsonl(self._path)
 
     def close(self) -> None:
-        """Release the file. What is still open stays without completion. May be called twice."""
+        """Release the file. Open operations stay without completion. May be called twice."""
         if self._file is not None:
             self._file.close()
 

@@ -1,4 +1,4 @@
-"""Which workloads there are."""
+"""The registry of workloads."""
 
 from __future__ import annotations
 

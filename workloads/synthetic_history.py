@@ -66,11 +66,11 @@ def with_violation(columns: Columns, seed: int) -> Columns:
     """The same history with the offsets of two acknowledged appends exchanged, so far apart that real time forbids
     it. Raises ValueError when there are too few appends."""
     random = np.random.default_rng([seed, 1])
-    told = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK))
-    if len(told) < 1_000:
-        raise ValueError(f"{len(told)} acknowledged appends are too few to exchange two that are far apart")
-    early = told[random.integers(0, len(told) // 4)]
-    late = told[random.integers(3 * len(told) // 4, len(told))]
+    acknowledged = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK))
+    if len(acknowledged) < 1_000:
+        raise ValueError(f"{len(acknowledged)} acknowledged appends are too few to exchange two that are far apart")
+    early = acknowledged[random.integers(0, len(acknowledged) // 4)]
+    late = acknowledged[random.integers(3 * len(acknowledged) // 4, len(acknowledged))]
     offset = columns.offset.copy()
     offset[[early, late]] = offset[[late, early]]
     return replace(columns, offset=offset)
@@ -96,8 +96,8 @@ def _block(
     values = np.full(rows, NOTHING, dtype=np.int64)
     values[appends] = value + 1 + np.arange(len(appends))
     offset = np.where(kind == END_OFFSET, length, NOTHING)
-    told = in_log & (outcome == OK)
-    offset[told] = length[told] - 1
+    acknowledged = in_log & (outcome == OK)
+    offset[acknowledged] = length[acknowledged] - 1
     log = values[in_log]
     starts, poll_offset = _tail(polls, length, end, offset, rows)
     invoked_ns = instants - random.integers(0, _LATENCY_NS, rows)
@@ -127,8 +127,8 @@ def _begins(lengths: Int64) -> Int64:
 
 
 def _tail(polls: Int64, length: Int64, end: int, offset: Int64, rows: int) -> tuple[Int64, Int64]:
-    """Consumers take turns; each poll returns all from where its consumer stopped to the end it finds. What is appended
-    after a consumer's last poll of a block it skips. Writes the positions asked into `offset`."""
+    """Consumers take turns; each poll returns all from where its consumer stopped to the end it finds. Records
+    appended after a consumer's last poll of a block are skipped. Writes the positions asked into `offset`."""
     lengths = np.zeros(rows, dtype=np.int64)
     first = np.zeros(rows, dtype=np.int64)
     for consumer in range(CONSUMERS):

@@ -1,16 +1,16 @@
-"""What a workload is: clients that use the cluster, and the history of what they saw.
+"""The Workload protocol: clients that use the cluster, and the history of their operations.
 
 The runner drives every workload through the same four calls, in this order:
 
 1. `set_up()` creates what the workload needs (its topic) on a cluster that is up. Nothing is recorded.
-2. `run(until_s)` lets the clients loose until the loop's clock reads `until_s`; faults happen meanwhile. It invokes
+2. `run(until_s)` drives the clients until the loop's clock reads `until_s`; faults happen meanwhile. It invokes
    nothing after `until_s`, and returns once every append invoked before has completed: at the latest one delivery
    timeout later.
 3. `final_reads(until_s)`, after the faults were healed and the cluster has recovered, reads everything back.
 4. `close()` ends every task and connection; it may be called at any point, also after a failure of the others.
 
-A workload never fails because the cluster does: trouble is recorded as operations that end `fail` or `info`. What it
-raises is its own bug, or `set_up` finding that the cluster cannot be used (`SetUpError`).
+A workload never fails because the cluster does: errors are recorded as operations that end `fail` or `info`. An
+exception is its own bug, or `set_up` finding that the cluster cannot be used (`SetUpError`).
 
 Workloads run in simulation: asyncio only, time is the running loop's, randomness comes from the streams handed in.
 """
@@ -26,12 +26,12 @@ from workloads.history import Recorder
 
 
 class SetUpError(Exception):
-    """The cluster did not let the workload begin; the message says what was asked and what was answered last."""
+    """The workload could not be set up; the message names the request and the last answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSettings:
-    """What the clients of one run do, and how patient they are. Raises ValueError naming a field that is wrong."""
+    """The clients of one run: load, timeouts and sizes. Raises ValueError naming a field that is wrong."""
 
     bootstrap: tuple[tuple[str, int], ...]
     """(host, port) of brokers to begin with."""
@@ -49,7 +49,7 @@ class WorkloadSettings:
     end_offset_interval_s: float = 1.0
     """Mean time between two reads of the end of one partition by one reader."""
     record_empty_polls: bool = False
-    """Record polls that returned nothing; wanted only when they are judged (`recency: strict`)."""
+    """Record polls that returned nothing; needed only when they are checked (`recency: strict`)."""
 
     acks: int = -1
     """-1 (all), 1 or 0, as Kafka's producer setting. Producers are idempotent unless it is 0."""
@@ -68,7 +68,7 @@ class WorkloadSettings:
     """First pause before something is tried again; doubles, with jitter, up to `retry_backoff_ms_max`."""
     retry_backoff_ms_max: int = 500
     metadata_max_age_ms: int = 5_000
-    """How old what is known of leaders may become before it is asked for again unprompted."""
+    """Age at which metadata is refreshed without another reason."""
     fetch_wait_ms_max: int = 500
     """How long a broker may hold a consumer's fetch that finds nothing."""
     fetch_bytes_max: int = 1 << 20
@@ -100,7 +100,7 @@ class Workload(Protocol):
         """Make the cluster ready for the clients. Raises SetUpError."""
 
     async def run(self, until_s: float) -> None:
-        """Drive the clients until the running loop's `time()` is `until_s`, then wait for what is in flight."""
+        """Drive the clients until the running loop's `time()` is `until_s`, then wait for operations in flight."""
 
     async def final_reads(self, until_s: float) -> bool:
         """Read everything back; False when that was not done by `until_s`."""
@@ -110,4 +110,4 @@ class Workload(Protocol):
 
 
 WorkloadFactory = Callable[[WorkloadSettings, Recorder, Callable[[str], Random]], Workload]
-"""Makes a workload from its settings, where its history goes, and the seeded stream of randomness of each purpose."""
+"""Makes a workload from its settings, the recorder of its history, and the seeded random stream of each purpose."""

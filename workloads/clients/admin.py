@@ -1,7 +1,7 @@
-"""Creating, deleting and describing topics, deleting records, and describing the cluster.
+"""The admin client: creates and deletes topics, deletes records, waits for leaders.
 
-A request that changes something is sent to one broker after another until one answers whether it was done. Since an
-answer may be lost after the change was made, finding it already made after a lost answer counts as success.
+A request that changes something is sent to one broker after another until one answers. Since an answer may be lost
+after the change was made, "already done" counts as success after a lost answer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from workloads.clients.connections import Backoff, Client, error_name
 
 
 class AdminError(Exception):
-    """Something was not done; the message says what, and the last answer. It may still happen."""
+    """A change was not made in time; the message names it and the last answer. It may still happen."""
 
 
 class AdminClient:
-    """Administers a cluster through whichever broker answers."""
+    """Administers a cluster through any broker that answers."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -33,7 +33,7 @@ class AdminClient:
     async def create_topic(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str], timeout_s: float
     ) -> None:
-        """Create a topic, trying until it is done. Raises AdminError, also when the topic was there before.
+        """Create a topic, trying until it is done. Raises AdminError, also when the topic existed before.
 
         Too few brokers (INVALID_REPLICATION_FACTOR) is tried again, since more may come.
         """
@@ -99,7 +99,7 @@ class AdminClient:
             await asyncio.sleep(backoff.next_s())
 
     async def wait_for_leaders(self, name: str, partitions: int, timeout_s: float) -> None:
-        """Return once metadata tells a leader of every partition. Raises AdminError."""
+        """Return once metadata names a leader of every partition. Raises AdminError."""
         client = self.client
         client.track_topic(name)
         deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -110,7 +110,7 @@ class AdminClient:
             if not missing:
                 return
             if asyncio.get_running_loop().time() >= deadline_s:
-                raise AdminError(f"after {timeout_s} s metadata tells no leader of {name}, partitions {missing}")
+                raise AdminError(f"after {timeout_s} s metadata names no leader of {name}, partitions {missing}")
             await asyncio.sleep(backoff.next_s())
 
     async def _change(

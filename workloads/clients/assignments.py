@@ -1,8 +1,8 @@
-"""What members of a group tell each other through the coordinator: subscriptions and assignments, in Kafka's formats.
+"""Subscriptions and assignments, which the members of a group exchange through the coordinator, in Kafka's formats.
 
 Version 0 of ConsumerProtocolSubscription (topics, user data) and ConsumerProtocolAssignment (partitions by topic, user
-data), which members of any client read; of later versions only the fields of version 0 are read. Partitions are dealt
-by Kafka's `range` assignor, in the order of the members' ids.
+data), which members of any client read; of later versions only the fields of version 0 are read. Partitions are
+assigned by Kafka's `range` assignor, in the order of the members' ids.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class UnreadableAssignment(ValueError):
 
 
 def encode_subscription(topics: tuple[str, ...]) -> bytes:
-    """What a member wants to read."""
+    """Encode the topics that a member subscribes to."""
     return b"".join((_SHORT.pack(_VERSION), _INT.pack(len(topics)), *map(_string, topics), _NO_USER_DATA))
 
 
 def decode_subscription(content: bytes) -> tuple[str, ...]:
-    """The topics a member wants to read. Raises UnreadableAssignment."""
+    """The topics that a member subscribes to. Raises UnreadableAssignment."""
     try:
         (count,), at = _INT.unpack_from(content, 2), 6
         topics = []
@@ -43,7 +43,7 @@ def decode_subscription(content: bytes) -> tuple[str, ...]:
 
 
 def encode_assignment(partitions: tuple[TopicPartition, ...]) -> bytes:
-    """What a member is to read."""
+    """Encode the partitions assigned to a member."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -54,36 +54,36 @@ def encode_assignment(partitions: tuple[TopicPartition, ...]) -> bytes:
 
 
 def decode_assignment(content: bytes) -> tuple[TopicPartition, ...]:
-    """What a member is to read; nothing if its assignment is empty. Raises UnreadableAssignment."""
+    """The partitions assigned to a member; none if its assignment is empty. Raises UnreadableAssignment."""
     if not content:
         return ()
     try:
         (topics,), at = _INT.unpack_from(content, 2), 6
-        found = []
+        partitions = []
         for _ in range(topics):
             topic, at = _read_string(content, at)
             (count,), at = _INT.unpack_from(content, at), at + 4
             for _ in range(count):
-                found.append((topic, int(_INT.unpack_from(content, at)[0])))
+                partitions.append((topic, int(_INT.unpack_from(content, at)[0])))
                 at += 4
     except (StructError, UnicodeDecodeError) as error:
         raise UnreadableAssignment(f"no assignment: {error}") from error
-    return tuple(found)
+    return tuple(partitions)
 
 
 def by_range(
     subscriptions: Mapping[str, tuple[str, ...]], partitions: Mapping[str, int]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """Member → its partitions: of each topic a stretch, the first members one more where it does not come out even."""
-    dealt: dict[str, list[TopicPartition]] = {member: [] for member in sorted(subscriptions)}
+    """Member → its partitions: a contiguous range of each topic, one more for the first members if it is uneven."""
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in sorted(subscriptions)}
     for topic in sorted(partitions):
-        members = [member for member in dealt if topic in subscriptions[member]]
+        members = [member for member in assigned if topic in subscriptions[member]]
         first = 0
         for number, member in enumerate(members):
             share = partitions[topic] // len(members) + (number < partitions[topic] % len(members))
-            dealt[member] += [(topic, partition) for partition in range(first, first + share)]
+            assigned[member] += [(topic, partition) for partition in range(first, first + share)]
             first += share
-    return {member: tuple(owned) for member, owned in dealt.items()}
+    return {member: tuple(owned) for member, owned in assigned.items()}
 
 
 def _string(text: str) -> bytes:

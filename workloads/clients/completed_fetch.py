@@ -1,4 +1,4 @@
-"""What a consumer is told: records, answers about partitions, and that the log is not the one it read."""
+"""Results of fetches: records, answers about one partition, and errors of a position that cannot be read from."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ class OffsetOutOfRangeError(Exception):
     """A position cannot be read from, and there is no policy to reset it by; go on with `seek`."""
 
     def __init__(self, why: str, positions: Mapping[TopicPartition, int]) -> None:
-        told = ", ".join(f"{topic}-{partition} at {position}" for (topic, partition), position in positions.items())
-        super().__init__(f"{why}: {told}")
+        places = ", ".join(f"{topic}-{partition} at {position}" for (topic, partition), position in positions.items())
+        super().__init__(f"{why}: {places}")
         self.positions: Mapping[TopicPartition, int] = dict(positions)
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """What was read is not in the log any more (Kafka's LogTruncationException); go on with `seek`."""
+    """Records read earlier are not in the log any more (Kafka's LogTruncationException); go on with `seek`."""
 
     def __init__(self, truncations: Mapping[TopicPartition, Truncation]) -> None:
         super().__init__(
             "the log was truncated below the position",
-            {key: found.position.offset for key, found in truncations.items()},
+            {key: truncation.position.offset for key, truncation in truncations.items()},
         )
         self.truncation_offsets: Mapping[TopicPartition, OffsetAndEpoch | None] = {
-            key: found.divergence for key, found in truncations.items()
+            key: truncation.divergence for key, truncation in truncations.items()
         }
-        """The first offset known to diverge from what was read; None where the leader knew no epoch to compare by."""
+        """The first offset known to diverge from the records read; None where the leader knew no epoch to compare
+        by."""
 
 
 class ConsumerRecord(NamedTuple):
@@ -50,7 +51,7 @@ class CompletedFetch(NamedTuple):
     topic: str
     partition: int
     position: int
-    """The offset that was asked for."""
+    """The offset requested."""
     records: tuple[ConsumerRecord, ...] = ()
     leader_epoch: int | None = None
     """The epoch that the answering leader confirmed by not refusing it; None with an error."""
@@ -59,20 +60,20 @@ class CompletedFetch(NamedTuple):
     next: OffsetAndEpoch | None = None
     """With records: where they end, to be committed or sought."""
     token: int = -1
-    """What `on_fetch` returned when this was sent."""
+    """The return value of `on_fetch` when this was sent."""
 
 
 def epochs(records: Sequence[ConsumerRecord]) -> tuple[OffsetAndEpoch, ...]:
     """The first offset of each epoch among `records`."""
-    found: list[OffsetAndEpoch] = []
+    epoch_starts: list[OffsetAndEpoch] = []
     for record in records:
-        if not found or record.leader_epoch > found[-1].epoch:
-            found.append(OffsetAndEpoch(record.offset, record.leader_epoch))
-    return tuple(found)
+        if not epoch_starts or record.leader_epoch > epoch_starts[-1].epoch:
+            epoch_starts.append(OffsetAndEpoch(record.offset, record.leader_epoch))
+    return tuple(epoch_starts)
 
 
 def read(data: bytes, position: int) -> tuple[tuple[ConsumerRecord, ...], int]:
-    """The records at and after `position`, and where to read on. Raises CorruptBatch.
+    """The records at and after `position`, and the next position. Raises CorruptBatch.
 
     A broker answers with whole batches, so the first may begin before `position`.
     """

@@ -1,11 +1,11 @@
-"""A client of a cluster: its connections, and its way to whoever can answer.
+"""A client of a cluster: its connections, its metadata cache, and requests to any broker that answers.
 
 One `Client` serves one producer, consumer, reader or administrator, as in Kafka, since a broker answers the requests
 of one connection strictly in turn: a fetch that waits for records holds up whatever is sent behind it. For the same
 reason a client asks for metadata, producer ids and topics over connections of their own (`ask_any`), apart from the
 one to each leader (`connection`).
 
-Nothing here retries for ever, and nothing decides what an operation's outcome is.
+No call here retries for ever, and none decides the outcome of an operation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workloads.clients.metadata_cache import MetadataCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTimeouts:
-    """How long a client waits for what; every request has a timeout."""
+    """Timeouts and backoff of a client; every request has a timeout."""
 
     request_timeout_s: float = 1.5
     connect_timeout_s: float = 1.0
@@ -33,7 +33,7 @@ class ClientTimeouts:
     """First pause before something is tried again; doubles up to `backoff_s_max`."""
     backoff_s_max: float = 0.5
     metadata_age_s_max: float = 5.0
-    """How old what is known of leaders may become before it is asked for again unprompted."""
+    """Age at which metadata is refreshed without another reason."""
 
 
 class Backoff:
@@ -47,13 +47,13 @@ class Backoff:
         self._random = random
 
     def next_s(self) -> float:
-        """How long to pause now."""
+        """The next pause in seconds."""
         pause_s = self._next_s * self._random.uniform(0.5, 1.0)
         self._next_s = min(self._next_s * 2, self._max_s)
         return pause_s
 
     def reset(self) -> None:
-        """Something went well: the next pause is a first one."""
+        """After a success: the next pause is the first one again."""
         self._next_s = self._first_s
 
 
@@ -66,12 +66,12 @@ def error_name(code: int) -> str:
 
 
 def connection_error_name(lost: ConnectionLost) -> str:
-    """How histories write a request without answer: `timeout` or `connection`."""
+    """The error of a request without answer, as histories write it: `timeout` or `connection`."""
     return "timeout" if isinstance(lost, CallTimeout) else "connection"
 
 
 class Client:
-    """Connections to the brokers of one cluster, and what they told of it."""
+    """Connections to the brokers of one cluster, and the metadata they answered with."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Client:
     async def refresh(self) -> bool:
         """Ask the next broker in turn for metadata, and the others if it does not answer. False if none did.
 
-        Each refresh begins at another broker, so that one cut off from its controller does not keep a client in the
-        past. Callers that come while one is under way share its result.
+        Each refresh begins at another broker, so that a broker cut off from its controller does not keep a client's
+        metadata old. Callers that come while one is under way share its result.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
@@ -132,7 +132,7 @@ class Client:
         return await self._connection(purpose, host, port)
 
     async def ask_next(self, request: Any) -> Any:
-        """The answer of the next broker in turn, whichever that is. Raises ConnectionLost."""
+        """The answer of the next broker in turn. Raises ConnectionLost."""
         addresses = self._addresses()
         self._turn += 1
         host, port = addresses[self._turn % len(addresses)]
@@ -142,7 +142,7 @@ class Client:
     async def ask_any(self, request: Any) -> Any:
         """The answer of the first broker that gives one, beginning with the next in turn.
 
-        For questions that may be asked twice. Raises ConnectionLost when no broker answered.
+        For requests that may be sent twice. Raises ConnectionLost when no broker answered.
         """
         for remaining in range(len(self._addresses()) - 1, -1, -1):
             try:
@@ -154,7 +154,7 @@ class Client:
 
     @staticmethod
     def metadata_request(topics: Sequence[str]) -> MetadataRequest:
-        """The question for brokers and these topics, which are not created by asking."""
+        """A Metadata request for these topics, which it does not create."""
         return MetadataRequest(
             topics=tuple(MetadataRequestTopic(topic_id=None, name=name) for name in topics),
             allow_auto_topic_creation=False,
@@ -162,7 +162,7 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Close every connection; nothing can be asked any more. May be called twice."""
+        """Close every connection; no request can be sent any more. May be called twice."""
         self._closed = True
         if self._refreshing is not None:
             self._refreshing.cancel()

@@ -64,11 +64,11 @@ class _AssignedPartition:
     position: FetchPosition
     backoff: Backoff
     delivered: OffsetAndEpoch
-    """Where the records end that `poll` has returned; what was fetched ahead is beyond."""
+    """The end of the records that `poll` has returned; records fetched ahead are beyond."""
     not_before_s: float = 0.0
     busy: bool = False
-    """A question about it is on its way: a fetch, a validation or a reset."""
-    lost: bool = False
+    """A request about it is in flight: a fetch, a validation or a reset."""
+    needs_reset: bool = False
     """Its position is to be reset by the policy."""
 
 
@@ -76,7 +76,7 @@ class _PendingFetch(NamedTuple):
     assigned: _AssignedPartition
     leader: Leader
     fetched: CompletedFetch
-    """The question, to which the answer is added."""
+    """The request, to which the answer is added."""
 
 
 class Consumer:
@@ -106,7 +106,7 @@ class Consumer:
         self._assigned: list[_AssignedPartition] = []
         self._fetches: dict[int, asyncio.Task[None]] = {}
         """The fetch under way at each broker."""
-        self._questions: dict[_AssignedPartition, asyncio.Task[None]] = {}
+        self._requests: dict[_AssignedPartition, asyncio.Task[None]] = {}
         """Validations and resets under way."""
         self._ready: list[CompletedFetch] = []
         self._wake = asyncio.Event()
@@ -122,15 +122,15 @@ class Consumer:
             fresh = _AssignedPartition(topic, partition, FetchPosition(0), backoff, OffsetAndEpoch(0))
             self._assigned.append(known.get((topic, partition), fresh))
         kept = {(assigned.topic, assigned.partition) for assigned in self._assigned}
-        self._truncated = {key: found for key, found in self._truncated.items() if key in kept}
-        self._out_of_range = {key: found for key, found in self._out_of_range.items() if key in kept}
+        self._truncated = {key: value for key, value in self._truncated.items() if key in kept}
+        self._out_of_range = {key: value for key, value in self._out_of_range.items() if key in kept}
         for fetched in list(self._ready):
             if (fetched.topic, fetched.partition) not in kept:
-                self._take_back(fetched.topic, fetched.partition)
+                self._drop_fetched(fetched.topic, fetched.partition)
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """What is assigned, in the order given."""
+        """The assigned partitions, in the order given."""
         return [(assigned.topic, assigned.partition) for assigned in self._assigned]
 
     def seek(self, topic: str, partition: int, offset: int, leader_epoch: int | None = None) -> None:
@@ -145,14 +145,14 @@ class Consumer:
         return self._find(topic, partition).position.offset
 
     def next_offsets(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """For every partition where the records end that `poll` has returned, with the leader epoch of the last one: to
-        be committed, or sought later."""
+        """For every partition the end of the records that `poll` has returned, with the leader epoch of the last one:
+        to be committed, or sought later."""
         return {(assigned.topic, assigned.partition): assigned.delivered for assigned in self._assigned}
 
     async def poll(self, timeout_s: float) -> list[CompletedFetch]:
-        """What was answered, as soon as anything was; nothing after `timeout_s` seconds.
+        """The answers, as soon as there is one; none after `timeout_s` seconds.
 
-        Raises LogTruncationError or OffsetOutOfRangeError when there is nothing else to tell: see the docstring above.
+        Raises LogTruncationError or OffsetOutOfRangeError when there is no answer to return: see the docstring above.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
@@ -193,8 +193,8 @@ class Consumer:
     async def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
         """For each partition the first offset not older than a time (ms), asked once.
 
-        Each comes with its epoch, so that seeking to it tells when it has been truncated meanwhile; the offset is -1
-        when no record is that young.
+        Each comes with its epoch, so that a `seek` to it detects a truncation in between; the offset is -1 when no
+        record is that recent.
         """
         return {
             (topic, partition): await list_offset(self.client, topic, partition, timestamp)
@@ -204,7 +204,7 @@ class Consumer:
     async def return_to_log(self, topic: str, partition: int) -> bool:
         """After OFFSET_OUT_OF_RANGE: move the position to the nearest offset that the log has.
 
-        False, with the position unchanged, when the leader did not tell where the log begins and ends.
+        False, with the position unchanged, when the leader did not answer with both ends of its log.
         """
         earliest = await self.beginning_offset(topic, partition)
         latest = await self.end_offset(topic, partition)
@@ -216,7 +216,7 @@ class Consumer:
 
     async def close(self) -> None:
         """Give up every fetch. May be called twice."""
-        tasks = [*self._fetches.values(), *self._questions.values()]
+        tasks = [*self._fetches.values(), *self._requests.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -236,13 +236,13 @@ class Consumer:
     def _move(self, assigned: _AssignedPartition, position: FetchPosition) -> None:
         assigned.position = position
         assigned.delivered = OffsetAndEpoch(position.offset, position.epoch)
-        assigned.lost = False
+        assigned.needs_reset = False
         self._truncated.pop((assigned.topic, assigned.partition), None)
         self._out_of_range.pop((assigned.topic, assigned.partition), None)
-        self._take_back(assigned.topic, assigned.partition)
+        self._drop_fetched(assigned.topic, assigned.partition)
 
-    def _take_back(self, topic: str, partition: int) -> None:
-        """Records of a partition that no `poll` has returned yet are not wanted any more."""
+    def _drop_fetched(self, topic: str, partition: int) -> None:
+        """Drop the records of a partition that no `poll` has returned yet."""
         self._ready = [
             fetched._replace(records=(), leader_epoch=None, high_watermark=None, next=None)
             if (fetched.topic, fetched.partition) == (topic, partition)
@@ -269,14 +269,14 @@ class Consumer:
                 client.refresh_soon()
                 assigned.not_before_s = now_s + assigned.backoff.next_s()
                 next_s = min(next_s, assigned.not_before_s)
-            elif assigned.lost:
-                self._ask(assigned, self._reset_by_policy(assigned))
+            elif assigned.needs_reset:
+                self._start(assigned, self._reset_by_policy(assigned))
             elif self._validates and required_before_fetch(assigned.position, leader.epoch) == "wait":
                 client.refresh_soon()
                 assigned.not_before_s = now_s + assigned.backoff.next_s()
                 next_s = min(next_s, assigned.not_before_s)
             elif self._validates and required_before_fetch(assigned.position, leader.epoch) == "validate":
-                self._ask(assigned, self._validate(assigned, leader))
+                self._start(assigned, self._validate(assigned, leader))
             elif leader.broker not in self._fetches:
                 due.setdefault((leader.broker, assigned.topic), []).append((assigned, leader))
         for (broker, topic), wanted in due.items():
@@ -285,50 +285,50 @@ class Consumer:
         return next_s
 
     def _begin(self, broker: int, topic: str, wanted: list[tuple[_AssignedPartition, Leader]]) -> None:
-        asked = []
+        pending = []
         for assigned, leader in wanted:
             assigned.busy = True
             token = self._on_fetch(topic, assigned.partition, assigned.position.offset)
-            question = CompletedFetch(topic, assigned.partition, assigned.position.offset, token=token)
-            asked.append(_PendingFetch(assigned, leader, question))
-        task = self._fetches[broker] = asyncio.create_task(self._fetch(broker, topic, asked))
-        task.add_done_callback(lambda task: self._ended(broker, asked, task))
+            unanswered = CompletedFetch(topic, assigned.partition, assigned.position.offset, token=token)
+            pending.append(_PendingFetch(assigned, leader, unanswered))
+        task = self._fetches[broker] = asyncio.create_task(self._fetch(broker, topic, pending))
+        task.add_done_callback(lambda task: self._ended(broker, pending, task))
 
-    def _ended(self, broker: int, asked: list[_PendingFetch], task: asyncio.Task[None]) -> None:
+    def _ended(self, broker: int, pending: list[_PendingFetch], task: asyncio.Task[None]) -> None:
         del self._fetches[broker]
-        for question in asked:
-            question.assigned.busy = False
+        for fetch in pending:
+            fetch.assigned.busy = False
         if not task.cancelled():
             self._bug = self._bug or task.exception()
         self._wake.set()
 
     # --- validating and resetting -------------------------------------------------------------------------------------
 
-    def _ask(self, assigned: _AssignedPartition, question: Coroutine[Any, Any, None]) -> None:
+    def _start(self, assigned: _AssignedPartition, request: Coroutine[Any, Any, None]) -> None:
         assigned.busy = True
-        task = self._questions[assigned] = asyncio.create_task(question)
-        task.add_done_callback(lambda task: self._asked(assigned, task))
+        task = self._requests[assigned] = asyncio.create_task(request)
+        task.add_done_callback(lambda task: self._request_done(assigned, task))
 
-    def _asked(self, assigned: _AssignedPartition, task: asyncio.Task[None]) -> None:
-        del self._questions[assigned]
+    def _request_done(self, assigned: _AssignedPartition, task: asyncio.Task[None]) -> None:
+        del self._requests[assigned]
         assigned.busy = False
         if not task.cancelled():
             self._bug = self._bug or task.exception()
         self._wake.set()
 
     async def _validate(self, assigned: _AssignedPartition, leader: Leader) -> None:
-        """Find out whether the position stands in the log of a leader that is new to it."""
+        """Check whether the position is in the log of a new leader."""
         position = assigned.position
-        found = await validate(self.client, assigned.topic, assigned.partition, leader, position)
+        result = await validate(self.client, assigned.topic, assigned.partition, leader, position)
         if assigned.position != position:
             return  # sought elsewhere meanwhile
-        if found.error is not None:
+        if result.error is not None:
             self._back_off(assigned)
-        elif found.position is not None:
+        elif result.position is not None:
             assigned.backoff.reset()
-            assigned.position = found.position
-        elif found.truncation is not None:
-            self._was_truncated(assigned, found.truncation, leader)
+            assigned.position = result.position
+        elif result.truncation is not None:
+            self._was_truncated(assigned, result.truncation, leader)
 
     def _was_truncated(self, assigned: _AssignedPartition, truncation: Truncation, leader: Leader) -> None:
         self._on_truncation(assigned.topic, assigned.partition, truncation)
@@ -336,14 +336,14 @@ class Consumer:
         if self._reset == "none":
             self._truncated[assigned.topic, assigned.partition] = truncation
         elif divergence is None:
-            assigned.lost = True
+            assigned.needs_reset = True
         else:
             self._move(assigned, assigned.position.cut(divergence.offset, divergence.epoch, leader.epoch))
 
     async def _reset_by_policy(self, assigned: _AssignedPartition) -> None:
         position = assigned.position
         answer = await list_offset(self.client, assigned.topic, assigned.partition, _RESET_TO[self._reset])
-        if assigned.position != position or not assigned.lost:
+        if assigned.position != position or not assigned.needs_reset:
             return
         if answer.offset is None:
             self._back_off(assigned)
@@ -357,7 +357,7 @@ class Consumer:
 
     # --- fetching -----------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, broker: int, topic: str, asked: list[_PendingFetch]) -> None:
+    async def _fetch(self, broker: int, topic: str, pending: list[_PendingFetch]) -> None:
         timeouts = self.client.timeouts
         request = FetchRequest(
             max_wait=timedelta(seconds=self._fetch_wait_s_max),
@@ -368,12 +368,12 @@ class Consumer:
                     topic_id=self.client.metadata.topic_id(topic),
                     partitions=tuple(
                         FetchPartition(
-                            partition=question.fetched.partition,
-                            current_leader_epoch=question.leader.epoch,
-                            fetch_offset=question.fetched.position,
+                            partition=fetch.fetched.partition,
+                            current_leader_epoch=fetch.leader.epoch,
+                            fetch_offset=fetch.fetched.position,
                             partition_max_bytes=self._fetch_bytes_max,
                         )
-                        for question in asked
+                        for fetch in pending
                     ),
                 ),
             ),
@@ -383,21 +383,23 @@ class Consumer:
             connection = await self.client.connection(broker)
             response: Any = await connection.call(request, self._fetch_wait_s_max + timeouts.request_timeout_s)
         except ConnectionLost as lost:
-            for question in asked:
-                self._failed(question, connection_error_name(lost))
+            for fetch in pending:
+                self._failed(fetch, connection_error_name(lost))
             return
-        answers = {answer.partition_index: answer for told in response.responses for answer in told.partitions}
-        for question in asked:
-            answer = answers.get(question.fetched.partition)
+        answers = {
+            answer.partition_index: answer for topic_answer in response.responses for answer in topic_answer.partitions
+        }
+        for fetch in pending:
+            answer = answers.get(fetch.fetched.partition)
             if response.error_code != 0:
-                self._failed(question, error_name(response.error_code))
+                self._failed(fetch, error_name(response.error_code))
             elif answer is None:
-                self._failed(question, "an answer about something else")
+                self._failed(fetch, "an answer about something else")
             else:
-                self._answered(question, answer)
+                self._answered(fetch, answer)
 
-    def _answered(self, question: _PendingFetch, answer: Any) -> None:
-        assigned, fetched = question.assigned, question.fetched
+    def _answered(self, fetch: _PendingFetch, answer: Any) -> None:
+        assigned, fetched = fetch.assigned, fetch.fetched
         if assigned.position.offset != fetched.position or assigned not in self._assigned:
             self._ready.append(fetched)
             return
@@ -407,25 +409,25 @@ class Consumer:
             error = error_name(answer.error_code)
             if error == _OUT_OF_RANGE and self._reset == "none":
                 self._out_of_range[assigned.topic, assigned.partition] = fetched.position
-            assigned.lost = error == _OUT_OF_RANGE and self._reset != "none"
-            self._failed(question, error)
+            assigned.needs_reset = error == _OUT_OF_RANGE and self._reset != "none"
+            self._failed(fetch, error)
             return
         try:
             records, position = read(answer.records or b"", fetched.position)
         except batches.CorruptBatch:
-            self._failed(question, error_name(ErrorCode.corrupt_message))
+            self._failed(fetch, error_name(ErrorCode.corrupt_message))
             return
         assigned.backoff.reset()
-        assigned.position = assigned.position.read(epochs(records), position, question.leader.epoch)
+        assigned.position = assigned.position.read(epochs(records), position, fetch.leader.epoch)
         self._ready.append(
             fetched._replace(
                 records=records,
-                leader_epoch=confirmed(question.leader),
+                leader_epoch=confirmed(fetch.leader),
                 high_watermark=int(answer.high_watermark),
                 next=OffsetAndEpoch(position, assigned.position.epoch) if records else None,
             )
         )
 
-    def _failed(self, question: _PendingFetch, error: str) -> None:
-        self._back_off(question.assigned)
-        self._ready.append(question.fetched._replace(error=error))
+    def _failed(self, fetch: _PendingFetch, error: str) -> None:
+        self._back_off(fetch.assigned)
+        self._ready.append(fetch.fetched._replace(error=error))

@@ -1,6 +1,6 @@
-"""What became of a batch: never more is claimed than is known.
+"""Delivery of a batch: its outcome, which never claims more than is known.
 
-- `ok`: the leader acknowledged it, as `acks` asks, and told its offset.
+- `ok`: the leader acknowledged it, as `acks` asks, and returned its offset.
 - `fail`: it is certainly in no log. Either no byte of it ever left, or every attempt was answered by an error that a
   broker gives *before* appending (`NEVER_APPENDED`, such as NOT_ENOUGH_REPLICAS 19).
 - `info`: anything else. NOT_LEADER_OR_FOLLOWER (6), REQUEST_TIMED_OUT (7), NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) and
@@ -44,7 +44,7 @@ NEVER_APPENDED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of one batch."""
+    """The outcome of one batch."""
 
     outcome: OperationOutcome
     base_offset: int | None = None
@@ -52,7 +52,7 @@ class Delivery:
     error: str | None = None
     """The last error's name in Kafka's words, `timeout`, `connection` …; None when `ok`."""
     attempts: int = 0
-    """How many times it was handed to a connection."""
+    """Number of times it was sent over a connection."""
 
 
 class ProducerBatch:
@@ -73,10 +73,10 @@ class ProducerBatch:
         self.error = "timeout"
 
     def end(self, outcome: OperationOutcome, base_offset: int | None = None, error: str | None = None) -> None:
-        """Deliver it, unless that has happened."""
+        """Resolve its future, unless that has happened."""
         if not self.future.done():
             self.future.set_result(Delivery(outcome, base_offset, error, self.attempts))
 
     def give_up(self, error: str) -> None:
-        """End without acknowledgement, as honestly as is known."""
+        """End without acknowledgement: `info` if an append is possible, else `fail`."""
         self.end("info" if self.may_be_appended or self.under_way else "fail", error=error)

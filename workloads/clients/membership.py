@@ -1,10 +1,11 @@
 """A member of a consumer group: joining, staying in, committing (KIP-320: offsets with leader epochs).
 
 `join` returns once the group has given this member its partitions; from then on heartbeats go out until `rebalancing`
-says that another `join` is due. Whoever uses a member decides what to read in between, and commits.
+says that another `join` is due. The caller decides what to read in between, and commits.
 
-What became of a commit is told honestly: `ok` (it is in the coordinator's log for good), `fail` (it certainly is not),
-or `info` (it may be, or may yet come to be: a commit that is still on its way can overtake a later one).
+The outcome of a commit claims no more than is known: `ok` (it is in the coordinator's log for good), `fail` (it
+certainly is not), or `info` (it may be, or may yet come to be: a commit that is still on its way can overtake a later
+one).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member owns in one generation of its group."""
+    """The partitions of a member in one generation of its group."""
 
     generation: int
     partitions: tuple[TopicPartition, ...]
@@ -76,7 +77,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of a commit."""
+    """The outcome of a commit."""
 
     outcome: Literal["ok", "fail", "info"]
     error: str | None = None
@@ -99,26 +100,26 @@ class GroupMember:
         self._id = ""
         self._generation = -1
         self._coordinator: tuple[str, int] | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._backoff = Backoff(client.timeouts, client.random)
         for topic in topics:
             client.track_topic(topic)
 
     async def join(self) -> Assignment:
         """Join, or join again, trying until the group has assigned partitions to this member."""
-        await self._stop_beating()
+        await self._stop_heartbeats()
         self.rebalancing.clear()
         while True:
             assignment = await self._try_to_join()
             if assignment is not None:
                 self._backoff.reset()
-                self._beating = asyncio.create_task(self._beat())
+                self._heartbeats = asyncio.create_task(self._heartbeat())
                 return assignment
             await asyncio.sleep(self._backoff.next_s())
 
     async def committed(self, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, OffsetAndEpoch | None]:
-        """What the group has committed, None where nothing; trying until it is told. Best given up on
-        `rebalancing`."""
+        """The committed offsets of the group, None where there is none; retried until they are answered. Best given up
+        on `rebalancing`."""
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
@@ -172,7 +173,7 @@ class GroupMember:
 
     async def leave(self) -> None:
         """Tell the group, once, that this member is gone."""
-        await self._stop_beating()
+        await self._stop_heartbeats()
         if not self._id:
             return
         identity = MemberIdentity(member_id=self._id, group_instance_id=None, reason=None)
@@ -181,7 +182,7 @@ class GroupMember:
 
     async def close(self) -> None:
         """Stop without a word. May be called twice."""
-        await self._stop_beating()
+        await self._stop_heartbeats()
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
@@ -208,10 +209,10 @@ class GroupMember:
         self._id, self._generation = joined.member_id, joined.generation_id
         assignments: tuple[SyncGroupRequestAssignment, ...] = ()
         if joined.leader == joined.member_id and not joined.skip_assignment:
-            dealt = await self._deal({member.member_id: member.metadata for member in joined.members})
-            if dealt is None:
+            assigned = await self._assign({member.member_id: member.metadata for member in joined.members})
+            if assigned is None:
                 return None
-            assignments = dealt
+            assignments = assigned
         sync = SyncGroupRequest(
             group_id=self.group,
             generation_id=self._generation,
@@ -227,8 +228,8 @@ class GroupMember:
         self.rebalancing.clear()
         return Assignment(self._generation, decode_assignment(synced.assignment))
 
-    async def _deal(self, members: Mapping[str, bytes]) -> tuple[SyncGroupRequestAssignment, ...] | None:
-        """Everybody's partitions, from the leader; None while no metadata tells how many there are."""
+    async def _assign(self, members: Mapping[str, bytes]) -> tuple[SyncGroupRequestAssignment, ...] | None:
+        """The assignment of every member, made by the leader; None while metadata lacks the number of partitions."""
         subscriptions = {member: decode_subscription(content) for member, content in members.items()}
         topics = sorted({topic for wanted in subscriptions.values() for topic in wanted})
         for topic in topics:
@@ -243,7 +244,7 @@ class GroupMember:
 
     # --- staying in ---------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         request = HeartbeatRequest(
             group_id=self.group, generation_id=self._generation, member_id=self._id, group_instance_id=None
         )
@@ -254,11 +255,11 @@ class GroupMember:
                 if response is not None:
                     self._accepted(response.error_code)
 
-    async def _stop_beating(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-            self._beating = None
+    async def _stop_heartbeats(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            self._heartbeats = None
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
@@ -274,7 +275,7 @@ class GroupMember:
         return error is ErrorCode.none
 
     async def _ask(self, purpose: str, request: Any, extra_s: float = 0.0) -> Any:
-        """The coordinator's answer; None when there is none, and then the coordinator is looked for anew."""
+        """The coordinator's answer; None when there is none, and then the coordinator is searched again."""
         try:
             return await self._call(purpose, request, self.client.timeouts.request_timeout_s + extra_s)
         except ConnectionLost:
@@ -288,7 +289,7 @@ class GroupMember:
         return await connection.call(request, timeout_s)
 
     async def _find_coordinator(self) -> tuple[str, int]:
-        """Raises ConnectionLost, nothing sent to a coordinator, when nobody tells one."""
+        """Raises ConnectionLost, nothing sent to a coordinator, when no broker names one."""
         try:
             response = await self.client.ask_any(FindCoordinatorRequest(key_type=0, coordinator_keys=(self.group,)))
         except ConnectionLost as lost:

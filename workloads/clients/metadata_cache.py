@@ -1,9 +1,9 @@
-"""What a client knows of the cluster: where brokers are, and who leads each partition in which epoch.
+"""The metadata cache of a client: addresses of brokers, and the leader of each partition with its epoch.
 
-Brokers answer Metadata from what each has heard so far, so an answer may be older than one before it. A leader is
-therefore replaced only by one of the same or a newer leader epoch, as long as the topic id is the same (KIP-320,
-KIP-951); another topic id is another topic, whose epochs begin anew. A partition or topic that an answer does not
-tell of stays as it was known.
+Brokers answer Metadata from the metadata that each has replayed so far, so an answer may be older than one before it. A
+leader is therefore replaced only by one of the same or a newer leader epoch, as long as the topic id is the same
+(KIP-320, KIP-951); another topic id is another topic, whose epochs begin again. A partition or topic that an answer
+does not contain stays as it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Leader:
 
 @dataclass(slots=True)
 class TopicMetadata:
-    """What is known of one topic."""
+    """The id of one topic and the leaders of its partitions."""
 
     id: UUID
     leaders: dict[int, Leader] = field(default_factory=dict)
@@ -34,16 +34,16 @@ class TopicMetadata:
 
 @dataclass(slots=True)
 class MetadataCache:
-    """What is known of the cluster; changed by `take` and `hint` only."""
+    """The state of the cluster as this client knows it; changed by `update` and `update_leader` only."""
 
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Host and port of every broker ever heard of, by broker id, the newest heard."""
+    """Host and port of every broker that an answer named, by broker id; the address of the newest answer."""
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
     updated_s: float | None = None
-    """When the last answer was taken, in the loop's time."""
+    """Time of the last answer, in the loop's time; None before the first."""
 
     def update(self, response: Any, now_s: float) -> None:
-        """Learn from a Metadata response (v12)."""
+        """Merge a Metadata response (v12)."""
         self.updated_s = now_s
         for broker in response.brokers:
             self.addresses[int(broker.node_id)] = (str(broker.host), int(broker.port))
@@ -58,7 +58,7 @@ class MetadataCache:
                 self._replace(known, int(partition.partition_index), leader)
 
     def update_leader(self, topic: str, partition: int, leader: Leader) -> None:
-        """Learn from the leader that an error answer names (KIP-951); one without epoch or address says nothing."""
+        """Merge the leader named in an error answer (KIP-951); one without epoch or address is ignored."""
         known = self.topics.get(topic)
         if known is not None and leader.epoch > UNKNOWN_EPOCH and leader.broker in self.addresses:
             self._replace(known, partition, leader)

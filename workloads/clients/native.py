@@ -1,6 +1,6 @@
 """The native client: asyncio and kio, the same in simulation and against real brokers.
 
-The public face of this package. A `Client` is one client's connections and what it knows of the cluster; on it stand a
+The public face of this package. A `Client` has connections and a metadata cache; it serves a
 `Producer`, a `Consumer` or an `AdminClient`, each with a client of its own.
 """
 

@@ -1,7 +1,7 @@
-"""Questions about offsets that one leader answers: ListOffsets and OffsetForLeaderEpoch.
+"""Offset queries that a leader answers: ListOffsets and OffsetForLeaderEpoch.
 
-Each is asked once, in the leader epoch known from metadata, so that no deposed leader answers (KIP-320). An error makes
-the client look for the leader anew; whoever asks pauses and asks again.
+Each is sent once, with the leader epoch known from metadata, so that no deposed leader answers (KIP-320). After an
+error the client refreshes its metadata; the caller backs off and retries.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _SOMETHING_ELSE: Final = "an answer about something else"
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """The answer to a question for an offset; `offset` is None when there is an error, -1 when there is none such."""
+    """The answer to an offset query; `offset` is None after an error, -1 when no such offset exists."""
 
     offset: int | None = None
     leader_epoch: int | None = None
-    """Of the leader that answered, confirmed by its not refusing it."""
+    """Of the leader that answered; a leader in another epoch refuses the query."""
     error: str | None = None
     epoch: int = UNKNOWN_EPOCH
-    """Of the record at `offset`, or of whoever leads at the end of the log; to be given to `seek`."""
+    """Of the record at `offset`, or of the leader at the end of the log; an argument for `seek`."""
     timestamp_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What became of a validation: the position stands, a truncation, or an error and nothing learnt."""
+    """The result of a validation: the valid position, a truncation, or an error."""
 
     position: FetchPosition | None = None
     truncation: Truncation | None = None
@@ -58,9 +58,11 @@ async def list_offset(client: Client, topic: str, partition: int, timestamp: int
     leader = client.metadata.leader(topic, partition)
     if leader is None:
         return OffsetAnswer(error="no leader")
-    asked = ListOffsetsPartition(partition_index=partition, current_leader_epoch=leader.epoch, timestamp=timestamp)
+    partition_query = ListOffsetsPartition(
+        partition_index=partition, current_leader_epoch=leader.epoch, timestamp=timestamp
+    )
     request = ListOffsetsRequest(
-        replica_id=_CONSUMER, isolation_level=0, topics=(ListOffsetsTopic(name=topic, partitions=(asked,)),)
+        replica_id=_CONSUMER, isolation_level=0, topics=(ListOffsetsTopic(name=topic, partitions=(partition_query,)),)
     )
     try:
         connection = await client.connection(leader.broker)
@@ -68,7 +70,7 @@ async def list_offset(client: Client, topic: str, partition: int, timestamp: int
     except ConnectionLost as lost:
         client.refresh_soon()
         return OffsetAnswer(error=connection_error_name(lost))
-    answers = [answer for told in response.topics for answer in told.partitions]
+    answers = [answer for answered in response.topics for answer in answered.partitions]
     if len(answers) != 1 or answers[0].partition_index != partition:
         return OffsetAnswer(error=_SOMETHING_ELSE)
     answer = answers[0]
@@ -83,11 +85,11 @@ async def list_offset(client: Client, topic: str, partition: int, timestamp: int
 async def validate(
     client: Client, topic: str, partition: int, leader: Leader, position: FetchPosition
 ) -> ValidationResult:
-    """Ask `leader` until it is known whether `position` stands in its log, and if not, where the logs part."""
-    asked = first_query(position)
+    """Query `leader` until it is known whether `position` is in its log, and if not, where the logs diverge."""
+    query = first_query(position)
     while True:
         about = OffsetForLeaderPartition(
-            partition=partition, current_leader_epoch=leader.epoch, leader_epoch=asked.epoch
+            partition=partition, current_leader_epoch=leader.epoch, leader_epoch=query.epoch
         )
         request = OffsetForLeaderEpochRequest(
             replica_id=_CONSUMER, topics=(OffsetForLeaderTopic(topic=topic, partitions=(about,)),)
@@ -97,20 +99,20 @@ async def validate(
             response: Any = await connection.call(request, client.timeouts.request_timeout_s)
         except ConnectionLost as lost:
             return ValidationResult(error=connection_error_name(lost))
-        answers = [answer for told in response.topics for answer in told.partitions]
+        answers = [answer for answered in response.topics for answer in answered.partitions]
         if len(answers) != 1 or answers[0].partition != partition:
             return ValidationResult(error=_SOMETHING_ELSE)
         answer = answers[0]
         if answer.error_code != 0:
             return ValidationResult(error=error_name(answer.error_code))
-        found = interpret_answer(position, asked, int(answer.leader_epoch), int(answer.end_offset))
-        if isinstance(found, FetchPosition):
-            return ValidationResult(position=found._replace(validated_in=leader.epoch))
-        if isinstance(found, Truncation):
-            return ValidationResult(truncation=found)
-        asked = found
+        outcome = interpret_answer(position, query, int(answer.leader_epoch), int(answer.end_offset))
+        if isinstance(outcome, FetchPosition):
+            return ValidationResult(position=outcome._replace(validated_in=leader.epoch))
+        if isinstance(outcome, Truncation):
+            return ValidationResult(truncation=outcome)
+        query = outcome
 
 
 def confirmed(leader: Leader) -> int | None:
-    """The epoch that a leader confirms by answering a question that carried it."""
+    """The epoch that a leader confirms by answering a query that carries it."""
     return leader.epoch if leader.epoch != UNKNOWN_EPOCH else None

@@ -1,18 +1,19 @@
-"""One partition's batches, sent in order, tried again and given up, so that none is appended twice or out of order.
+"""The sender of one partition: sends batches in order, retries and gives up, so that none is appended twice or
+reordered.
 
 Retries. A batch gets its sequence number and its bytes when it is first sent, and every retry sends the same bytes,
-so that a broker that has it answers with the offsets it already has. Of each partition at most `max_in_flight`
-batches are under way, in the order of their sequence numbers over one connection. When one of them has to be tried
+so that a broker that has appended it answers with the offsets it already has. At most `max_in_flight` batches of a
+partition are in flight, in the order of their sequence numbers over one connection. When one of them has to be tried
 again, nothing is sent until all that are under way are answered; then those without acknowledgement are sent again,
 lowest sequence first. An OUT_OF_ORDER_SEQUENCE_NUMBER (45) behind a batch that was not acknowledged only says that its
-predecessor is missing, and is retried with it. A broker takes any sequence number from a producer id it has not met,
-so the first batch of an id travels alone until it is acknowledged; a later one could be taken in its place.
+predecessor is missing, and is retried with it. A broker accepts any sequence number from an unknown producer
+id, so the first batch of an id is sent alone until it is acknowledged; a later one could be accepted in its place.
 
 Giving up. A batch not acknowledged within the delivery timeout ends `info`, or `fail` when it is certainly in no log;
 so does one refused for good. An attempt under way at that moment is awaited first, so a batch may take one request
 timeout longer. The broker may or may not expect its successors' numbers now: once every attempt under way is
 answered, batches behind it that may have been appended end `info` too (they can be sent neither again under these
-numbers, nor safely under others), and those certainly in no log are renumbered. What follows begins at sequence 0 of
+numbers, nor safely under others), and those certainly in no log are renumbered. The next batches begin at sequence 0 of
 the next producer epoch; after INVALID_PRODUCER_EPOCH (47) or UNKNOWN_PRODUCER_ID (59), or when epochs run out, of a
 new producer id.
 """
@@ -52,7 +53,7 @@ _BROKER_SHARE_OF_TIMEOUT: Final = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class SendSettings:
-    """How a producer sends, the same on all its lanes."""
+    """The settings of a producer, the same for all its partitions."""
 
     topic: str
     acks: int
@@ -76,13 +77,13 @@ class PartitionSender:
         self._spent_id = -1
         """The producer id that must not be used again; -1 for none."""
         self._next_sequence = 0
-        self._met = settings.acks == 0
-        """A batch of this producer id was acknowledged, so whoever leads knows the id."""
+        self._id_known = settings.acks == 0
+        """A batch of this producer id was acknowledged, so the leader knows the id."""
         self._broken = False
-        """A batch ended without acknowledgement: what the broker expects next is not known."""
+        """A batch ended without acknowledgement: the sequence number that the broker expects is not known."""
         self._needs_pause = False
         self._connection: Connection | None = None
-        """Over which the batches under way were sent."""
+        """The connection over which the batches in flight were sent."""
         self._wake = asyncio.Event()
         self._backoff = Backoff(self._client.timeouts, self._client.random)
         self._attempts: dict[ProducerBatch, asyncio.Task[None]] = {}
@@ -125,13 +126,13 @@ class PartitionSender:
             if connection is None:
                 self._needs_pause = True
             elif self._under_way and (self._broken or self._retries() or connection is not self._connection):
-                await self._wake.wait()  # nothing may overtake: not a retry, nor at a new leader what the old one has
+                await self._wake.wait()  # nothing may overtake a retry, nor a batch at the old leader
             else:
                 self._connection = connection
                 self._send(connection)
 
     def _check_for_bugs(self, task: asyncio.Task[None]) -> None:
-        """Let nobody wait for ever on a task that crashed."""
+        """Fail every batch when a task crashed, so that no caller waits for ever."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             for batch in (*self._in_flight, *self._waiting):
@@ -145,10 +146,10 @@ class PartitionSender:
         return self._retries() or (bool(self._waiting) and self._has_place())
 
     def _has_place(self) -> bool:
-        return len(self._in_flight) < (self._settings.max_in_flight if self._met else 1)
+        return len(self._in_flight) < (self._settings.max_in_flight if self._id_known else 1)
 
     async def _connect(self) -> Connection | None:
-        """A connection to the leader, and a producer identity; None when one of them could not be had for now."""
+        """A connection to the leader, and a producer identity; None when one of them is not available now."""
         client = self._client
         leader = client.metadata.leader(self._settings.topic, self._partition)
         try:
@@ -167,7 +168,7 @@ class PartitionSender:
             return None
 
     def _send(self, connection: Connection) -> None:
-        """Send what is not under way: retries first, which have the lowest numbers, then what waits."""
+        """Send every batch not under way: retries first, which have the lowest numbers, then those that wait."""
         self._expire()  # connecting may have taken long
         while not self._broken and self._waiting and self._has_place():
             batch = self._waiting.popleft()
@@ -241,7 +242,7 @@ class PartitionSender:
         code = int(answer.error_code)
         name = error_name(code)
         if code == 0:
-            self._met = True
+            self._id_known = True
             self._backoff.reset()
             self._in_flight.remove(batch)
             if answer.base_offset >= 0:
@@ -250,7 +251,7 @@ class PartitionSender:
                 batch.end("info", error="no offset told")
             return
         if code == _DUPLICATE:
-            self._met = True
+            self._id_known = True
             self._in_flight.remove(batch)
             batch.end("info", error=name)
             return
@@ -287,7 +288,7 @@ class PartitionSender:
             self._spent_id = self._identity[0]
 
     def _expire(self) -> None:
-        """Give up what is past its deadline and not under way."""
+        """Give up every batch that is past its deadline and not under way."""
         now_s = self._loop.time()
         for batch in [batch for batch in self._in_flight if not batch.under_way and batch.deadline_s <= now_s]:
             self._give_up(batch, batch.error)
@@ -311,6 +312,6 @@ class PartitionSender:
         if producer_id == self._spent_id or epoch == _LAST_EPOCH:
             self._spent_id = producer_id
             self._identity = None
-            self._met = False
+            self._id_known = False
         else:
             self._identity = (producer_id, epoch + 1)

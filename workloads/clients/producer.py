@@ -4,10 +4,10 @@ Each `append` is one record batch of one partition, and ends `ok`, `fail` or `in
 partition has a sender (`workloads.clients.partition_sender`), which keeps its batches in order, retries them and gives
 them up.
 
-DUPLICATE_SEQUENCE_NUMBER (46) means that the batch was appended long ago and its offset forgotten: `info`, since an
-`ok` would have to name the offset. With `acks=0` there is no answer and no producer id: a batch is sent once and ends
-`info` with the error `no acknowledgement`, or `fail` when it could not be sent in time. With `acks=1` an acknowledged
-batch may be lost by an election; that is not an error of the producer.
+DUPLICATE_SEQUENCE_NUMBER (46) means that the batch was appended long ago and the broker no longer knows its offset:
+`info`, since an `ok` would have to name the offset. With `acks=0` there is no answer and no producer id: a batch is
+sent once and ends `info` with the error `no acknowledgement`, or `fail` when it could not be sent in time. With
+`acks=1` an acknowledged batch may be lost by an election; that is not an error of the producer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Producer:
         self._closed = False
 
     def append(self, partition: int, values: Sequence[bytes]) -> asyncio.Future[Delivery]:
-        """Append `values` to `partition` as one batch, behind every batch handed in before.
+        """Append `values` to `partition` as one batch, behind every batch appended before.
 
         Whatever the cluster does, the future gets a result; an exception in it is a bug of this module. Raises
         RuntimeError once closed, ValueError without values.
@@ -66,13 +66,13 @@ class Producer:
         return batch.future
 
     async def close(self) -> None:
-        """Give up everything undelivered at once, each batch with its honest outcome. May be called twice."""
+        """Give up everything undelivered at once, each batch with the outcome that is known. May be called twice."""
         self._closed = True
         for partition in sorted(self._senders):
             await self._senders[partition].close()
 
     async def _identify(self, not_this: int) -> tuple[int, int]:
-        """A producer id other than `not_this`, and its first epoch. Raises ConnectionLost when nobody gave one."""
+        """A producer id other than `not_this`, and its first epoch. Raises ConnectionLost when no broker gave one."""
         async with self._identity_lock:
             if self._identity is None or self._identity[0] == not_this:
                 request = InitProducerIdRequest(
