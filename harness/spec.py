@@ -31,6 +31,7 @@ all, so that the same run comes back from it under a later version's defaults to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from checkers.evidence import CheckSettings
 from harness.cluster.hosts import Host, check_hosts
 from harness.cluster.systems import SYSTEMS
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
+from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
 from nemesis import old_names
 from nemesis.cluster_shape import ClusterShape
@@ -54,10 +56,6 @@ from workloads.registry import WORKLOADS
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
 SEEDS: Final = 1 << 32
 """A drawn seed lies below this."""
-
-
-class SpecError(Exception):
-    """A spec that cannot be used; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,24 +289,30 @@ def faults_of(value: object) -> tuple[tuple[str, ...], Schedule]:
 
 def load(path: Path, **overrides: Any) -> Spec:
     """As `parse`, from a file; it names the spec unless the spec does. Raises SpecError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        return loads(text, path.stem, **overrides)
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+    return _of_document(read_document(path), path.stem, overrides)
 
 
-def loads(text: str, name: str = "", **overrides: Any) -> Spec:
-    """As `load`, from the text of a spec."""
-    import yaml
+def loads(text: str, source: str = "", **overrides: Any) -> Spec:
+    """As `parse`, from the text of a spec; errors name `source` and the line."""
+    return _of_document(parse_document(text, source), "", overrides)
 
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SpecError(" ".join(str(error).split())) from None
+
+def _of_document(document: YamlDocument, name: str, overrides: Mapping[str, Any]) -> Spec:
+    values = document.values
     if name and isinstance(values, Mapping):
         values = {"name": name, **values}
-    return parse(values, **overrides)
+    try:
+        return parse(values, **overrides)
+    except SpecError as error:
+        if _overridden(str(error), overrides):
+            raise
+        raise SpecError(document.located(str(error))) from None
+
+
+def _overridden(message: str, overrides: Mapping[str, Any]) -> bool:
+    """Whether the field at the beginning of `message` has its value from the overrides, not from the document."""
+    field = re.split(r"[.:\[]", message, maxsplit=1)[0]
+    value = overrides.get(field)
+    if isinstance(value, Mapping):
+        return any(key in message for key in value)
+    return value is not None

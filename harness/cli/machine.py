@@ -99,7 +99,8 @@ def _images(options: argparse.Namespace) -> int:
 
 
 def _load(path: Path, command: str) -> Spec:
-    from harness.spec import SpecError, load
+    from harness.spec import load
+    from harness.yaml_document import SpecError
 
     try:
         return load(path)

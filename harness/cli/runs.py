@@ -91,7 +91,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _spec(options: argparse.Namespace) -> Spec:
-    from harness.spec import SEEDS, SpecError, load, parse
+    from harness.spec import SEEDS, load, parse
+    from harness.yaml_document import SpecError
 
     settings = {}
     for item in options.set:
@@ -154,7 +155,8 @@ def _check(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from harness.cli.display import LiveProgress
     from harness.runner.replay import replay
-    from harness.spec import SpecError, loads
+    from harness.spec import loads
+    from harness.yaml_document import SpecError
     from results.errors import StoreError
 
     directory = _open(options.directory)

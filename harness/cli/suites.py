@@ -1,20 +1,26 @@
-"""`faultline suite` and `faultline compare`: what can be said on the command line, and Spark around what is done.
+"""`faultline suite`, `faultline torture` and `faultline compare`: many runs on Spark.
 
-Exit codes are those of `harness.suites.report` for a suite; a comparison ends with 0 whatever it found.
+Exit codes are those of `harness.suites.report` for a suite; `torture` ends with 0 when all expectations are met
+(`harness.suites.expectations`) and else with 1; a comparison ends with 0 whatever its figures are.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, terminal
-from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
+from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from harness.suites.job import RunResult
     from harness.suites.plan import Suite
     from harness.suites.record import SuiteRecord
@@ -22,36 +28,67 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """The commands that make many runs."""
-    _add_compare(commands.add_parser("compare", help="settings side by side, under the same faults"))
-    _add_suite(commands.add_parser("suite", help="many runs on Spark: specs × settings × seeds, resumable"))
+    _add_compare(commands.add_parser("compare", help="compare settings under the same faults"))
+    _add_suite(commands.add_parser("suite", help="make many runs on Spark: specs × settings × seeds, resumable"))
+    _add_torture(commands.add_parser("torture", help="test the full protocol on many seeds, and find every mutant"))
 
 
 def _add_suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "suite", metavar="NAME|FILE.yaml", help="what to run: a file, or a shipped suite (nightly, smoke)"
+        "suite", metavar="NAME|FILE.yaml", help="a file, or the name of a shipped suite: nightly, smoke, torture"
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs a cell (as the suite says)")
-    parser.add_argument("--first-seed", type=int, metavar="N", help="where the seeds begin (as the suite says)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="runs of each cell (default: the suite's)")
+    parser.add_argument("--first-seed", type=int, metavar="N", help="the first seed (default: the suite's)")
     _add_spark(parser)
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the runs as JUnit XML here")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary as JSON here")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the runs as JUnit XML to this file, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary as JSON to this file, too")
     parser.set_defaults(command=_suite)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("comparison", metavar="SPEC.yaml", help="what to compare, or the name of a shipped comparison")
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (as the comparison says)")
+    parser.add_argument("comparison", metavar="NAME|FILE.yaml", help="a file, or the name of a shipped comparison")
+    parser.add_argument("--seeds", type=int, metavar="N", help="runs of each setting (default: the comparison's)")
     _add_spark(parser)
-    parser.add_argument("--out", type=Path, default=COMPARISONS, metavar="DIR", help="where page and JSON go")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=COMPARISONS,
+        metavar="DIR",
+        help="directory for the page and the JSON (default: %(default)s)",
+    )
     parser.set_defaults(command=_compare)
 
 
-def _add_spark(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
+def _add_torture(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds of the full protocol (default: 500)")
+    parser.add_argument("--mutant-seeds", type=int, metavar="N", help="seeds of each mutant, at most (default: 300)")
     parser.add_argument(
-        "--resume", action="store_true", help="make only what is missing of the newest one of this name cut short"
+        "--mutant", action="append", metavar="NAME", help="only this mutant, or none; may be repeated (default: all)"
     )
+    parser.add_argument(
+        "--workload", default="append", metavar="NAME", help="workload of the full protocol (default: append)"
+    )
+    parser.add_argument("--repeats", type=int, metavar="N", help="seeds that are run twice and compared (default: 50)")
+    parser.add_argument("--first-seed", type=int, metavar="N", help="the first seed (default: 0)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one for each core)"
+    )
+    parser.add_argument("--out", type=Path, metavar="JSON", help="write the results to this file, too")
+    _add_resume(parser)
     add_store(parser)
+    parser.set_defaults(command=_torture)
+
+
+def _add_spark(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--master", default="local[*]", metavar="URL", help="Spark master: local[2], spark://… (default: %(default)s)"
+    )
+    _add_resume(parser)
+    add_store(parser)
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--resume", action="store_true", help="resume the latest interrupted suite of this name")
 
 
 def _suite(options: argparse.Namespace) -> int:
@@ -60,24 +97,89 @@ def _suite(options: argparse.Namespace) -> int:
     from harness.suites.plan import load
 
     if options.resume and options.first_seed is not None:
-        raise Usage("faultline suite: --first-seed is that of the suite to be resumed")
+        raise Usage("faultline suite: --resume takes the seeds from the suite to be resumed")
     for option, path in (("--junit", options.junit), ("--json", options.json)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise Usage(f"faultline suite: {option}: {path} is no file that can be written")
+            raise Usage(f"faultline suite: {option}: {path} cannot be written: not a file in an existing directory")
     console = terminal()
 
-    def finish(begun: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
-        figures = summed_up(begun, spark)
-        for path in report.save(begun, runs, figures, options.json, options.junit):
+    def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
+        figures = summed_up(record, spark)
+        for path in report.save(record, runs, figures, options.json, options.junit):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
         console.print(report.table(figures.cells))
         console.print(report.covered(figures), soft_wrap=True, highlight=False)
-        return report.exit_code(runs)
+        _show_expectations(record.plan, runs, console)
+        return report.exit_code(record.plan, runs)
 
     def plan() -> Suite:
         return load(options.suite, seeds=options.seeds, first_seed=options.first_seed)
 
     return _on_spark(options, "suite", options.suite, plan, finish)
+
+
+def _torture(options: argparse.Namespace) -> int:
+    from harness.suites import report
+    from harness.suites.expectations import expectations
+    from harness.suites.job import summed_up
+
+    console = terminal()
+    if options.resume and not all(
+        value is None for value in (options.mutant_seeds, options.mutant, options.repeats, options.first_seed)
+    ):
+        raise Usage("faultline torture: --resume takes seeds and mutants from the suite to be resumed")
+    if options.jobs < 1:
+        raise Usage(f"faultline torture: --jobs: {options.jobs} is less than 1")
+    options.master = f"local[{options.jobs}]"
+
+    def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
+        for path in report.save(record, runs, summed_up(record, spark), None, None):
+            console.print(f"written: {path}", soft_wrap=True, highlight=False)
+        _show_expectations(record.plan, runs, console)
+        outcome = expectations(record.plan, runs)
+        if options.out is not None:
+            options.out.write_text(json.dumps(outcome.to_json(), indent=2) + "\n", encoding="utf-8")
+        return VALID if outcome.met else INVALID
+
+    return _on_spark(options, "torture", "torture", lambda: _torture_plan(options), finish)
+
+
+def _torture_plan(options: argparse.Namespace) -> Suite:
+    """The shipped suite, as the options change it. Raises Usage."""
+    from harness.cluster.systems import SYSTEMS
+    from harness.suites.plan import load, mutant_of, without
+    from workloads.registry import WORKLOADS
+
+    shipped = load("torture")
+    if options.workload not in WORKLOADS:
+        raise Usage(f"faultline torture: --workload: {options.workload!r} is not one of {', '.join(WORKLOADS)}")
+    mutants = dict(shipped.mutants)
+    if options.mutant is not None:
+        names = [name for name in options.mutant if name != "none"]
+        rules = {rule.name for rule in SYSTEMS["broker"].rules}
+        for name in names:
+            if name not in rules:
+                raise Usage(f"faultline torture: --mutant: {name!r} is not a rule; `faultline rules` lists them")
+        mutants = {without(name): shipped.mutants.get(without(name)) or mutant_of(name) for name in names}
+    counts = {
+        name: getattr(shipped, name) if getattr(options, name) is None else getattr(options, name)
+        for name in ("seeds", "mutant_seeds", "repeats", "first_seed")
+    }
+    for name, count in counts.items():
+        if count < 0:
+            raise Usage(f"faultline torture: --{name.replace('_', '-')}: {count} is less than 0")
+    cells = {cell: replace(spec, workload=options.workload) for cell, spec in shipped.cells.items()}
+    return replace(shipped, cells=cells, mutants=mutants, **counts)
+
+
+def _show_expectations(plan: Suite, runs: Sequence[RunResult], console: Console) -> None:
+    from harness.suites.expectations import expectations, has_expectations, table
+
+    if has_expectations(plan):
+        outcome = expectations(plan, runs)
+        console.print(table(outcome.tallies))
+        if outcome.repeats:
+            console.print(outcome.sentence(), soft_wrap=True, highlight=False)
 
 
 def _on_spark(
@@ -88,35 +190,38 @@ def _on_spark(
     finish: Callable[[SuiteRecord, Sequence[RunResult], Any], int],
 ) -> int:
     """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
-    from harness.spec import SpecError
     from harness.suites.job import SPARK_SETTINGS, carry_out
     from harness.suites.record import CannotResume, begin, locked, resume
     from harness.suites.report import LiveSuite
+    from harness.yaml_document import SpecError
     from results.errors import StoreError
     from results.run.paths import store_path
     from results.store.spark import SparkUnavailable, session
 
     if options.resume and options.seeds is not None:
-        raise Usage(f"faultline {command}: --seeds is that of the {command} to be resumed")
+        raise Usage(f"faultline {command}: --resume takes the seeds from the suite to be resumed")
     store = store_path(options.store).absolute()
-    begun = None
+    record = None
+    again = f"resume it with: faultline {command} --resume"
     try:
-        begun = resume(store, Path(named).stem) if options.resume else begin(store, plan())
-        title, settings = f"faultline {command} {begun.name}", SPARK_SETTINGS
-        with locked(begun), session(title, master=options.master, settings=settings) as spark:
-            with LiveSuite(terminal(stderr=True), begun) as live:
-                runs = carry_out(begun, spark, live)
-            return finish(begun, runs, spark)
+        record = resume(store, Path(named).stem) if options.resume else begin(store, plan())
+        if command != "torture":
+            again = f"resume it with: faultline {command} {record.name} --resume"
+        title, settings = f"faultline {command} {record.name}", SPARK_SETTINGS
+        with locked(record), session(title, master=options.master, settings=settings) as spark:
+            with LiveSuite(terminal(stderr=True), record) as live:
+                runs = carry_out(record, spark, live)
+            return finish(record, runs, spark)
     except (SpecError, CannotResume) as error:
         raise Usage(f"faultline {command}: {error}") from None
     except KeyboardInterrupt:
-        if begun is not None:
-            print(f"interrupted; the rest of it: faultline {command} {begun.name} --resume", file=sys.stderr)
+        if record is not None:
+            print(f"interrupted; {again}", file=sys.stderr)
         return INTERRUPTED
     except (StoreError, SparkUnavailable, RuntimeError, OSError) as error:
         print(f"faultline: {error}", file=sys.stderr)
-        if begun is not None and not isinstance(error, RuntimeError):
-            print(f"what is done is kept; the rest of it: faultline {command} {begun.name} --resume", file=sys.stderr)
+        if record is not None and not isinstance(error, RuntimeError):
+            print(f"the runs that ended are kept; {again}", file=sys.stderr)
         return NOT_CARRIED_OUT
 
 
@@ -127,14 +232,14 @@ def _compare(options: argparse.Namespace) -> int:
 
     console = terminal()
 
-    def finish(begun: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
-        comparison = compared(begun, runs)
+    def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
+        comparison = compared(record, runs)
         console.print(shown(comparison))
         for sentence in comparison.sentences():
             console.print(sentence, soft_wrap=True, highlight=False)
         for path in save(comparison, options.out):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        for path in report.save(begun, runs, summed_up(begun, spark), None, None):
+        for path in report.save(record, runs, summed_up(record, spark), None, None):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
         return VALID
 

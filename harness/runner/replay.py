@@ -18,7 +18,8 @@ import pyarrow as pa
 from checkers.evidence import RunEvidence
 from harness.runner.outcome import Outcome, ProgressListener
 from harness.runner.run import run
-from harness.spec import SpecError, loads
+from harness.spec import loads
+from harness.yaml_document import SpecError
 from results.run.directory import RunDirectory
 
 Trail = Sequence[tuple[int, int, str]]

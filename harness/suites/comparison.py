@@ -22,11 +22,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from harness.spec import SpecError
 from harness.suites.job import RunResult
 from harness.suites.plan import Suite
-from harness.suites.reading import check_distinct, how_many, known, layered, mapping, one_of, read
+from harness.suites.reading import check_distinct, count_of_seeds, known, layered, mapping, one_of, read
 from harness.suites.record import SuiteRecord
+from harness.yaml_document import SpecError
 from results.comparison import ComparedRun, Comparison, compare
 from results.pages.comparison import bare, render
 from results.statistics import Interval
@@ -39,25 +39,27 @@ _FIELDS = ("reference", "seeds", "base", "cells")
 
 def load(named: str, seeds: int | None = None) -> Suite:
     """The comparison in the file `named`, or the one shipped by that name. Raises SpecError."""
-    name, values = read(named, SHIPPED)
+    name, document = read(named, SHIPPED)
     try:
-        return _suite(name, values, seeds)
+        return _suite(name, document.values, seeds)
     except SpecError as error:
-        raise SpecError(f"{named}: {error}") from None
+        if seeds is not None and str(error).startswith("seeds:"):
+            raise
+        raise SpecError(document.located(str(error))) from None
 
 
 def _suite(name: str, values: object, seeds: int | None) -> Suite:
     fields = known("a comparison is a mapping with reference, seeds, base and cells", values, _FIELDS)
     base = mapping("base", fields.get("base"))
     specs = {
-        str(cell): layered(f"cells.{cell}", base, mapping(f"cells.{cell}", changes))
+        str(cell): layered({"base": base, f"cells.{cell}": mapping(f"cells.{cell}", changes)})
         for cell, changes in mapping("cells", fields.get("cells")).items()
     }
     if not specs:
         raise SpecError("cells: there is none")
     check_distinct("cells", specs)
     reference = one_of(specs, fields.get("reference", next(iter(specs))))
-    wanted = how_many(fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
+    wanted = count_of_seeds("seeds", fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
     return Suite(name, wanted, 0, specs, reference)
 
 

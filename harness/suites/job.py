@@ -1,10 +1,11 @@
-"""`faultline suite`: many runs as one Spark job, resumed where it was cut short.
+"""Makes the runs of a suite as Spark jobs, and resumes an interrupted one.
 
     plan → begin or resume: a directory in the store, locked → runs in Spark tasks (harness.suites.spark_task)
-    → taken into the tables as they end, failures told → summary and JUnit
+    → taken into the tables as they end, failures shown → summary and JUnit
 
-The store is what decides which runs are done; Spark only carries them out. So a suite may be interrupted or killed at
-any moment, and `--resume` makes the runs that are missing and no other.
+The store decides which runs are done; Spark only carries them out. So a suite may be interrupted or killed at any
+moment, and `--resume` makes the runs that are missing and no other. A suite without mutants and repeats is one job; one
+with them takes a job for each batch of mutants, and one for the repeats (`harness.suites.plan`).
 
 The store must lie where every executor reaches it, as any output of Spark.
 """
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 """Runs that are put into the tables together."""
 RUNS_PER_TASK: Final = 16
-"""At most, so that one slow task at the end keeps nobody waiting for long."""
+"""At most, so that one slow task at the end does not delay the suite for long."""
 TASKS_PER_SLOT: Final = 4
-"""At least, as far as there are runs: how evenly few runs are dealt out."""
+"""At least, as far as there are runs, so that few runs are spread evenly."""
 SPARK_SETTINGS: Final = {"spark.python.worker.reuse": "false"}
-"""A task has a process of its own: what killed nodes left unfinished is never freed, on purpose."""
+"""A task has a process of its own: coroutines of killed nodes are never freed, on purpose."""
 _POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one run of a suite came to."""
+    """The result of one run of a suite."""
 
     run: str
     cell: str
@@ -52,38 +53,51 @@ class RunResult:
     validity: str
     """valid, invalid, unknown, or failed when it could not be carried out."""
     causes: tuple[str, ...] = ()
-    """`checker: kind` of what was found, or why the run failed."""
+    """`checker: kind` of each finding, or why the run failed."""
     lines: tuple[str, ...] = ()
-    """The first finding's own words."""
+    """The text of the first finding."""
+    families: tuple[str, ...] = ()
+    """The fault families of which at least one fault took effect."""
     digest: str = ""
     cpu_seconds: float = 0.0
 
 
-def carry_out(suite: SuiteRecord, spark: SparkSession, tell: Callable[[RunResult], None]) -> list[RunResult]:
-    """Make the runs that are missing. All runs of the suite, in the order of the plan; `tell` hears of each as it ends,
-    first of those that were done before.
+def carry_out(suite: SuiteRecord, spark: SparkSession, on_result: Callable[[RunResult], None]) -> list[RunResult]:
+    """Make the runs that are missing. All runs of the suite, in the order of the plan.
 
-    Raises StoreError, and KeyboardInterrupt after putting what is done into the tables.
+    `on_result` is called for each run as it ends, and first for those that were done before. Raises StoreError, and
+    KeyboardInterrupt after putting all ended runs into the tables.
     """
     shutil.rmtree(suite.path / "work", ignore_errors=True)
     directory = suite.path / "ended"
     finished_runs.move_to_tables(suite.store, suite.name, finished_runs.finished_names(directory))
-    found = {run.run: run for run in _stored(suite)}
-    for run in found.values():
-        tell(run)
-    jobs = list(suite.plan.jobs())
-    missing = [job for job in jobs if job.run not in found]
-    if missing:
-        work = _Work(spark, suite, missing)
-        try:
-            while work.goes_on():
-                _take_in(suite, found, tell)
-        finally:
-            work.stop()
-            _take_in(suite, found, tell, all_of_them=True)
-            shutil.rmtree(suite.path / "work", ignore_errors=True)
-        work.raise_what_went_wrong()
-    return [found[job.run] for job in jobs]
+    results = {result.run: result for result in _stored(suite)}
+    for result in results.values():
+        on_result(result)
+    while missing := suite.plan.next_runs({name: result.validity for name, result in results.items()}):
+        _make(suite, spark, missing, results, on_result)
+        if any(run.run not in results for run in missing):
+            raise StoreError("the suite was cut short: Spark ended its job before all runs were made")
+    return [results[run.run] for run in suite.plan.every_run() if run.run in results]
+
+
+def _make(
+    suite: SuiteRecord,
+    spark: SparkSession,
+    missing: Sequence[PlannedRun],
+    results: dict[str, RunResult],
+    on_result: Callable[[RunResult], None],
+) -> None:
+    """Make `missing` as one Spark job, and add their results to `results`."""
+    job = _SparkJob(spark, suite, missing)
+    try:
+        while job.is_running():
+            _take_in(suite, results, on_result)
+    finally:
+        job.stop()
+        _take_in(suite, results, on_result, everything=True)
+        shutil.rmtree(suite.path / "work", ignore_errors=True)
+    job.raise_error()
 
 
 def summed_up(suite: SuiteRecord, spark: SparkSession) -> Summary:
@@ -97,16 +111,18 @@ def summed_up(suite: SuiteRecord, spark: SparkSession) -> Summary:
     return summarise(spark, runs, metrics, coverage)
 
 
-class _Work:
-    """One Spark job in a thread of its own, so that whoever waits can look at what it has done so far."""
+class _SparkJob:
+    """One Spark job in a thread of its own, so that its caller can look at what it has done so far."""
 
-    def __init__(self, spark: SparkSession, suite: SuiteRecord, jobs: Sequence[PlannedRun]) -> None:
+    def __init__(self, spark: SparkSession, suite: SuiteRecord, runs: Sequence[PlannedRun]) -> None:
         self._spark = spark
         self._error: Exception | None = None
-        make = maker(suite.path, json.dumps(suite.plan.to_json()), jobs)
+        make = maker(suite.path, json.dumps(suite.plan.to_json()), runs)
         slots = max(1, spark.sparkContext.defaultParallelism)
-        tasks = max(-(-len(jobs) // RUNS_PER_TASK), min(len(jobs), TASKS_PER_SLOT * slots))
-        self._frame = spark.range(0, len(jobs), 1, tasks).mapInArrow(make, ROW)
+        tasks = max(-(-len(runs) // RUNS_PER_TASK), min(len(runs), TASKS_PER_SLOT * slots))
+        # Spark hands this environment to the Python processes of the jobs that are made from now on.
+        spark.sparkContext.environment["PYTHONHASHSEED"] = hash_seed(repeated=runs[0].repeated)
+        self._frame = spark.range(0, len(runs), 1, tasks).mapInArrow(make, ROW)
         self._thread = threading.Thread(target=self._work, name="suite", daemon=True)
         self._thread.start()
 
@@ -116,13 +132,13 @@ class _Work:
         except Exception as error:
             self._error = error
 
-    def goes_on(self) -> bool:
-        """Waits a moment. Whether the job is still at work."""
+    def is_running(self) -> bool:
+        """Waits a moment; whether the job is still running then."""
         self._thread.join(_POLL_S)
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End it, if it has not ended; no task is left at work, unless Java has gone and taken them along."""
+        """End the job, if it has not ended; no task keeps running, unless Java has gone and taken them along."""
         from results.store.spark import unless_gone
 
         if self._thread.is_alive():
@@ -130,25 +146,33 @@ class _Work:
                 self._spark.sparkContext.cancelAllJobs()
             self._thread.join(30)
 
-    def raise_what_went_wrong(self) -> None:
-        """StoreError with the cause that a task or Spark gave."""
+    def raise_error(self) -> None:
+        """StoreError with the cause that a task or Spark gave, if the job failed."""
         if self._error is None:
             return
         lines = [line.strip() for line in str(self._error).splitlines() if line.strip()]
-        told = [line for line in lines if "Error" in line or "Exception" in line]
-        raise StoreError(f"the suite was cut short: {(told or lines or ['unknown'])[-1]}")
+        causes = [line for line in lines if "Error" in line or "Exception" in line]
+        raise StoreError(f"the suite was cut short: {(causes or lines or ['unknown'])[-1]}")
+
+
+def hash_seed(*, repeated: bool) -> str:
+    """PYTHONHASHSEED of the processes that make runs: another one for the second run of a seed."""
+    return "2" if repeated else "1"
 
 
 def _take_in(
-    suite: SuiteRecord, found: dict[str, RunResult], tell: Callable[[RunResult], None], all_of_them: bool = False
+    suite: SuiteRecord,
+    results: dict[str, RunResult],
+    on_result: Callable[[RunResult], None],
+    everything: bool = False,
 ) -> None:
-    """Tell of what has ended since, and put it into the tables when there is enough of it."""
+    """Report the runs that have ended since, and put them into the tables when there are enough of them."""
     waiting = finished_runs.finished_names(suite.path / "ended")
     for run in waiting:
-        if run not in found:
-            found[run] = next(_ended(finished_runs.read_finished(suite.path / "ended", run)))
-            tell(found[run])
-    if all_of_them or len(waiting) >= BATCH:
+        if run not in results:
+            results[run] = next(_results(finished_runs.read_finished(suite.path / "ended", run)))
+            on_result(results[run])
+    if everything or len(waiting) >= BATCH:
         finished_runs.move_to_tables(suite.store, suite.name, waiting)
 
 
@@ -156,19 +180,23 @@ def _stored(suite: SuiteRecord) -> Iterator[RunResult]:
     """The suite's runs in the tables."""
     from results.store import tables
 
-    found = {}
-    for name in ("runs", "verdicts"):
+    contents = {}
+    for name in ("runs", "verdicts", "coverage"):
         stored = tables.read(suite.store, name, suite.name)
         if stored.damaged:
             raise StoreError(f"{stored.damaged[0].path}: {stored.damaged[0].reason}")
-        found[name] = stored.table
-    yield from _ended(found)
+        contents[name] = stored.table
+    yield from _results(contents)
 
 
-def _ended(tables: Mapping[str, Table]) -> Iterator[RunResult]:
+def _results(tables: Mapping[str, Table]) -> Iterator[RunResult]:
     verdicts: dict[str, list[dict[str, Any]]] = {}
     for row in tables["verdicts"].to_pylist():
         verdicts.setdefault(row["run"], []).append(row)
+    families: dict[str, list[str]] = {}
+    for row in tables["coverage"].to_pylist():
+        if row["kind"] == "family":
+            families.setdefault(row["run"], []).append(row["name"])
     for row in tables["runs"].to_pylist():
         facts = json.loads(row["facts"])
         findings = [
@@ -186,6 +214,7 @@ def _ended(tables: Mapping[str, Table]) -> Iterator[RunResult]:
             validity="failed" if failed else row["validity"],
             causes=(facts.get("message", "no reason is recorded"),) if failed else tuple(dict.fromkeys(causes)),
             lines=tuple(findings[0][1]["lines"]) if findings and not failed else (),
+            families=tuple(sorted(families.get(row["run"], []))),
             digest=row["digest"] or "",
             cpu_seconds=facts.get("cpu_seconds", 0.0),
         )

@@ -1,6 +1,6 @@
-"""Reading a plan of many runs from YAML: where its file is found, and specs laid on top of each other.
+"""Reads a plan of many runs from YAML: finds its file, and layers specs on top of each other.
 
-Whatever is wrong with it is a SpecError of one line that begins with the field.
+Every error is a SpecError of one line that begins with the field; `harness.yaml_document` adds file and line.
 """
 
 from __future__ import annotations
@@ -10,33 +10,28 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from harness.spec import Spec, SpecError, parse
+from harness.spec import Spec, parse
+from harness.yaml_document import SpecError, YamlDocument, read_document
 
 RUNS_MAX: Final = 1_000_000
-"""Every run is planned, and told of, in memory."""
+"""The plan and the results of all runs are held in memory."""
 
 
-def read(named: str, shipped: Path) -> tuple[str, object]:
-    """(plain name, YAML) of the file `named`, or of the one by that name among those `shipped`."""
-    import yaml
-
+def read(named: str, shipped: Path) -> tuple[str, YamlDocument]:
+    """(plain name, YAML) of the file `named`, or of the one by that name among those `shipped`. Raises SpecError."""
     path = Path(named)
-    if not path.exists() and (shipped / f"{named}.yaml").exists():
+    if not path.exists():
+        if not (shipped / f"{named}.yaml").exists():
+            names = ", ".join(sorted(item.stem for item in shipped.glob("*.yaml")))
+            raise SpecError(f"{named}: there is no such file, and shipped are only: {names}")
         path = shipped / f"{named}.yaml"
-    try:
-        return plain(path.stem), yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        those = ", ".join(sorted(item.stem for item in shipped.glob("*.yaml")))
-        why = getattr(error, "strerror", None) or error
-        raise SpecError(f"{named}: cannot be read: {why} (shipped: {those})") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"{named}: {' '.join(str(error).split())}") from None
+    return plain(path.stem), read_document(path)
 
 
-def known(what: str, values: object, names: Collection[str]) -> Mapping[str, Any]:
-    """`values`, a mapping with no fields but `names`; `what` says what it ought to be."""
+def known(description: str, values: object, names: Collection[str]) -> Mapping[str, Any]:
+    """`values`, a mapping with no fields but `names`; `description` says so. Raises SpecError."""
     if not isinstance(values, Mapping):
-        raise SpecError(what)
+        raise SpecError(description)
     for field in values:
         if field not in names:
             raise SpecError(f"{field}: unknown field; one of: {', '.join(names)}")
@@ -44,7 +39,7 @@ def known(what: str, values: object, names: Collection[str]) -> Mapping[str, Any
 
 
 def mapping(field: str, value: object) -> Mapping[str, Any]:
-    """`value` of the field, empty when it was left out."""
+    """`value` of the field, empty when it was left out. Raises SpecError."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -52,29 +47,42 @@ def mapping(field: str, value: object) -> Mapping[str, Any]:
     return value
 
 
-def layered(name: str, *layers: Mapping[str, Any]) -> Spec:
-    """One spec of several, each on top of those before; their settings are merged."""
+def layered(layers: Mapping[str, Mapping[str, Any]]) -> Spec:
+    """One spec of several layers, by the field of each, each on top of those before; their settings are merged.
+
+    Raises SpecError that names the layer whose field is wrong.
+    """
     merged: dict[str, Any] = {}
     settings: dict[str, str] = {}
-    for layer in layers:
+    for field, layer in layers.items():
         merged |= layer
-        settings |= {key: str(value) for key, value in mapping(f"{name}.settings", layer.get("settings")).items()}
+        layer_settings = mapping(f"{field}.settings", layer.get("settings"))
+        settings |= {key: str(value) for key, value in layer_settings.items()}
     try:
         spec = parse({**merged, "settings": settings})
+        if spec.environment != "sim":
+            raise SpecError(
+                "environment: suites and comparisons run in the simulation; add other runs with `faultline store add`"
+            )
     except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
-    if spec.environment != "sim":
-        raise SpecError(
-            f"{name}: environment: suites and comparisons run in the simulation; "
-            "add other runs with `faultline store add`"
-        )
+        raise SpecError(_in_layer(layers, str(error))) from None
     return spec
 
 
+def _in_layer(layers: Mapping[str, Mapping[str, Any]], message: str) -> str:
+    """`message` of a spec, with the field of the topmost layer before it that has the field it begins with."""
+    name = re.split(r"[.:\[]", message, maxsplit=1)[0]
+    holding = [field for field, layer in layers.items() if name in layer]
+    if name == "settings":
+        quoting = [field for field in holding if any(str(key) in message for key in layers[field]["settings"])]
+        holding = quoting or holding
+    return f"{holding[-1]}.{message}" if holding else f"{list(layers)[-1]}: {message}"
+
+
 def check_distinct(field: str, cells: Collection[str]) -> None:
-    """Raises SpecError when two cells would have runs of the same name."""
+    """Raises SpecError when runs of two cells would have the same name."""
     if len({plain(cell) for cell in cells}) < len(cells):
-        raise SpecError(f"{field}: two of {', '.join(cells)} differ in signs only that a file's name cannot have")
+        raise SpecError(f"{field}: two of {', '.join(cells)} differ only in signs that the name of a file cannot have")
 
 
 def plain(name: str) -> str:
@@ -82,13 +90,13 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "suite"
 
 
-def how_many(wanted: object, cells: int, *, least: int) -> int:
-    """The seeds asked for, if so many runs of each cell can be planned. Raises SpecError."""
-    if not is_whole(wanted) or wanted < least:
-        raise SpecError(f"seeds: {wanted!r} is not a number of at least {least}")
-    if wanted * cells > RUNS_MAX:
-        raise SpecError(f"seeds: {wanted} make {wanted * cells} runs, more than the {RUNS_MAX} of a suite")
-    return wanted
+def count_of_seeds(field: str, seeds: object, cells: int, *, least: int) -> int:
+    """The number of seeds, if so many runs of each cell can be planned. Raises SpecError."""
+    if not is_whole(seeds) or seeds < least:
+        raise SpecError(f"{field}: {seeds!r} is not a number of at least {least}")
+    if seeds * cells > RUNS_MAX:
+        raise SpecError(f"{field}: {seeds} make {seeds * cells} runs, more than the {RUNS_MAX} of a suite")
+    return seeds
 
 
 def one_of(cells: Mapping[str, Spec], reference: object) -> str:
@@ -99,5 +107,5 @@ def one_of(cells: Mapping[str, Spec], reference: object) -> str:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number: to Python `true` is one, too."""
+    """Whether it is a whole number; Python takes `true` for one, too."""
     return isinstance(value, int) and not isinstance(value, bool)

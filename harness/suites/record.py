@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.spec import SpecError
 from harness.suites.plan import Suite
+from harness.yaml_document import SpecError
 from results.atomic_files import put_text
 from results.run.paths import new_directory
 from results.store import finished_runs

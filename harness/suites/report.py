@@ -1,11 +1,15 @@
-"""Output of a suite: progress, the final table, and files for programs.
+"""Reports on a suite: progress on the terminal, a table at its end, and files for programs.
 
-On a terminal a bar tells runs done, what was not valid so far, and the time left; elsewhere a line is printed now and
-then. The first runs that are not valid are shown as they come, each with its cause and where it lies.
+On a terminal a bar shows the runs done, how many were not valid, and the time left; elsewhere a line is printed every
+half minute. The first runs that are not valid are shown as they end, each with its cause and its directory.
 
 The exit code is the worst of all runs: 1 when one was invalid, else 3 when one could not be carried out, else 2 when
-one was unknown, else 0. `summary.json` has every count and every run that was not valid; `junit.xml` has a test suite a
-cell and a test case a run: `failure` for invalid, `error` for not carried out, `skipped` for unknown.
+one was unknown, else 0. `summary.json` has every count and every run that was not valid; `junit.xml` has a test suite
+for each cell and a test case for each run: `failure` for invalid, `error` for not carried out, `skipped` for unknown.
+
+The runs of mutants are no failures, since a mutant is to be found: of each only the first find is shown, and in
+`junit.xml` it is one test case, which fails when no run found it. With mutants or repeats the exit code is also 1 when
+an expectation is not met (`harness.suites.expectations`).
 """
 
 from __future__ import annotations
@@ -25,15 +29,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from harness.exit_codes import EXIT_CODES, UNKNOWN
+from harness.exit_codes import EXIT_CODES, INVALID, UNKNOWN, VALID
+from harness.suites.expectations import expectations, has_expectations
 from harness.suites.job import RunResult
+from harness.suites.plan import Suite
 from harness.suites.record import SuiteRecord
 from nemesis.registry import FAIR_FAMILIES
 from results.coverage import RULES
 from results.store.summary import Summary
 
 SHOWN: Final = 10
-"""Runs that are not valid and are shown at once; the rest is counted."""
+"""Runs that are not valid and are shown as they end; the rest is counted."""
 _LINE_S: Final = 30.0
 _COLOURS: Final = {"invalid": "bold red", "failed": "red", "unknown": "yellow", "valid": "green"}
 _WORDS: Final = {"failed": "not carried out"}
@@ -41,18 +47,19 @@ _NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 
 
 class LiveSuite:
-    """Shows how far a suite is as long as it is entered; called for each run that has ended."""
+    """Shows the progress of a suite while it is entered; called for each run that has ended."""
 
     def __init__(self, console: Console, suite: SuiteRecord) -> None:
         self._console, self._suite = console, suite
-        self._total = len(list(suite.plan.jobs()))
         self._counts: Counter[str] = Counter()
-        self._told_s = monotonic()
+        self._of_mutants: Counter[str] = Counter()
+        self._found: set[str] = set()
+        self._printed_s = monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[counts]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -60,7 +67,7 @@ class LiveSuite:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(suite.name, total=self._total, told="")
+        self._task = self._bar.add_task(suite.name, total=self._total, counts="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -70,28 +77,48 @@ class LiveSuite:
         self._bar.stop()
 
     def __call__(self, run: RunResult) -> None:
-        """Count it, and show it if it is one of the first that are not valid."""
-        self._counts[run.validity] += 1
-        if run.validity != "valid" and self._bad <= SHOWN:
-            show(self._console, self._suite, run)
-            if self._bad == SHOWN:
-                self._console.print("further ones are counted", style="dim")
-        self._bar.update(self._task, advance=1, told=self._told())
+        """Count a run, and show it if it is one of the first that are not valid, or the first that finds a mutant."""
+        if run.cell in self._suite.plan.mutants:
+            self._count_mutant(run)
+        else:
+            self._counts[run.validity] += 1
+            if run.validity != "valid" and self._bad <= SHOWN:
+                show(self._console, self._suite, run)
+                if self._bad == SHOWN:
+                    self._console.print("further runs that are not valid are only counted", style="dim")
+        done = self._counts.total() + self._of_mutants.total()
+        self._bar.update(self._task, completed=done, total=self._total, counts=self._words())
         now_s = monotonic()
-        if not self._console.is_terminal and now_s - self._told_s >= _LINE_S:
-            self._told_s = now_s
-            self._console.print(f"{self._counts.total()} of {self._total} runs, {self._told()}", highlight=False)
+        if not self._console.is_terminal and now_s - self._printed_s >= _LINE_S:
+            self._printed_s = now_s
+            self._console.print(f"{done} of {self._total} runs, {self._words()}", highlight=False)
+
+    def _count_mutant(self, run: RunResult) -> None:
+        self._of_mutants[run.cell] += 1
+        if run.validity == "invalid" and run.cell not in self._found:
+            self._found.add(run.cell)
+            line = f"found: {run.cell}, seed {run.seed}: {'; '.join(run.causes)}"
+            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    @property
+    def _total(self) -> int:
+        """The runs that are made at most, now that some mutants are found."""
+        plan = self._suite.plan
+        of_mutants = (self._of_mutants[cell] if cell in self._found else plan.mutant_seeds for cell in plan.mutants)
+        return len(plan.cells) * (plan.seeds + min(plan.repeats, plan.seeds)) + sum(of_mutants)
 
     @property
     def _bad(self) -> int:
         return self._counts.total() - self._counts["valid"]
 
-    def _told(self) -> str:
-        return counted(self._counts) if self._bad else "all valid"
+    def _words(self) -> str:
+        mutants = self._suite.plan.mutants
+        found = f"; {len(self._found)} of {len(mutants)} mutants found" if mutants else ""
+        return (counted(self._counts) if self._bad else "all valid") + found
 
 
 def show(console: Console, suite: SuiteRecord, run: RunResult) -> None:
-    """Print the findings of one run that was not valid, and its directory."""
+    """The findings of one run that was not valid, and its directory."""
     head = Text.assemble((run.validity, _COLOURS[run.validity]), f" {run.run}: {'; '.join(run.causes) or 'no cause'}")
     console.print(head, soft_wrap=True)
     for line in run.lines[:3]:
@@ -104,15 +131,19 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[name]} {_WORDS.get(name, name)}" for name in EXIT_CODES if counts.get(name))
 
 
-def exit_code(runs: Iterable[RunResult]) -> int:
+def exit_code(plan: Suite, runs: Sequence[RunResult]) -> int:
     """See the module's docstring."""
-    seen = {run.validity for run in runs}
+    if has_expectations(plan) and not expectations(plan, runs).met:
+        return INVALID
+    seen = {run.validity for run in runs if run.cell not in plan.mutants}
+    if not seen and plan.mutants:
+        return VALID
     return next((code for name, code in EXIT_CODES.items() if name in seen), UNKNOWN)
 
 
 def table(cells: Iterable[Mapping[str, Any]]) -> Table:
-    """A line a cell, of those of a `results.store.summary.Summary`."""
-    drawn = Table(box=None, pad_edge=False, header_style="dim")
+    """One row for each cell of a `results.store.summary.Summary`."""
+    rows = Table(box=None, pad_edge=False, header_style="dim")
     for heading in (
         "cell",
         "runs",
@@ -124,9 +155,9 @@ def table(cells: Iterable[Mapping[str, Any]]) -> Table:
         "append p50, p99",
         "lost",
     ):
-        drawn.add_column(_WORDS.get(heading, heading), justify="left" if heading == "cell" else "right")
+        rows.add_column(_WORDS.get(heading, heading), justify="left" if heading == "cell" else "right")
     for cell in cells:
-        drawn.add_row(
+        rows.add_row(
             cell["cell"],
             *(str(cell[name]) for name in ("runs", *EXIT_CODES)),
             _number(cell["available"], 100, " %"),
@@ -136,7 +167,7 @@ def table(cells: Iterable[Mapping[str, Any]]) -> Table:
             f"{_number(cell['append_ms_p50'], 1, '')}, {_number(cell['append_ms_p99'], 1, ' ms')}",
             f"{cell['lost'] or 0:,}",
         )
-    return drawn
+    return rows
 
 
 def _number(value: float | None, factor: float, unit: str) -> str:
@@ -144,13 +175,13 @@ def _number(value: float | None, factor: float, unit: str) -> str:
 
 
 def covered(summary: Summary) -> str:
-    """The coverage of the runs, and the fair families and visible rules that no run exercised."""
+    """The events and fault families that the runs exercised, and the families and visible rules that none did."""
     families, rules = summary.marked("family"), summary.marked("rule")
     missing = [f"family {name}" for name in FAIR_FAMILIES if name not in families]
     missing += [f"rule {name}" for name in RULES if name not in rules]
     kinds, cases = len(summary.marked("event")), len(summary.marked("case"))
-    told = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families that bit"
-    return told + (f"; never: {', '.join(missing)}" if missing else "")
+    text = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families took effect"
+    return text + (f"; never: {', '.join(missing)}" if missing else "")
 
 
 def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> dict[str, Any]:
@@ -167,7 +198,8 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
         "first_seed": suite.plan.first_seed,
         "runs": len(runs),
         "cells": cells,
-        "exit_code": exit_code(runs),
+        "exit_code": exit_code(suite.plan, runs),
+        **({"expectations": expectations(suite.plan, runs).to_json()} if has_expectations(suite.plan) else {}),
         "not_valid": [
             {
                 "run": run.run,
@@ -180,7 +212,7 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
                 "directory": str(suite.path / "runs" / run.run),
             }
             for run in runs
-            if run.validity != "valid"
+            if run.validity != "valid" and run.cell not in suite.plan.mutants
         ],
         "figures": [dict(cell) for cell in figures.cells],
         "coverage": [dict(mark) for mark in figures.coverage],
@@ -190,13 +222,13 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
 def save(
     suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary, json_too: Path | None, junit_too: Path | None
 ) -> Iterator[Path]:
-    """Write junit.xml and, last, summary.json, which makes the suite an ended one; and where else it is wanted."""
-    told, cases = json.dumps(summary(suite, runs, figures), indent=2) + "\n", junit(suite, runs)
+    """Write junit.xml and, last, summary.json, which marks the suite as ended, and copies of them; their paths."""
+    totals, cases = json.dumps(summary(suite, runs, figures), indent=2) + "\n", junit(suite, runs)
     for path, text in (
         (junit_too, cases),
-        (json_too, told),
+        (json_too, totals),
         (suite.path / "junit.xml", cases),
-        (suite.path / "summary.json", told),
+        (suite.path / "summary.json", totals),
     ):
         if path is not None:
             path.write_text(text, encoding="utf-8")
@@ -205,35 +237,48 @@ def save(
 
 def junit(suite: SuiteRecord, runs: Sequence[RunResult]) -> str:
     """The runs as JUnit XML."""
-    root = ElementTree.Element("testsuites", _totals(suite.name, runs))
-    for cell in dict.fromkeys(run.cell for run in runs):
-        mine = [run for run in runs if run.cell == cell]
-        element = ElementTree.SubElement(root, "testsuite", _totals(_printable(f"{suite.plan.name}.{cell}"), mine))
-        for run in mine:
-            case = {
-                "classname": _printable(f"{suite.plan.name}.{cell}"),
-                "name": run.run,
-                "time": f"{run.cpu_seconds:.3f}",
-            }
-            told = ElementTree.SubElement(element, "testcase", case)
-            if run.validity == "valid":
-                continue
-            kind = {"invalid": "failure", "failed": "error"}.get(run.validity, "skipped")
-            verdict = ElementTree.SubElement(
-                told, kind, {"message": _printable(f"{run.validity}: {'; '.join(run.causes)}")}
-            )
-            where = suite.path / "runs" / run.run
-            verdict.text = _printable("\n".join((*run.lines, str(where), f"again: faultline replay {where}")))
+    mutants = suite.plan.mutants
+    cases = [run for run in runs if run.cell not in mutants]
+    finds = expectations(suite.plan, runs).tallies if mutants else ()
+    finds = tuple(tally for tally in finds if tally.mutant)
+    unmet = sum(not tally.met for tally in finds)
+    root = ElementTree.Element("testsuites", _totals(suite.name, cases, more=len(finds), failures=unmet))
+    for cell in dict.fromkeys(run.cell for run in cases):
+        _add_cell(root, suite, cell, [run for run in cases if run.cell == cell])
+    if finds:
+        name = f"{suite.plan.name}.mutants"
+        element = ElementTree.SubElement(root, "testsuite", _totals(name, [], more=len(finds), failures=unmet))
+        for tally in finds:
+            case = {"classname": name, "name": _printable(tally.cell), "time": f"{tally.cpu_seconds:.3f}"}
+            found = ElementTree.SubElement(element, "testcase", case)
+            if not tally.met:
+                ElementTree.SubElement(found, "failure", {"message": f"not found in {tally.runs} seeds"})
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _totals(name: str, runs: Sequence[RunResult]) -> dict[str, str]:
+def _add_cell(root: ElementTree.Element, suite: SuiteRecord, cell: str, runs: Sequence[RunResult]) -> None:
+    name = _printable(f"{suite.plan.name}.{cell}")
+    element = ElementTree.SubElement(root, "testsuite", _totals(name, runs))
+    for run in runs:
+        case = {"classname": name, "name": run.run, "time": f"{run.cpu_seconds:.3f}"}
+        testcase = ElementTree.SubElement(element, "testcase", case)
+        if run.validity == "valid":
+            continue
+        kind = {"invalid": "failure", "failed": "error"}.get(run.validity, "skipped")
+        message = _printable(f"{run.validity}: {'; '.join(run.causes)}")
+        verdict = ElementTree.SubElement(testcase, kind, {"message": message})
+        where = suite.path / "runs" / run.run
+        verdict.text = _printable("\n".join((*run.lines, str(where), f"again: faultline replay {where}")))
+
+
+def _totals(name: str, runs: Sequence[RunResult], *, more: int = 0, failures: int = 0) -> dict[str, str]:
+    """Of the runs, and of `more` test cases besides, with `failures` among them."""
     counts = Counter(run.validity for run in runs)
     return {
         "name": name,
-        "tests": str(len(runs)),
-        "failures": str(counts["invalid"]),
+        "tests": str(len(runs) + more),
+        "failures": str(counts["invalid"] + failures),
         "errors": str(counts["failed"]),
         "skipped": str(counts["unknown"]),
         "time": f"{sum(run.cpu_seconds for run in runs):.3f}",
@@ -241,5 +286,5 @@ def _totals(name: str, runs: Sequence[RunResult]) -> dict[str, str]:
 
 
 def _printable(text: str) -> str:
-    """Without what XML 1.0 cannot hold, escaped or not."""
+    """`text` with a replacement for each character that XML 1.0 cannot hold, escaped or not."""
     return _NO_XML.sub("�", text)

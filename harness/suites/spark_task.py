@@ -1,11 +1,11 @@
-"""What a Spark task does for a suite: makes runs in the simulation, judges them, leaves each in the store as it ends.
+"""The Spark task of a suite: makes runs in the simulation, checks them, and leaves each in the store as it ends.
 
 A run is made in a directory of its own below the suite's `work`. One that was not valid, or could not be carried out,
 is moved to the suite's `runs`, whole, and reported; of one that was valid only its rows in the tables stay. The file
 below `ended` comes last and makes the run count, so that whatever kills a task kills only the run it is making.
 
-A task says of each run what it came to in one row (`ROW`). It raises only when the store cannot be written: nothing
-that goes wrong in a run stops a suite.
+A task returns one row (`ROW`) for each run. It raises only when the store cannot be written: no error within a run
+stops a suite.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ROW: Final = "run string, validity string, digest string"
 
 
 def maker(
-    directory: Path, plan: str, jobs: Sequence[PlannedRun]
+    directory: Path, plan: str, runs: Sequence[PlannedRun]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow` over numbers of `jobs`: makes each of these runs, and leaves it in the suite's `directory`.
+    """For `mapInArrow` over numbers of `runs`: makes each of these runs, and leaves it in the suite's `directory`.
 
     `plan` is the suite, as the text of a JSON object.
     """
@@ -42,39 +42,39 @@ def maker(
         suite = Suite.from_json(json.loads(plan))
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                validity, digest = make(directory, jobs[number], suite.spec(jobs[number]))
-                row = {"run": [jobs[number].run], "validity": [validity], "digest": [digest]}
+                validity, digest = make(directory, runs[number], suite.spec(runs[number]))
+                row = {"run": [runs[number].run], "validity": [validity], "digest": [digest]}
                 yield pa.RecordBatch.from_pydict(row)
 
     return make_each
 
 
-def make(directory: Path, job: PlannedRun, spec: Spec) -> tuple[str, str]:
-    """Make one run and leave it. What it came to: a validity or `failed`, and its digest."""
+def make(directory: Path, planned: PlannedRun, spec: Spec) -> tuple[str, str]:
+    """Make one run and leave it in the store; its validity, or `failed`, and its digest."""
     from results.errors import StoreError
     from results.pages.report import write_report
     from results.run.directory import RunDirectory
     from results.store.finished_runs import write_finished
     from results.store.tables import of_run
 
-    work, kept = directory / "work" / job.run, directory / "runs" / job.run
+    work, kept = directory / "work" / planned.run, directory / "runs" / planned.run
     shutil.rmtree(work, ignore_errors=True)
-    made = RunDirectory.create(work, job.run, job.seed)
-    validity = _carry_out(spec, made)
-    evidence, good = made.seal(), validity == "valid"
+    run_directory = RunDirectory.create(work, planned.run, planned.seed)
+    validity = _carry_out(spec, run_directory)
+    evidence, good = run_directory.seal(), validity == "valid"
     if not good:
         shutil.rmtree(kept, ignore_errors=True)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(made.path, kept)
+            os.replace(run_directory.path, kept)
         except OSError as error:
             raise StoreError.of("keep the run in", kept, error) from error
-        made = RunDirectory.open(kept)
-        write_report(made, evidence)
-    rows = of_run(made, evidence, cell=job.cell, name=job.run, keep_evidence=not good)
-    write_finished(directory / "ended", job.run, rows)
+        run_directory = RunDirectory.open(kept)
+        write_report(run_directory, evidence)
+    rows = of_run(run_directory, evidence, cell=planned.result_cell, name=planned.run, keep_evidence=not good)
+    write_finished(directory / "ended", planned.run, rows)
     shutil.rmtree(work, ignore_errors=True)
-    return validity, made.digest() or ""
+    return validity, run_directory.digest() or ""
 
 
 def _carry_out(spec: Spec, directory: RunDirectory) -> str:
@@ -86,7 +86,7 @@ def _carry_out(spec: Spec, directory: RunDirectory) -> str:
     except StoreError:
         raise
     except Exception as error:
-        # A bug of ours outside the run itself. The rest of the suite is worth having all the same.
+        # An error of the harness, outside of the run itself, must not end the rest of the suite.
         directory.write_status("failed", message=f"{type(error).__name__}: {' '.join(str(error).split())}")
         return "failed"
     return "failed" if outcome.failure else str(outcome.validity)

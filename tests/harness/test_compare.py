@@ -10,8 +10,8 @@ import pytest
 
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, VALID
-from harness.spec import SpecError
 from harness.suites.comparison import SHIPPED, load
+from harness.yaml_document import SpecError
 
 SMALL = """
 reference: safe
@@ -40,7 +40,7 @@ def test_every_cell_has_the_same_faults(small: Path) -> None:
         SMALL.replace("faults:\n    - {at: 4", "faults: all\n  # - {at: 4").replace("    - {at: 5", "  # - {at: 5")
     )
     matrix = load(str(small))
-    specs = {(job.cell, job.seed): matrix.spec(job) for job in matrix.jobs()}
+    specs = {(job.cell, job.seed): matrix.spec(job) for job in matrix.runs()}
     for seed in (0, 1):
         safe, fast = specs["safe", seed], specs["fast", seed]
         assert safe.script == fast.script
@@ -74,12 +74,12 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("cells: {}", "small.yaml: cells: there is none"),
-        ("cells: {a: {sede: 1}}", "cells.a: sede: unknown field"),
+        ("cells: {}", "small.yaml:1: cells: there is none"),
+        ("cells: {a: {sede: 1}}", "small.yaml:1: cells.a.sede: unknown field"),
         ("cells: {a: {environment: docker}}", "comparisons run in the simulation"),
         ("reference: b\ncells: {a: {}}", "reference: 'b' is not one of the cells: a"),
         ("seeds: 1\ncells: {a: {}}", "seeds: 1 is not a number of at least 2"),
-        ("base: {settings: 3}\ncells: {a: {}}", "cells.a.settings: 3 is not a mapping"),
+        ("base: {settings: 3}\ncells: {a: {}}", "base.settings: 3 is not a mapping"),
         ("cells: {a: {settings: [1]}}", "cells.a.settings: [1] is not a mapping"),
         ("reference: [a]\ncells: {a: {}}", "reference: ['a'] is not one of the cells: a"),
         ("seeds: 9999999\ncells: {a: {}}", "more than the 1000000 of a suite"),
@@ -94,7 +94,7 @@ def test_a_comparison_that_cannot_be_made_is_one_line(
         load(str(small))
     assert main(["compare", str(small)]) == BAD_USAGE
     said = capsys.readouterr().err
-    assert said.startswith(f"faultline compare: {small}: ")
+    assert said.startswith(f"faultline compare: {small}:")
     assert complaint in said
     assert said.count("\n") == 1
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cluster.hosts import Host
-from harness.spec import Spec, SpecError, faults_of, load, loads, parse
+from harness.spec import Spec, faults_of, load, loads, parse
+from harness.yaml_document import SpecError
 from nemesis.cluster_shape import ClusterShape
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
@@ -98,14 +99,59 @@ def test_faults_are_families_a_script_or_nothing() -> None:
             "hosts: b1, b2, b3, c1, c2, c3 missing; environment ssh needs a host for each of b1, b2, b3, c1, c2, c3",
         ),
         ("- 1", "a spec is a mapping of names to values, not [1]"),
-        ("a: [", "while parsing a flow node"),
+        ("a: [", "not YAML: while parsing a flow node"),
+        ("{brokers: 3, brokers: 4}", "brokers: is given twice, first in line 1; keep one of them"),
     ],
 )
 def test_a_spec_that_cannot_be_used_is_refused_in_one_line(text: str, line: str) -> None:
     with pytest.raises(SpecError) as refused:
-        loads(text)
-    assert str(refused.value).startswith(line)
+        loads(text, "a.yaml")
+    assert str(refused.value).startswith(f"a.yaml:1: {line}")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("brokers: 3\nrate: fast", "a.yaml:2: rate: 'fast'"),
+        ("rate: 20\nsettings:\n  segment.bytes: 4096\n  min.insync.replicas: 0", "a.yaml:4: settings: min.insync"),
+        ("settings:\n  segment.bytes: 4096\n  min.insync.replica: 2", "a.yaml:3: settings: unknown configuration"),
+        (
+            "faults:\n  - {at: 1s, for: 1s, fault: kill}\n  - at: 70s\n    for: 1s\n    fault: kill",
+            "a.yaml:3: faults[1].at",
+        ),
+        ("faults:\n- kill\n- quakes", "a.yaml:3: faults: 'quakes' is not one of"),
+        ("hosts:\n  b1:\n    address: h\n    port: 70000", "a.yaml:4: hosts.b1: port: 70000"),
+        ("hosts:\n  b1:\n    port: 22", "a.yaml:2: hosts.b1.address: missing"),
+        ("brokers: 3\nrate: 20\nbrokers: 4", "a.yaml:3: brokers: is given twice, first in line 1"),
+        ("settings:\n  segment.bytes: 1\n  segment.bytes: 2", "a.yaml:3: segment.bytes: is given twice"),
+        ("brokers: 3\nfaults: [kill\nrate: 3", "a.yaml:3: not YAML: "),
+        ("seed: 2020-13-45", "a.yaml: not YAML: month must be in 1..12"),
+        ("[" * 10000, "a.yaml: not YAML that can be read: nested too deeply"),
+    ],
+)
+def test_an_error_names_file_and_line(text: str, place: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        loads(text, "a.yaml")
+    assert str(refused.value).startswith(place)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_error_of_an_option_names_no_line_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("brokers: 3\nsettings: {min.insync.replicas: 2}\nrate: 20\n")
+    for options in ({"rate": 0.0}, {"settings": {"min.insync.replicas": "0"}}, {"faults": "quakes"}):
+        with pytest.raises(SpecError) as refused:
+            load(path, **options)
+        assert str(refused.value).startswith(next(iter(options)))
+
+
+def test_nodes_that_refer_to_each_other_are_read_once() -> None:
+    laughs = "a: &a [x, x]\n" + "".join(
+        f"{n}: &{n} [*{o}, *{o}]\n" for o, n in zip("abcdefghijklmnop", "bcdefghijklmnopq", strict=True)
+    )
+    with pytest.raises(SpecError, match="line 1: a: unknown field"):
+        loads(laughs)
 
 
 def test_a_spec_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
-from harness.spec import SpecError
 from harness.suites.job import RunResult
 from harness.suites.plan import SHIPPED, Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import exit_code, junit
+from harness.yaml_document import SpecError
 from results.store import finished_runs, tables
 from results.store.finished_runs import suite_path
 
@@ -194,7 +194,7 @@ def test_an_interrupt_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(
     _, errors = process.communicate()
     assert process.returncode == INTERRUPTED
     name = only_suite(tmp_path / "store").name
-    assert f"interrupted; the rest of it: faultline suite {name} --resume" in errors.splitlines()
+    assert f"interrupted; resume it with: faultline suite {name} --resume" in errors.splitlines()
     assert "Traceback" not in errors
     assert 1 <= tables.read(tmp_path / "store", "runs", name).table.num_rows < 100
     assert not tables.verify(tmp_path / "store")[1]
@@ -262,7 +262,10 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
 ) -> None:
     at = ["--store", str(tmp_path / "store")]
     assert main(["suite", str(mixed), option, str(tmp_path / "no" / "file"), *at]) == BAD_USAGE
-    assert f"{option}: {tmp_path / 'no' / 'file'} is no file that can be written" in capsys.readouterr().err
+    assert (
+        f"{option}: {tmp_path / 'no' / 'file'} cannot be written: not a file in an existing directory"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "store").exists()
 
 
@@ -305,12 +308,12 @@ def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 )
 def test_the_exit_code_is_the_worst(validities: list[str], code: int) -> None:
     runs = [RunResult(f"r{number}", "c", number, validity) for number, validity in enumerate(validities)]
-    assert exit_code(runs) == code
+    assert exit_code(Suite("s", 1, 0, {}), runs) == code
 
 
 def test_cells_are_specs_times_settings_and_every_cell_has_every_seed() -> None:
     made = load(str(SHIPPED / "smoke.yaml"), seeds=2)
-    assert [job.run for job in made.jobs()] == ["append-seed0", "groups-seed0", "append-seed1", "groups-seed1"]
+    assert [run.run for run in made.runs()] == ["append-seed0", "groups-seed0", "append-seed1", "groups-seed1"]
     assert Suite.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
@@ -329,14 +332,18 @@ def test_settings_are_put_on_top_of_every_spec(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("specs: {}", "specs: there is none"),
-        ("specs: {a: {sede: 1}}", "a: sede: unknown field"),
-        ("specs: {a: {environment: docker}}", "a: environment: suites and comparisons run in the simulation"),
-        ("seeds: 0\nspecs: {a: {}}", "seeds: 0 is not a number of at least 1"),
+        ("specs: {a: {sede: 1}}", ":1: specs.a.sede: unknown field"),
+        ("specs: {a: {environment: docker}}", ":1: specs.a.environment: suites and comparisons run in the simulation"),
+        ("specs: {a: {}}\nseeds: 0", ":2: seeds: 0 is not a number of at least 1"),
         ("spec: {}", "spec: unknown field; one of: seeds, first_seed, base, specs, settings"),
         ("specs: {a: 3}", "specs.a: 3 is not a mapping"),
         ("seeds: true\nspecs: {a: {}}", "seeds: True is not a number of at least 1"),
         ("seeds: 1000001\nspecs: {a: {}}", "seeds: 1000001 make 1000001 runs, more than the 1000000 of a suite"),
-        ("first_seed: 4294967290\nseeds: 7\nspecs: {a: {}}", "seeds: 7 from 4294967290 on lead beyond 2³²"),
+        ("first_seed: 4294967290\nseeds: 7\nspecs: {a: {}}", ":2: seeds: 7 seeds from 4294967290 on exceed 2³²"),
+        ("base: {rate: 20}\nspecs:\n  a: {}\n  b:\n    rate: 0", ":5: specs.b.rate: 0 is not more than 0"),
+        ("base:\n  rate: 0\nspecs:\n  a: {}", ":2: base.rate: 0 is not more than 0"),
+        ("specs: {a: {}}\nmutants:\n  gravity: {}", ":3: mutants.gravity.without: 'gravity' is not a rule"),
+        ("specs:\n  a: {}\n  a: {}", ":3: a: is given twice, first in line 2; keep one of them"),
         ("reference: [a]\nspecs: {a: {}}", "reference: ['a'] is not one of the cells: a"),
     ],
 )
@@ -353,4 +360,4 @@ def test_a_suite_that_cannot_be_run_is_one_line(
 
 
 def test_shipped_suites_can_be_read() -> None:
-    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == ["nightly", "smoke"]
+    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == ["nightly", "smoke", "torture"]
