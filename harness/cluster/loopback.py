@@ -43,7 +43,7 @@ class LoopbackCluster:
         rules_off: Sequence[str] = (),
     ) -> None:
         self.directory = directory
-        self.layout = configured(system, _on_loopback(brokers, controllers), settings or {}, rules_off)
+        self.layout = configured(system, loopback_layout(brokers, controllers), settings or {}, rules_off)
         self._services = {
             node.name: system.service(self.layout.properties[node.name], str(directory / node.name))
             for node in self.layout.nodes
@@ -130,7 +130,7 @@ class LoopbackCluster:
             process.wait()
 
 
-def _on_loopback(brokers: int, controllers: int) -> Layout:
+def loopback_layout(brokers: int, controllers: int) -> Layout:
     """A layout with every node on 127.0.0.1, each on a port that is free now."""
     with ExitStack() as held:
 
