@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 WORKERS ?= auto
-PACKAGES := images workloads nemesis checkers results harness tests
+PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint types format pytest torture bench fuzz docs constraints clean

@@ -1,0 +1,56 @@
+"""The functions of the public API; see `faultline`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from checkers.verdict import Verdict
+from harness.runner import run as runner
+from harness.runner.checking import check_and_save
+from harness.runner.outcome import Outcome, ProgressListener
+from harness.spec import SEEDS, load, parse
+from results.run.directory import RunDirectory
+from results.run.paths import store_path
+
+
+def run(
+    spec: str | Path | Mapping[str, Any],
+    *,
+    store: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    report: bool = True,
+    **fields: Any,
+) -> Outcome:
+    """Run a spec once, and check it.
+
+    `spec` is the path of a YAML file, or a mapping with the fields of `harness/spec.py`; `fields` are put on top of it,
+    as the options of `faultline run` are: `seed=7`, `faults="kill,pause"`, `settings={"min.insync.replicas": "1"}`.
+    Without a seed a random one is used. The run directory goes to `store`, else to FAULTLINE_STORE, else to
+    `results/runs`. Without `report` no `report.html` is written.
+
+    A run that could not be carried out is an Outcome with a `failure`, and without verdicts. Raises SpecError and
+    StoreError. It starts an event loop of its own, so it cannot be called from a coroutine.
+    """
+    random_seed = secrets.randbelow(SEEDS)
+    if isinstance(spec, Mapping):
+        complete = parse(spec, drawn_seed=random_seed, **fields)
+    else:
+        complete = load(Path(spec), drawn_seed=random_seed, **fields)
+    directory = RunDirectory.create(store_path(str(store) if store else None), complete.name, complete.seed)
+    return runner.run(complete, directory, on_progress=on_progress, report=report)
+
+
+def check(directory: str | Path) -> tuple[Verdict, ...]:
+    """Check a run again, also one that was interrupted, and save the verdicts in its directory. Raises StoreError."""
+    run_directory = RunDirectory.open(Path(directory))
+    return tuple(check_and_save(run_directory.load(), run_directory))
+
+
+def history(directory: str | Path) -> pd.DataFrame:
+    """The operations of the clients, a row each, with the columns of `workloads/history.py`. Raises StoreError."""
+    return RunDirectory.open(Path(directory)).load().history.to_pandas()

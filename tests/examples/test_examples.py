@@ -1,0 +1,69 @@
+"""The examples run, and the public API is what they show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import faultline
+from harness.spec import load
+from harness.suites import comparison
+
+ROOT = Path(__file__).parents[2]
+SPECS = ROOT / "examples" / "specs"
+EXPECTED = {"isolated-leader": 0, "broken-broker": 1, "consumer-group": 0}
+"""Example → exit code of its run."""
+
+
+def test_every_example_has_its_expected_end() -> None:
+    assert {path.stem for path in SPECS.glob("*.yaml")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example_of_a_spec_ends_as_it_says(name: str, tmp_path: Path) -> None:
+    outcome = faultline.run(SPECS / f"{name}.yaml", store=tmp_path, report=False)
+    assert (outcome.failure, outcome.exit_code) == ("", EXPECTED[name])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "comparisons").glob("*.yaml")), ids=lambda path: path.stem)
+def test_an_example_of_a_comparison_can_be_planned(path: Path) -> None:
+    assert len(list(comparison.load(str(path)).runs())) >= 2
+
+
+def test_the_script_runs_a_spec_and_reads_its_history(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "read_a_run.py")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "FAULTLINE_STORE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "append" in ended.stdout
+    assert "linearizability  valid" in ended.stdout
+
+
+def test_a_run_has_a_history_in_pandas_and_is_checked_again(tmp_path: Path) -> None:
+    spec = {"time_limit": "5s", "faults": "none", "partitions": 1}
+    outcome = faultline.run(spec, seed=2, store=tmp_path, report=False)
+    assert outcome.validity is faultline.Validity.VALID
+    assert outcome.directory is not None
+    history = faultline.history(outcome.directory)
+    appends = history[(history["kind"] == "append") & (history["outcome"] == "ok")]
+    assert len(appends) == outcome.operations["append", "ok"]
+    assert (appends["completed_ns"] >= appends["invoked_ns"]).all()
+    assert faultline.check(outcome.directory) == outcome.verdicts
+
+
+def test_fields_are_put_on_top_of_the_spec_and_checked(tmp_path: Path) -> None:
+    with pytest.raises(faultline.SpecError, match=r"^rate: 0 is not more than 0"):
+        faultline.run(SPECS / "broken-broker.yaml", rate=0, store=tmp_path)
+    with pytest.raises(faultline.SpecError, match=r"absent\.yaml: cannot be read"):
+        faultline.run("absent.yaml", store=tmp_path)
+    with pytest.raises(faultline.StoreError, match=r"there is no such run directory"):
+        faultline.history(tmp_path / "absent")
+    assert load(SPECS / "broken-broker.yaml").without == ("ack_after_high_watermark",)
