@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
-from results.statistics import Interval, difference, mean, share
-
-P50: Final = "append_ms_p50"
-P99: Final = "append_ms_p99"
+from results import measures
+from results.statistics import RESAMPLES, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +26,21 @@ class ComparedRun:
     seed: int
     validity: str
     figures: Mapping[str, float]
-    """As `results.run_figures.measure` tells them, and `planned`: the appends that the rate asked for."""
+    """Of `results.run_figures`, and `planned`: the appends that rate and time limit plan."""
     kept: str = ""
-    """Where its directory is, if it was kept."""
+    """The run directory, if it was kept."""
     stored: str = ""
-    """`SUITE/RUN`, where the store has it."""
+    """`SUITE/RUN`, if the store has it."""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict."""
+        return self.validity
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCell:
-    """What all runs of one setting come to."""
+    """All runs of one setting."""
 
     name: str
     runs: int
@@ -45,37 +48,20 @@ class ComparedCell:
     acknowledged: int
     lost: int
     duplicated: int
-    available: Interval
-    """Acknowledged writes, of those planned."""
-    unavailable: Interval
-    """Time without acknowledgements, of the time clients were driven."""
-    loss: Interval
-    """Lost records among those acknowledged."""
-    duplication: Interval
-    """Duplicated records for each acknowledged one."""
-    latency_ms: Interval | None
-    """Mean over runs of the median; None where nothing was acknowledged in any."""
-    latency_p99_ms: Interval | None
-    """Mean over runs of the 99th percentile."""
-    more_available: Interval | None
-    """Difference to the reference in that share, run by run; None for the reference itself."""
-    more_unavailable: Interval | None
-    more_lost: Interval | None
-    """Difference to the reference in lost records a run."""
-    more_duplicated: Interval | None
-    """In duplicated records a run."""
-    more_latency_ms: Interval | None
-    """Over the seeds on which both sides had something acknowledged."""
-    more_latency_p99_ms: Interval | None
+    figures: Mapping[str, Interval]
+    """By the name of the measure; a measure without a value in any run is left out."""
+    differences: Mapping[str, Interval]
+    """The mean difference to the reference, run by run, over the seeds with a value on both sides; empty for the
+    reference itself."""
 
     def sentence(self, reference: ComparedCell) -> str:
-        """In plain words."""
-        beside = "" if self is reference else f" against {_percent(reference.available)}"
+        """The cell in one sentence."""
+        beside = "" if self is reference else f" against {_percent(reference.figures['available'])}"
         if self.lost:
             fate = f"lost {self.lost:,} of {self.acknowledged:,} acknowledged records"
         else:
             fate = f"lost none of {self.acknowledged:,} acknowledged records"
-        return f"{self.name} keeps {_percent(self.available)} of writes available{beside}, and {fate}"
+        return f"{self.name} keeps {_percent(self.figures['available'])} of writes available{beside}, and {fate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +78,7 @@ class Comparison:
         return {cell.name: cell for cell in self.cells}[name]
 
     def sentences(self) -> list[str]:
-        """One a cell."""
+        """One sentence per cell."""
         reference = self.cell(self.reference)
         return [cell.sentence(reference) for cell in self.cells]
 
@@ -101,14 +87,22 @@ class Comparison:
         return {
             "name": self.name,
             "reference": self.reference,
-            "cells": [{**asdict(cell), "verdicts": dict(cell.verdicts)} for cell in self.cells],
+            "cells": [
+                {
+                    **asdict(cell),
+                    "verdicts": dict(cell.verdicts),
+                    "figures": _as_json(cell.figures),
+                    "differences": _as_json(cell.differences),
+                }
+                for cell in self.cells
+            ],
             "runs": [{**asdict(run), "figures": dict(run.figures)} for run in self.runs],
             "sentences": self.sentences(),
         }
 
 
 def from_json(name: str, values: Any) -> Comparison:
-    """What `to_json` wrote, worked out anew from its runs. Raises ValueError for anything else."""
+    """The comparison of the runs that `to_json` wrote. Raises ValueError for anything else."""
     try:
         runs = [
             ComparedRun(
@@ -144,19 +138,12 @@ def compare(name: str, reference: str, runs: Sequence[ComparedRun]) -> Compariso
 
 
 def _cell(name: str, runs: Sequence[ComparedRun], beside: Sequence[ComparedRun], *, is_reference: bool) -> ComparedCell:
+    table = measures.per_run()
+    values = {measure.name: measure.over(runs, resamples=RESAMPLES) for measure in table}
+    differences = {measure.name: None if is_reference else measure.difference(runs, beside) for measure in table}
+
     def total(figure: str) -> int:
-        return round(sum(_each(runs, figure)))
-
-    def over(part: str, whole: str) -> Interval:
-        return share(_each(runs, part), _each(runs, whole))
-
-    def more(figure: str, whole: str = "") -> Interval | None:
-        """Run by run, of those that have the figure on both sides."""
-        both = [(a, b) for a, b in zip(runs, beside, strict=True) if not _lacks(a, figure) and not _lacks(b, figure)]
-        if is_reference or not both:
-            return None
-        ours, theirs = ([_value(run, figure, whole) for run in side] for side in zip(*both, strict=True))
-        return difference(ours, theirs)
+        return round(sum(run.figures.get(figure, 0.0) for run in runs))
 
     return ComparedCell(
         name=name,
@@ -165,38 +152,13 @@ def _cell(name: str, runs: Sequence[ComparedRun], beside: Sequence[ComparedRun],
         acknowledged=total("acknowledged"),
         lost=total("lost"),
         duplicated=total("duplicated"),
-        available=over("acknowledged", "planned"),
-        unavailable=over("unavailable_s", "main_s"),
-        loss=over("lost", "acknowledged"),
-        duplication=over("duplicated", "acknowledged"),
-        latency_ms=_mean(runs, P50),
-        latency_p99_ms=_mean(runs, P99),
-        more_available=more("acknowledged", "planned"),
-        more_unavailable=more("unavailable_s", "main_s"),
-        more_lost=more("lost"),
-        more_duplicated=more("duplicated"),
-        more_latency_ms=more(P50),
-        more_latency_p99_ms=more(P99),
+        figures={measure: value for measure, value in values.items() if value is not None},
+        differences={measure: value for measure, value in differences.items() if value is not None},
     )
 
 
-def _each(runs: Sequence[ComparedRun], figure: str) -> list[float]:
-    return [run.figures.get(figure, 0.0) for run in runs]
-
-
-def _lacks(run: ComparedRun, figure: str) -> bool:
-    """Latency is of something; of the rest none is 0."""
-    return figure in (P50, P99) and figure not in run.figures
-
-
-def _value(run: ComparedRun, figure: str, whole: str) -> float:
-    value = run.figures.get(figure, 0.0)
-    return value / run.figures[whole] if whole else value
-
-
-def _mean(runs: Sequence[ComparedRun], figure: str) -> Interval | None:
-    values = [run.figures[figure] for run in runs if figure in run.figures]
-    return mean(values) if values else None
+def _as_json(intervals: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
+    return {name: asdict(interval) for name, interval in intervals.items()}
 
 
 def _percent(interval: Interval) -> str:

@@ -33,3 +33,15 @@ def written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(written(item) for item in value)
     return "" if value is None else str(value)
+
+
+def compact(value: float, sign: str = "") -> str:
+    """A number with two or three significant digits; with `+` as `sign`, positive numbers get a plus."""
+    if abs(value) >= 100:
+        return f"{value:{sign}.0f}"
+    return f"{value:{sign}.1f}" if abs(value) >= 10 else f"{value:{sign}.2f}" if value else "0"
+
+
+def signed(value: float) -> str:
+    """`compact` with a plus for positive numbers."""
+    return compact(value, "+")

@@ -1,154 +1,183 @@
-"""What one run comes to, in numbers that can be added up over runs and compared between settings.
+"""The figures of one run: how each number is computed from the evidence of the run.
 
-appends, acknowledged        in the main phase; whatever the settings promise about them
-lost                         acknowledged records that are gone in the end: not read back, or where the final reads were
-                             not completed, on no replica's disk; deleted ones (checkers.deletions) are not lost
-duplicated                   further places at which a value stood when it was read back
-reordered                    records that were asked for only after one that stands above them had been acknowledged
-unavailable_s                seconds, on the worst partition, in stretches of at least 100 ms without an acknowledgement
-                             although one was asked for, as long as clients were to be driven: what is still waited
-                             for after that is no part of `main_s`
-unavailable_windows          how many such stretches there were, on all partitions
-unavailable_longest_s        the longest of them
-main_s                       how long clients were driven
-append_ms_p50, p99           of acknowledged appends
-recovery_s                   from the last fault's end to a whole cluster; absent if it did not come to that
+appends, acknowledged        in the main phase, whatever the settings promise about them
+lost                         acknowledged records missing at the end: not read back, or, without completed final reads,
+                             on no replica's disk; deleted records (checkers.deletions) are not lost
+duplicated                   additional offsets at which a value was read back
+reordered                    records invoked only after a record at a higher offset had been acknowledged
+unavailable_s                seconds, on the worst partition, in windows of at least 100 ms without an acknowledgement
+                             although an append was in progress; waiting after the end of `main_s` does not count
+unavailable_windows          the number of such windows, over all partitions
+unavailable_longest_s        the longest window
+main_s                       the time for which clients were driven
+append_ms_p50, p99           latency of acknowledged appends
+recovery_s                   from the end of the last fault to a whole cluster; absent without recovery
 
-`lost` counts without asking whether it was allowed: that is the verdict's.
+`lost` counts every missing record, allowed or not; the verdict decides whether the loss was allowed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
-from checkers.tables import of_partition
-from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
+from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers
 
-STRETCH_NS = 100_000_000
+WINDOW_LEAST_NS = 100_000_000
 
 
-def measure(evidence: RunEvidence) -> dict[str, float]:
-    """The numbers of one run."""
-    deleted = deletable_below(evidence)
-    parts = [
-        measure_partition(
-            history,
-            of_partition(evidence.replicas, topic, number),
-            evidence.recovery,
-            deleted.get((topic, number), 0),
-            evidence.settings.time_limit_ns,
+@dataclass(frozen=True)
+class PartitionRecords:
+    """The records of one partition, from which its figures are computed."""
+
+    history: pa.Table
+    """The partition's operations on records."""
+    replicas: pa.Table
+    """The records on disk."""
+    recovery: Mapping[str, object]
+    deleted_below: int
+    """Records at lower offsets may be deleted."""
+    limit_ns: int
+    """The time for which clients were to be driven."""
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The history as arrays."""
+        return Columns.from_table(self.history)
+
+    @cached_property
+    def appends(self) -> Int64:
+        """Rows of the appends of the main phase."""
+        return np.flatnonzero((self.columns.kind == APPEND) & _in_main_phase(self.history))
+
+    @cached_property
+    def acknowledged(self) -> Int64:
+        """Rows of the acknowledged appends."""
+        return self.appends[self.columns.outcome[self.appends] == OK]
+
+    @cached_property
+    def read_back(self) -> tuple[Int64, Int64]:
+        """Values and offsets returned by the final reads, each offset once."""
+        mask = np.repeat(~_in_main_phase(self.history), np.diff(self.columns.starts))
+        offsets, first = np.unique(self.columns.poll_offset[mask], return_index=True)
+        return self.columns.poll_value[mask][first], offsets
+
+    @cached_property
+    def windows_ns(self) -> Int64:
+        """The lengths of the unavailability windows."""
+        columns, appends = self.columns, self.appends
+        if not len(appends):
+            return appends
+        start = columns.invoked_ns[_in_main_phase(self.history)].min(initial=NEVER - self.limit_ns)
+        limit = int(start) + self.limit_ns
+        invoked = np.sort(columns.invoked_ns[appends])
+        completed = columns.completed_ns[appends]
+        end = max(int(invoked[-1]), int(completed[completed != NEVER].max(initial=0)))
+        edges = np.concatenate([[invoked[0]], np.sort(columns.completed_ns[self.acknowledged]), [end]])
+        begins, ends = edges[:-1], edges[1:]
+        next_append = np.searchsorted(invoked, begins, side="left")
+        in_progress = next_append < len(invoked)
+        waits = np.minimum(ends[in_progress], limit) - np.maximum(
+            begins[in_progress], invoked[next_append[in_progress]]
         )
-        for topic, number, history in partitions(evidence.history)
-    ]
-    return together(parts) | measure_whole(evidence)
+        return np.asarray(waits[waits >= WINDOW_LEAST_NS], dtype=np.int64)
+
+    @property
+    def has_final_reads(self) -> bool:
+        """True when the final reads were completed."""
+        return bool(self.recovery.get("final_reads"))
 
 
-OF_PARTITIONS = (
-    *("appends", "acknowledged", "lost", "duplicated", "reordered"),
-    *("unavailable_s", "unavailable_windows", "unavailable_longest_s"),
-)
-"""What is measured in each partition."""
-_GREATEST = ("unavailable_s", "unavailable_longest_s")
-"""Those of them of which the run has the greatest; of the others it has the sum."""
+@dataclass(frozen=True, slots=True)
+class RunFigure:
+    """One number of a run, stored in the table `metrics` under this name (checker `measured`).
+
+    It is computed for each partition and merged, or for the whole run, or from the run's outcome. A figure without any
+    of the three is added when runs are read.
+    """
+
+    name: str
+    of_partition: Callable[[PartitionRecords], float] | None = None
+    merge: Callable[[Iterable[float]], float] = sum
+    """The run's figure from those of its partitions: `sum` or `max`."""
+    of_run: Callable[[RunEvidence], float | None] | None = None
+    """None for a run without the figure."""
+    of_outcome: Callable[[str], float] | None = None
+    may_be_absent: bool = False
+    """True when a measured run may lack the figure; a missing figure of another kind counts as 0."""
 
 
-def together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The numbers of a run from those of its partitions."""
-    return {
-        figure: (max if figure in _GREATEST else sum)([part[figure] for part in parts] or [0.0])
-        for figure in OF_PARTITIONS
-    }
+def _lost(records: PartitionRecords) -> float:
+    columns, acknowledged = records.columns, records.acknowledged
+    present = records.read_back[0] if records.has_final_reads else _values_on_disk(records.replicas)
+    not_deleted = (columns.offset[acknowledged] < 0) | (columns.offset[acknowledged] >= records.deleted_below)
+    return float((not_deleted & ~np.isin(columns.value[acknowledged], present)).sum())
 
 
-def measure_partition(
-    history: pa.Table, replicas: pa.Table, recovery: Mapping[str, object], deleted_below: int, limit_ns: int
-) -> dict[str, float]:
-    """The numbers OF_PARTITIONS of one partition, from its rows about records and what is on the disks. Records at
-    offsets below `deleted_below` may be gone; clients were to be driven for `limit_ns`."""
-    columns = Columns.from_table(history)
-    appends = np.flatnonzero((columns.kind == APPEND) & _main(history))
-    told = appends[columns.outcome[appends] == OK]
-    values, offsets = _read_back(columns, history)
-    offsets, first = np.unique(offsets, return_index=True)
-    values = values[first]
-    duplicated = reordered = 0
-    if recovery.get("final_reads"):
-        duplicated = int((np.diff(np.sort(values)) == 0).sum())
-        reordered = _reordered(columns, told, values, offsets)
-    else:
-        values = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
-    kept = (columns.offset[told] < 0) | (columns.offset[told] >= deleted_below)
-    until = int(columns.invoked_ns[_main(history)].min(initial=NEVER - limit_ns)) + limit_ns
-    stretches = _unavailable_ns(columns, appends, told, until)
-    return {
-        "appends": float(len(appends)),
-        "acknowledged": float(len(told)),
-        "lost": float((kept & ~np.isin(columns.value[told], values)).sum()),
-        "duplicated": float(duplicated),
-        "reordered": float(reordered),
-        "unavailable_s": int(stretches.sum()) / 1e9,
-        "unavailable_windows": float(len(stretches)),
-        "unavailable_longest_s": int(stretches.max(initial=0)) / 1e9,
-    }
+def _duplicated(records: PartitionRecords) -> float:
+    return float((np.diff(np.sort(records.read_back[0])) == 0).sum()) if records.has_final_reads else 0.0
 
 
-def measure_whole(evidence: RunEvidence) -> dict[str, float]:
-    """The numbers of one run that are no partition's."""
-    found = {"main_s": evidence.settings.time_limit_ns / 1e9}
-    history = evidence.history
-    told = history.filter(
+def _reordered(records: PartitionRecords) -> float:
+    values, offsets = records.read_back
+    if not records.has_final_reads or not len(values):
+        return 0.0
+    columns, acknowledged = records.columns, records.acknowledged
+    order = np.argsort(offsets, kind="stable")
+    by_value = acknowledged[np.argsort(columns.value[acknowledged], kind="stable")]
+    at = np.searchsorted(columns.value[by_value], values[order])
+    within = at < len(by_value)
+    rows = by_value[at[within]]
+    rows = rows[columns.value[rows] == values[order][within]]
+    # From the end of the log: the earliest acknowledgement of any record at a higher offset.
+    above = np.minimum.accumulate(columns.completed_ns[rows][::-1])[::-1]
+    return float((columns.invoked_ns[rows][:-1] > above[1:]).sum())
+
+
+def _latency_quantile_ms(evidence: RunEvidence, quantile: float) -> float | None:
+    acknowledged = evidence.history.filter(
         (pc.field("kind") == "append") & (pc.field("phase") == "main") & (pc.field("outcome") == "ok")
     )
-    latencies = numbers(told.column("completed_ns"), NEVER) - numbers(told.column("invoked_ns"), NEVER)
-    if len(latencies):
-        found["append_ms_p50"], found["append_ms_p99"] = (float(it) / 1e6 for it in np.quantile(latencies, [0.5, 0.99]))
-    if evidence.recovery.get("recovered"):
-        found["recovery_s"] = float(str(evidence.recovery["seconds"]))
-    return found
+    latencies = numbers(acknowledged.column("completed_ns"), NEVER) - numbers(acknowledged.column("invoked_ns"), NEVER)
+    return float(np.quantile(latencies, quantile)) / 1e6 if len(latencies) else None
 
 
-def _main(history: pa.Table) -> np.typing.NDArray[np.bool_]:
+def _recovery_s(evidence: RunEvidence) -> float | None:
+    return float(str(evidence.recovery["seconds"])) if evidence.recovery.get("recovered") else None
+
+
+def _in_main_phase(history: pa.Table) -> np.typing.NDArray[np.bool_]:
     return np.asarray(pc.equal(history.column("phase"), "main").to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _read_back(columns: Columns, history: pa.Table) -> tuple[Int64, Int64]:
-    """Values and offsets of all that the final reads returned; an offset as often as it was read."""
-    final = ~_main(history)
-    mask = np.repeat(final, np.diff(columns.starts))
-    return columns.poll_value[mask], columns.poll_offset[mask]
+def _values_on_disk(replicas: pa.Table) -> Int64:
+    return numbers(pc.drop_null(replicas.column("value")), FOREIGN)
 
 
-def _unavailable_ns(columns: Columns, appends: Int64, told: Int64, until: int) -> Int64:
-    """The long stretches between acknowledgements in which something was asked for, up to a moment."""
-    if not len(appends):
-        return appends
-    invoked = np.sort(columns.invoked_ns[appends])
-    completed = columns.completed_ns[appends]
-    end = max(int(invoked[-1]), int(completed[completed != NEVER].max(initial=0)))
-    edges = np.concatenate([[invoked[0]], np.sort(columns.completed_ns[told]), [end]])
-    begins, ends = edges[:-1], edges[1:]
-    asked = np.searchsorted(invoked, begins, side="left")
-    wanted = asked < len(invoked)
-    waited = np.minimum(ends[wanted], until) - np.maximum(begins[wanted], invoked[asked[wanted]])
-    return np.asarray(waited[waited >= STRETCH_NS], dtype=np.int64)
-
-
-def _reordered(columns: Columns, told: Int64, values: Int64, offsets: Int64) -> int:
-    """Records read back below one whose acknowledgement came before they were asked for."""
-    if not len(values):
-        return 0
-    order = np.argsort(offsets, kind="stable")
-    by_value = told[np.argsort(columns.value[told], kind="stable")]
-    at = np.searchsorted(columns.value[by_value], values[order])
-    known = at < len(by_value)
-    rows = by_value[at[known]]
-    rows = rows[columns.value[rows] == values[order][known]]
-    # Walking from the end: the earliest acknowledgement of anything that stands above.
-    above = np.minimum.accumulate(columns.completed_ns[rows][::-1])[::-1]
-    return int((columns.invoked_ns[rows][:-1] > above[1:]).sum())
+APPENDS = RunFigure("appends", lambda records: float(len(records.appends)))
+ACKNOWLEDGED = RunFigure("acknowledged", lambda records: float(len(records.acknowledged)))
+PLANNED = RunFigure("planned")
+"""Rate × time of the spec; added when runs are read (`results.store.spec_facts`)."""
+LOST = RunFigure("lost", _lost)
+DUPLICATED = RunFigure("duplicated", _duplicated)
+REORDERED = RunFigure("reordered", _reordered)
+UNAVAILABLE_S = RunFigure("unavailable_s", lambda records: int(records.windows_ns.sum()) / 1e9, max)
+UNAVAILABLE_WINDOWS = RunFigure("unavailable_windows", lambda records: float(len(records.windows_ns)))
+UNAVAILABLE_LONGEST_S = RunFigure(
+    "unavailable_longest_s", lambda records: int(records.windows_ns.max(initial=0)) / 1e9, max
+)
+MAIN_S = RunFigure("main_s", of_run=lambda evidence: evidence.settings.time_limit_ns / 1e9)
+APPEND_MS_P50 = RunFigure(
+    "append_ms_p50", of_run=lambda evidence: _latency_quantile_ms(evidence, 0.5), may_be_absent=True
+)
+APPEND_MS_P99 = RunFigure(
+    "append_ms_p99", of_run=lambda evidence: _latency_quantile_ms(evidence, 0.99), may_be_absent=True
+)
+RECOVERY_S = RunFigure("recovery_s", of_run=_recovery_s, may_be_absent=True)
+NOT_VALID = RunFigure("not_valid", of_outcome=lambda outcome: float(outcome != "valid"))

@@ -11,30 +11,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from checkers.verdict import checker_name
 from results.errors import StoreError
-from results.number_format import numeral
-from results.statistics import Interval, share
+from results.run_figures import PLANNED
 from results.store import tables
 from results.store.schema import MEASURED, tables_path
+from results.store.spec_facts import spec_facts
 
 FAILED, NOT_CHECKED = "failed", "not checked"
 OUTCOMES = ("invalid", FAILED, "unknown", NOT_CHECKED, "valid")
 """The worst first."""
 RESAMPLES = 1000
-"""For an interval over a suite's runs, of which there may be thousands."""
+"""For an interval over the runs of a suite, which may have thousands."""
 _NIGHT = re.compile(r"(?P<series>.+)-\d{8}T\d{6}(-\d+)?")
-_SEED = re.compile(r"(?m)^seed:.*$")
-_NAME = re.compile(r"(?m)^name:.*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,66 +47,6 @@ class SuiteRun:
     simulated: bool = True
     setting: str = ""
     """A digest of the spec without its seed: the same for runs that differ in nothing else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A figure over many runs: all parts together over all wholes together, one of each a run."""
-
-    name: str
-    words: str
-    unit: str
-    """`%`, for a share, or that of the part."""
-    of: Callable[[SuiteRun], tuple[float, float] | None]
-    """A run's part and whole; None for a run that has none."""
-    more_is_better: bool = False
-
-    def over(self, runs: Iterable[SuiteRun]) -> Interval | None:
-        """With its bootstrap interval over runs; None where no run has it."""
-        found = [pair for pair in map(self.of, runs) if pair is not None]
-        if not found:
-            return None
-        return share([part for part, _ in found], [whole for _, whole in found], resamples=RESAMPLES)
-
-    def value(self, run: SuiteRun) -> float | None:
-        """Of one run."""
-        pair = self.of(run)
-        return None if pair is None or not pair[1] else pair[0] / pair[1]
-
-    def written(self, value: float) -> str:
-        """`97.4 %`, `12.3 ms`."""
-        return f"{self.bare(value)} {self.unit}"
-
-    def bare(self, value: float) -> str:
-        """The same without the unit."""
-        return f"{100 * value:.2f}" if self.unit == "%" else numeral(float(f"{value:.3g}"))
-
-
-def _share(part: str, whole: str) -> Callable[[SuiteRun], tuple[float, float] | None]:
-    def of(run: SuiteRun) -> tuple[float, float] | None:
-        return (run.figures[part], run.figures[whole]) if part in run.figures and whole in run.figures else None
-
-    return of
-
-
-def _mean(name: str) -> Callable[[SuiteRun], tuple[float, float] | None]:
-    return lambda run: (run.figures[name], 1.0) if name in run.figures else None
-
-
-def _not_valid(run: SuiteRun) -> tuple[float, float]:
-    return float(run.outcome != "valid"), 1.0
-
-
-FAILURES = Measure("failures", "runs not valid", "%", _not_valid)
-MEASURES = (
-    FAILURES,
-    Measure("available", "planned writes acknowledged", "%", _share("acknowledged", "planned"), more_is_better=True),
-    Measure("unavailable", "time without acknowledgements", "%", _share("unavailable_s", "main_s")),
-    Measure("lost", "acknowledged records lost", "%", _share("lost", "acknowledged")),
-    Measure("p50", "append latency, median", "ms", _mean("append_ms_p50")),
-    Measure("p99", "append latency, 99th percentile", "ms", _mean("append_ms_p99")),
-    Measure("recovery", "time to recover", "s", _mean("recovery_s")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +144,13 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
 
 
 def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float]) -> SuiteRun:
-    spec = _spec_facts(_SEED.sub("", row["spec"]))
+    spec = spec_facts(row["spec"])
     outcome = row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
     if row["state"] != "finished":
         message = _object(row["facts"]).get("message")
         outcome, causes = FAILED, [str(message or row["state"]), *causes]
     if figures:
-        figures["planned"] = spec.rate * figures.get("main_s", 0.0) or figures.get("appends", 0.0)
+        figures[PLANNED.name] = spec.planned(figures)
     return SuiteRun(
         run=row["run"],
         cell=row["cell"],
@@ -228,27 +162,6 @@ def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float]) -
         simulated=spec.simulated,
         setting=spec.digest,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _SpecFacts:
-    """The facts of a spec that a suite needs."""
-
-    rate: float
-    """Appends per second; 0 when it cannot be told."""
-    simulated: bool
-    digest: str
-
-
-@cache
-def _spec_facts(spec: str) -> _SpecFacts:
-    """Of a spec without its seed, which would defeat the cache."""
-    digest = blake2b(_NAME.sub("", spec).encode(errors="replace"), digest_size=8).hexdigest()
-    try:
-        values = yaml.safe_load(spec)
-        return _SpecFacts(float(values["rate"]), values.get("environment", "sim") == "sim", digest)
-    except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
-        return _SpecFacts(0.0, True, digest)
 
 
 def _kinds(checker: str, findings: str) -> list[str]:

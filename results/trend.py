@@ -8,17 +8,19 @@ most. A flag says that runs came out differently, not why: a change of the cell'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from results import measures
 from results.change_points import UNITS_MIN, ChangePoint, Mask, Matrix, change_points
 from results.errors import StoreError
+from results.measures import Measure
 from results.statistics import Interval
 from results.store.tables import DamagedFile, read
-from results.suites import MEASURES, Measure, SuiteResult, SuiteRun, read_suite, series, suite_names
+from results.suites import RESAMPLES, SuiteResult, SuiteRun, read_suite, series, suite_names
 
 ALPHA = 0.05
 
@@ -47,9 +49,9 @@ class TrendFlag:
         measure, change = self.measure, self.change
         went = "rose" if change.after > change.before else "fell"
         chance = f"p = {change.p:.4f}" if change.p >= 0.001 else "p < 0.001"
-        spec = "; its spec is another one since" if self.other_spec else ""
+        spec = "; its spec changed as well" if self.other_spec else ""
         unit = "points" if measure.unit == "%" else measure.unit
-        by = f"{measure.bare(change.low)} to {measure.bare(change.high)} {unit}"
+        by = f"{measure.bare(change.low)} to {measure.bare(change.high)} {unit}".rstrip()
         return (
             f"{self.cell}: {measure.words} {went} from {measure.written(change.before)} to "
             f"{measure.written(change.after)} (difference {by}, {chance}){spec}"
@@ -62,8 +64,8 @@ class Night:
 
     suite: SuiteResult
     runs: tuple[SuiteRun, ...]
-    figures: tuple[Interval | None, ...]
-    """One each of MEASURES."""
+    figures: Mapping[str, Interval]
+    """By the name of the measure; measures without a value are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ class Trend:
     cells: tuple[tuple[str, tuple[Night, ...]], ...]
     flags: tuple[TrendFlag, ...]
     """The latest first, what went the wrong way first within a night."""
-    silent: tuple[str, ...] = ()
-    """Cells of which nothing can be told yet, each with the reason."""
+    not_compared: tuple[str, ...] = ()
+    """Cells that cannot be compared yet, each with the reason."""
     damaged: tuple[DamagedFile, ...] = ()
     """Files that had to be left out."""
 
@@ -85,7 +87,7 @@ class Trend:
         if self.flags:
             changes = "1 change" if len(self.flags) == 1 else f"{len(self.flags)} changes"
             return f"{changes}, {sum(flag.worse for flag in self.flags)} for the worse"
-        return "nothing to compare yet" if len(self.silent) == len(self.cells) else "no change beyond chance"
+        return "nothing to compare yet" if len(self.not_compared) == len(self.cells) else "no change beyond chance"
 
     def flags_at(self, cell: str, suite: str) -> list[TrendFlag]:
         """Of this cell, with this suite the first after it."""
@@ -100,10 +102,10 @@ def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
     if not suites:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
         raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
-    told = trend(name, suites, seed=seed)
+    result = trend(name, suites, seed=seed)
     unread = (file for suite in every if series(suite) == name for file in read(store, "runs", suite).damaged)
     damaged = (*unread, *(file for suite in suites for file in suite.damaged))
-    return replace(told, damaged=tuple(dict.fromkeys(damaged)))
+    return replace(result, damaged=tuple(dict.fromkeys(damaged)))
 
 
 def trend(name: str, suites: Sequence[SuiteResult], *, seed: int = 0) -> Trend:
@@ -111,33 +113,34 @@ def trend(name: str, suites: Sequence[SuiteResult], *, seed: int = 0) -> Trend:
     ordered = sorted(suites, key=lambda suite: (suite.started, suite.name))
     cells = sorted({cell for suite in ordered for cell in suite.cells})
     nights = {cell: tuple(_night(suite, cell) for suite in ordered if cell in suite.cells) for cell in cells}
-    level = ALPHA / (len(cells) * len(MEASURES)) if cells else ALPHA
+    level = ALPHA / (len(cells) * len(measures.MEASURES)) if cells else ALPHA
     flags = [flag for cell in cells for flag in _flags(cell, nights[cell], level, seed)]
     order = {suite.name: number for number, suite in enumerate(ordered)}
     flags.sort(key=lambda flag: (-order[flag.since], not flag.worse, flag.cell, flag.measure.name))
-    silent = tuple(f"{cell}: {why}" for cell in cells if (why := _why_silent(nights[cell])))
-    return Trend(name, tuple(ordered), tuple(nights.items()), tuple(flags), silent)
+    not_compared = tuple(f"{cell}: {why}" for cell in cells if (why := _reason_not_compared(nights[cell])))
+    return Trend(name, tuple(ordered), tuple(nights.items()), tuple(flags), not_compared)
 
 
-def _why_silent(nights: Sequence[Night]) -> str:
+def _reason_not_compared(nights: Sequence[Night]) -> str:
     if len(nights) < 2:
-        return "there is one night of it"
+        return "only one night has it"
     seeds = len({run.seed for night in nights for run in night.runs})
     if seeds < UNITS_MIN:
-        return f"{seeds} seeds are too few to tell a change from chance; it takes {UNITS_MIN}"
+        return f"{seeds} seeds are too few to tell a change from chance; {UNITS_MIN} are needed"
     return ""
 
 
 def _night(suite: SuiteResult, cell: str) -> Night:
     runs = tuple(run for run in suite.runs if run.cell == cell)
-    return Night(suite, runs, tuple(measure.over(runs) for measure in MEASURES))
+    values = {measure.name: measure.over(runs, resamples=RESAMPLES) for measure in measures.MEASURES}
+    return Night(suite, runs, {name: value for name, value in values.items() if value is not None})
 
 
 def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[TrendFlag]:
     vary = any(not run.simulated for night in nights for run in night.runs)
     same = _same(nights)
     found = []
-    for number, measure in enumerate(MEASURES):
+    for number, measure in enumerate(measures.MEASURES):
         parts, wholes = _units(nights, measure)
         for change in change_points(parts, wholes, same, level=level, nights_vary=vary, seed=seed + number):
             before, after = nights[change.at - 1], nights[change.at]
@@ -171,7 +174,7 @@ def _units(nights: Sequence[Night], measure: Measure) -> tuple[Matrix, Matrix]:
     parts, wholes = np.zeros((len(rows), len(nights))), np.zeros((len(rows), len(nights)))
     for column, night in enumerate(nights):
         for run in night.runs:
-            pair = measure.of(run)
+            pair = measure.pair(run)
             if pair is not None:
                 parts[rows[run.seed], column] += pair[0]
                 wholes[rows[run.seed], column] += pair[1]

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from results import measures
 from results.atomic_files import put_text
 from results.errors import StoreError
+from results.measures import FAILURES, Measure
 from results.pages import suite as suite_page
 from results.pages import trend as trend_page
 from results.store.tables import DamagedFile
-from results.suites import FAILURES, MEASURES, newest, read_suite
+from results.suites import newest, read_suite
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,24 +63,24 @@ def shown_trend(trend: Trend) -> Iterator[Table | str]:
         table = Table(
             box=None, pad_edge=False, header_style="dim", title=cell, title_justify="left", title_style="bold"
         )
-        for heading in ("suite", "commit", "runs", "not valid", *(it.name for it in MEASURES if it is not FAILURES)):
+        for heading in ("suite", "commit", "runs", "not valid", *(it.name for it in measures.per_run())):
             table.add_column(heading, no_wrap=heading == "suite")
         for night in nights:
             table.add_row(
                 night.suite.name,
                 trend_page.source(night),
                 str(len(night.runs)),
-                *(_cell(trend, cell, night, number) for number in range(len(MEASURES))),
+                *(_cell(trend, cell, night, measure) for measure in measures.MEASURES),
             )
         yield table
     for flag in trend.flags:
         yield f"{'worse' if flag.worse else 'better'} since {flag.since}: {flag.sentence()}"
-    yield from trend.silent
+    yield from trend.not_compared
     yield trend.sentence()
 
 
-def _cell(trend: Trend, cell: str, night: Night, number: int) -> str:
-    measure, figure = MEASURES[number], night.figures[number]
+def _cell(trend: Trend, cell: str, night: Night, measure: Measure) -> str:
+    figure = night.figures.get(measure.name)
     if figure is None:
         return ""
     bad = sum(run.outcome != "valid" for run in night.runs)

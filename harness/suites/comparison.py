@@ -27,8 +27,11 @@ from harness.suites.plan import Suite
 from harness.suites.reading import check_distinct, count_of_seeds, known, layered, mapping, one_of, read
 from harness.suites.record import SuiteRecord
 from harness.yaml_document import SpecError
+from results import measures
 from results.comparison import ComparedRun, Comparison, compare
-from results.pages.comparison import bare, render
+from results.measures import Measure
+from results.number_format import compact
+from results.pages.comparison import render
 from results.statistics import Interval
 from results.store import tables
 from results.store.schema import MEASURED
@@ -107,30 +110,28 @@ def shown(comparison: Comparison) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("setting", "available", "unavailable", "lost", "duplicated", "median", "p99"):
+    columns = measures.per_run()
+    for heading in ("setting", *(measure.name for measure in columns)):
         table.add_column(heading, justify="left" if heading == "setting" else "right", min_width=12)
     for cell in comparison.cells:
-        shares = (cell.available, cell.unavailable, cell.loss, cell.duplication)
-        values, ranges = _told((*shares, cell.latency_ms, cell.latency_p99_ms), (*["%"] * 4, "ms", "ms"))
-        table.add_row(cell.name, *values)
-        table.add_row("", *ranges, style="dim")
+        values = [_value(measure, cell.figures.get(measure.name)) for measure in columns]
+        table.add_row(cell.name, *(value for value, _ in values))
+        table.add_row("", *(bounds for _, bounds in values), style="dim")
         if cell.name == comparison.reference:
             continue
-        more = (cell.more_available, cell.more_unavailable, cell.more_lost, cell.more_duplicated)
-        units = ("points", "points", "a run", "a run", "ms", "ms")
-        values, ranges = _told((*more, cell.more_latency_ms, cell.more_latency_p99_ms), units, "+")
-        table.add_row("  Δ to the reference", *values)
-        table.add_row("", *ranges, style="dim")
+        differences = [cell.differences.get(measure.name) for measure in columns]
+        values = [
+            measure.written_difference(difference) if difference else ("–", "")
+            for measure, difference in zip(columns, differences, strict=True)
+        ]
+        table.add_row("  Δ to the reference", *(value for value, _ in values))
+        table.add_row("", *(bounds for _, bounds in values), style="dim")
     return table
 
 
-def _told(numbers: Sequence[Interval | None], units: Sequence[str], sign: str = "") -> tuple[list[str], list[str]]:
-    """`96.8 %` of each, and `95.9 to 97.5`."""
-    values, ranges = [], []
-    for number, unit in zip(numbers, units, strict=True):
-        found = number or Interval(0, 0, 0)
-        factor = 100 if unit in ("%", "points") else 1
-        value, low, high = (bare(factor * it, sign) for it in (found.value, found.low, found.high))
-        values.append(f"{value} {unit}" if number else "–")
-        ranges.append(f"{low} to {high}" if number else "")
-    return values, ranges
+def _value(measure: Measure, interval: Interval | None) -> tuple[str, str]:
+    """`96.8 %` and `95.9 to 97.5`."""
+    if interval is None:
+        return "–", ""
+    value, low, high = (compact(measure.scale * number) for number in (interval.value, interval.low, interval.high))
+    return f"{value} {measure.unit}".rstrip(), f"{low} to {high}"

@@ -35,6 +35,7 @@ from harness.suites.job import RunResult
 from harness.suites.plan import Suite
 from harness.suites.record import SuiteRecord
 from nemesis.registry import FAIR_FAMILIES
+from results import measures
 from results.coverage import RULES
 from results.store.summary import Summary
 
@@ -144,34 +145,13 @@ def exit_code(plan: Suite, runs: Sequence[RunResult]) -> int:
 def table(cells: Iterable[Mapping[str, Any]]) -> Table:
     """One row for each cell of a `results.store.summary.Summary`."""
     rows = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in (
-        "cell",
-        "runs",
-        *EXIT_CODES,
-        "acknowledged",
-        "unavailable",
-        "longest",
-        "recovery",
-        "append p50, p99",
-        "lost",
-    ):
+    columns = [column for measure in measures.per_run() for column in measure.summary_columns if column.heading]
+    for heading in ("cell", "runs", *EXIT_CODES, *(column.heading for column in columns)):
         rows.add_column(_WORDS.get(heading, heading), justify="left" if heading == "cell" else "right")
     for cell in cells:
-        rows.add_row(
-            cell["cell"],
-            *(str(cell[name]) for name in ("runs", *EXIT_CODES)),
-            _number(cell["available"], 100, " %"),
-            _number(cell["unavailable"], 100, " %"),
-            _number(cell["longest_s"], 1, " s"),
-            _number(cell["recovery_s_p50"], 1, " s"),
-            f"{_number(cell['append_ms_p50'], 1, '')}, {_number(cell['append_ms_p99'], 1, ' ms')}",
-            f"{cell['lost'] or 0:,}",
-        )
+        counts = (str(cell[name]) for name in ("runs", *EXIT_CODES))
+        rows.add_row(cell["cell"], *counts, *(column.written(cell[column.name]) for column in columns))
     return rows
-
-
-def _number(value: float | None, factor: float, unit: str) -> str:
-    return "–" if value is None else f"{factor * value:.1f}{unit}"
 
 
 def covered(summary: Summary) -> str:

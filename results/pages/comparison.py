@@ -8,14 +8,15 @@ from, the worst first: the list of runs below, narrowed down to them by the page
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from results.comparison import P50, P99, ComparedCell, ComparedRun, Comparison
+from results import measures
+from results.comparison import ComparedCell, ComparedRun, Comparison
 from results.figures.canvas import NODE_COLOURS, Figure
-from results.number_format import numeral
+from results.measures import Measure
+from results.number_format import compact, numeral
 from results.pages import page
 from results.statistics import Interval, none_in
 
@@ -23,59 +24,6 @@ RunLink = Callable[[ComparedRun], str]
 """The address of a run's page, empty where it has none."""
 RUNS_MAX = 5000
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """One of the numbers that are told of every setting."""
-
-    words: str
-    part: str
-    """The figure of a run."""
-    whole: str
-    """What it is a share of, in percent; empty for one that is told as it is, in `unit`."""
-    unit: str
-    of: Callable[[ComparedCell], Interval | None]
-    more: Callable[[ComparedCell], Interval | None]
-    more_unit: str
-    more_is_better: bool = False
-
-    def value(self, run: ComparedRun) -> float | None:
-        """Of one run; None where it has none."""
-        value = run.figures.get(self.part)
-        if value is None or not self.whole:
-            return value
-        whole = run.figures.get(self.whole)
-        return 100 * value / whole if whole else None
-
-
-_COLUMNS = (
-    _Column(
-        *("planned writes acknowledged", "acknowledged", "planned", "%"),
-        *(lambda cell: cell.available, lambda cell: cell.more_available, "points"),
-        more_is_better=True,
-    ),
-    _Column(
-        *("time without acknowledgements", "unavailable_s", "main_s", "%"),
-        *(lambda cell: cell.unavailable, lambda cell: cell.more_unavailable, "points"),
-    ),
-    _Column(
-        *("acknowledged records lost", "lost", "acknowledged", "%"),
-        *(lambda cell: cell.loss, lambda cell: cell.more_lost, "a run"),
-    ),
-    _Column(
-        *("records duplicated", "duplicated", "acknowledged", "%"),
-        *(lambda cell: cell.duplication, lambda cell: cell.more_duplicated, "a run"),
-    ),
-    _Column(
-        *("append latency, median", P50, "", "ms"),
-        *(lambda cell: cell.latency_ms, lambda cell: cell.more_latency_ms, "ms"),
-    ),
-    _Column(
-        *("append latency, 99th percentile", P99, "", "ms"),
-        *(lambda cell: cell.latency_p99_ms, lambda cell: cell.more_latency_p99_ms, "ms"),
-    ),
-)
 
 
 def render(comparison: Comparison) -> str:
@@ -123,10 +71,10 @@ def _picture(cells: Sequence[ComparedCell]) -> Figure:
             "type": "scatter",
             "mode": "markers",
             "name": escape(cell.name),
-            "x": [100 * cell.loss.value],
-            "y": [100 * cell.available.value],
-            "error_x": _bar(cell.loss),
-            "error_y": _bar(cell.available),
+            "x": [100 * _point(cell, "lost").value],
+            "y": [100 * _point(cell, "available").value],
+            "error_x": _bar(_point(cell, "lost")),
+            "error_y": _bar(_point(cell, "available")),
             "marker": {
                 "size": 11,
                 "color": NODE_COLOURS[number % len(NODE_COLOURS)],
@@ -136,7 +84,7 @@ def _picture(cells: Sequence[ComparedCell]) -> Figure:
         }
         for number, cell in enumerate(cells)
     ]
-    furthest = max([100 * cell.loss.high for cell in cells]) or 1.0
+    furthest = max([100 * _point(cell, "lost").high for cell in cells]) or 1.0
     layout = {
         "height": 440,
         "margin": {"l": 64, "r": 14, "t": 30, "b": 48},
@@ -147,6 +95,10 @@ def _picture(cells: Sequence[ComparedCell]) -> Figure:
         "yaxis": {"title": {"text": "planned writes acknowledged, %"}, "zeroline": False},
     }
     return {"data": traces, "layout": layout}
+
+
+def _point(cell: ComparedCell, measure: str) -> Interval:
+    return cell.figures.get(measure, Interval(0.0, 0.0, 0.0))
 
 
 def _bar(interval: Interval) -> dict[str, Any]:
@@ -160,7 +112,7 @@ def _settings(comparison: Comparison) -> Iterable[str]:
         "and the same faults. Planned is rate × time; as clients draw their moments, a run can come to a little more. "
         "A number leads to the runs behind it, the worst first."
     )
-    heads = ("setting", "runs", "not valid", *(column.words for column in _COLUMNS))
+    heads = ("setting", "runs", "not valid", *(measure.words for measure in measures.per_run()))
     yield page.table(heads, (_row(cell, comparison.reference) for cell in comparison.cells), "cells")
     harmless = [cell for cell in comparison.cells if not cell.lost]
     if harmless:
@@ -174,7 +126,7 @@ def _settings(comparison: Comparison) -> Iterable[str]:
 def _row(cell: ComparedCell, reference: str) -> str:
     bad = cell.runs - cell.verdicts.get("valid", 0)
     failed = _behind(numeral(bad), cell=cell.name, valid="no") if bad else "0"
-    numbers = "".join(f'<td class="number">{_number(column, cell)}</td>' for column in _COLUMNS)
+    numbers = "".join(f'<td class="number">{_number(measure, cell)}</td>' for measure in measures.per_run())
     note = '<span class="range">the reference</span>' if cell.name == reference else ""
     return (
         f'<tr><th scope="row">{escape(cell.name)}{note}</th>'
@@ -183,27 +135,17 @@ def _row(cell: ComparedCell, reference: str) -> str:
     )
 
 
-def _number(column: _Column, cell: ComparedCell) -> str:
-    found, more = column.of(cell), column.more(cell)
-    if found is None:
+def _number(measure: Measure, cell: ComparedCell) -> str:
+    interval, change = cell.figures.get(measure.name), cell.differences.get(measure.name)
+    if interval is None:
         return ""
-    factor = 100 if column.whole else 1
-    value, low, high = (bare(factor * it) for it in (found.value, found.low, found.high))
-    worst = "low" if column.more_is_better else "high"
-    shown = _behind(f"{value} {column.unit}", cell=cell.name, by=column.part, first=worst)
+    value, low, high = (compact(measure.scale * it) for it in (interval.value, interval.low, interval.high))
+    shown = _behind(f"{value} {measure.unit}".rstrip(), cell=cell.name, by=measure.name, first=measure.worst)
     shown += f'<span class="range">{low} – {high}</span>'
-    if more is not None:
-        factor = 100 if column.more_unit == "points" else 1
-        value, low, high = (bare(factor * it, sign="+") for it in (more.value, more.low, more.high))
-        shown += f'<span class="range more">Δ {value} {column.more_unit}<br>{low} to {high}</span>'
+    if change is not None:
+        value, bounds = measure.written_difference(change)
+        shown += f'<span class="range more">Δ {escape(value)}<br>{escape(bounds)}</span>'
     return shown
-
-
-def bare(value: float, sign: str = "") -> str:
-    """With as many digits as say something, and its sign where `+` asks for it."""
-    if abs(value) >= 100:
-        return f"{value:{sign}.0f}"
-    return f"{value:{sign}.1f}" if abs(value) >= 10 else f"{value:{sign}.2f}" if value else "0"
 
 
 def _behind(text: str, **narrowed: str) -> str:
@@ -211,7 +153,7 @@ def _behind(text: str, **narrowed: str) -> str:
 
 
 def _runs(comparison: Comparison, link: RunLink) -> Iterable[str]:
-    heads = ("verdict", "run", "setting", *(column.words for column in _COLUMNS))
+    heads = ("verdict", "run", "setting", *(measure.words for measure in measures.per_run()))
     wanted = sorted(comparison.runs, key=lambda run: (-run.figures.get("lost", 0), run.cell, run.seed))
     yield page.note("Those that lost most first.")
     yield page.table(heads, (_run(run, link) for run in wanted[:RUNS_MAX]), "runs")
@@ -220,12 +162,13 @@ def _runs(comparison: Comparison, link: RunLink) -> Iterable[str]:
 
 
 def _run(run: ComparedRun, link: RunLink) -> str:
-    values = [(column, column.value(run)) for column in _COLUMNS]
+    values = [(measure, measure.value(run)) for measure in measures.per_run()]
     numbers = "".join(
-        f'<td class="number" data-by="{column.part}" data-value="{value}">{bare(value)} {column.unit}</td>'
+        f'<td class="number" data-by="{escape(measure.name)}" data-value="{value}">'
+        f"{compact(measure.scale * value)} {escape(measure.unit)}</td>"
         if value is not None
         else "<td></td>"
-        for column, value in values
+        for measure, value in values
     )
     valid = "yes" if run.validity == "valid" else "no"
     return (

@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from urllib.parse import urlencode
 
+from results import measures
 from results.figures.canvas import GREY, NODE_COLOURS, Figure
+from results.measures import Measure
 from results.number_format import counted, numeral
 from results.pages import page
 from results.statistics import Interval
-from results.suites import FAILURES, MEASURES, Measure, SuiteResult, SuiteRun
+from results.suites import RESAMPLES, SuiteResult, SuiteRun
 
 RunLink = Callable[[str], str]
 """The address of the page of a run of this name; empty where it has none."""
 RUNS_MAX = 5000
 CAUSES_MAX = 20
 RUNS_OF_A_CAUSE = 5
-_PER_RUN = tuple(measure for measure in MEASURES if measure is not FAILURES)
 _DRAWN = ("available", "p99")
 
 
@@ -86,12 +87,12 @@ def _failures(suite: SuiteResult, link: RunLink) -> str:
 
 
 def _cells(suite: SuiteResult) -> str:
-    heads = ("cell", "runs", "not valid", *(measure.words for measure in _PER_RUN))
+    heads = ("cell", "runs", "not valid", *(measure.words for measure in measures.per_run()))
     rows = []
     for cell in suite.cells:
         runs = [run for run in suite.runs if run.cell == cell]
         bad = sum(1 for run in runs if run.outcome != "valid")
-        cells = "".join(f'<td class="number">{_figure(measure, runs, cell)}</td>' for measure in _PER_RUN)
+        cells = "".join(f'<td class="number">{_figure(measure, runs, cell)}</td>' for measure in measures.per_run())
         rows.append(
             f'<tr><th scope="row">{escape(cell)}</th>'
             f'<td class="number">{_behind(numeral(len(runs)), cell=cell)}</td>'
@@ -105,11 +106,10 @@ def _cells(suite: SuiteResult) -> str:
 
 
 def _figure(measure: Measure, runs: Sequence[SuiteRun], cell: str) -> str:
-    interval = measure.over(runs)
+    interval = measure.over(runs, resamples=RESAMPLES)
     if interval is None:
         return ""
-    worst = "low" if measure.more_is_better else "high"
-    value = _behind(measure.written(interval.value), cell=cell, by=measure.name, first=worst)
+    value = _behind(measure.written(interval.value), cell=cell, by=measure.name, first=measure.worst)
     return f'{value}<span class="range">{escape(_range(measure, interval))}</span>'
 
 
@@ -125,7 +125,7 @@ def _behind(text: str, **narrowed: str) -> str:
 def _picture(suite: SuiteResult, link: RunLink) -> str:
     figures = [
         page.plot(_scatter(suite, measure, link), f"{measure.words}, {measure.unit}: a point a run; a click opens it.")
-        for measure in MEASURES
+        for measure in measures.MEASURES
         if measure.name in _DRAWN and any(measure.value(run) is not None for run in suite.runs)
     ]
     return page.section("Runs at a glance", *figures) if figures else ""
@@ -134,7 +134,7 @@ def _picture(suite: SuiteResult, link: RunLink) -> str:
 def _scatter(suite: SuiteResult, measure: Measure, link: RunLink) -> Figure:
     """Runs beside each other, in bands of their cells: sorted by value, so that a band is its own distribution."""
     traces = []
-    scale = 100 if measure.unit == "%" else 1
+    scale = measure.scale
     for number, cell in enumerate(suite.cells):
         values = [(measure.value(run), run) for run in suite.runs if run.cell == cell]
         known = sorted(((value, run) for value, run in values if value is not None), key=lambda it: it[0])
@@ -195,7 +195,7 @@ def _coverage(suite: SuiteResult) -> str:
 
 
 def _runs(suite: SuiteResult, link: RunLink) -> str:
-    heads = ("verdict", "run", "cell", *(measure.words for measure in _PER_RUN))
+    heads = ("verdict", "run", "cell", *(measure.words for measure in measures.per_run()))
     shown = suite.runs[:RUNS_MAX]
     rest = len(suite.runs) - len(shown)
     return page.section(
@@ -208,7 +208,7 @@ def _runs(suite: SuiteResult, link: RunLink) -> str:
 
 
 def _row(run: SuiteRun, link: RunLink) -> str:
-    values = [(measure, measure.value(run)) for measure in _PER_RUN]
+    values = [(measure, measure.value(run)) for measure in measures.per_run()]
     cells = "".join(
         f'<td class="number" data-by="{measure.name}" data-value="{value}">{escape(measure.written(value))}</td>'
         if value is not None

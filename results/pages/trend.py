@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from html import escape
 
+from results import measures
 from results.figures.canvas import NODE_COLOURS, Figure
+from results.measures import FAILURES, Measure
 from results.number_format import counted
 from results.pages import page
-from results.suites import FAILURES, MEASURES, Measure
 from results.trend import Night, Trend, TrendFlag
 
 TICKS_MAX = 6
@@ -51,10 +52,11 @@ def _header(trend: Trend) -> str:
     worse = sum(flag.worse for flag in trend.flags)
     nights, cells = counted(len(trend.suites), "suite"), counted(len(trend.cells), "cell")
     left_out = [f"left out: {file.line}" for file in trend.damaged]
-    kind = "invalid" if worse else "" if trend.silent else "valid"
+    notes = page.bullets([*trend.not_compared, *left_out])
+    kind = "invalid" if worse else "" if trend.not_compared else "valid"
     return (
         f'<header class="{kind}"><h1>{escape(trend.name)} over time</h1>'
-        f"<p>{escape(f'{nights}, {cells}: {trend.sentence()}.')}</p>{page.bullets([*trend.silent, *left_out])}</header>"
+        f"<p>{escape(f'{nights}, {cells}: {trend.sentence()}.')}</p>{notes}</header>"
     )
 
 
@@ -74,18 +76,17 @@ def _told(trend: Trend) -> list[Measure]:
     """The figures that any night has."""
     return [
         measure
-        for number, measure in enumerate(MEASURES)
-        if any(night.figures[number] is not None for _, nights in trend.cells for night in nights)
+        for measure in measures.MEASURES
+        if any(measure.name in night.figures for _, nights in trend.cells for night in nights)
     ]
 
 
 def _picture(trend: Trend, measure: Measure, link: SuiteLink) -> Figure:
-    number = MEASURES.index(measure)
     order = {suite.name: at for at, suite in enumerate(trend.suites)}
-    scale = 100 if measure.unit == "%" else 1
+    scale = measure.scale
     traces = []
     for colour, (cell, nights) in enumerate(trend.cells):
-        told = [(night, figure) for night in nights if (figure := night.figures[number]) is not None]
+        told = [(night, figure) for night in nights if (figure := night.figures.get(measure.name)) is not None]
         changed = [any(flag.measure is measure for flag in trend.flags_at(cell, night.suite.name)) for night, _ in told]
         traces.append(
             {
@@ -148,17 +149,17 @@ def _nights(trend: Trend, cell: str, nights: tuple[Night, ...], link: SuiteLink)
     rows = []
     for night in reversed(nights):
         flags = trend.flags_at(cell, night.suite.name)
-        cells = "".join(_value(night, number, measure, flags) for number, measure in enumerate(MEASURES))
+        cells = "".join(_value(night, measure, flags) for measure in measures.MEASURES)
         rows.append(
             f'<tr><td class="run">{page.link(night.suite.name, link(night.suite.name))}</td>'
             f'<td>{escape(source(night))}</td><td class="number">{len(night.runs)}</td>{cells}</tr>'
         )
-    heads = ("suite", "commit", "runs", *(measure.words for measure in MEASURES))
+    heads = ("suite", "commit", "runs", *(measure.words for measure in measures.MEASURES))
     return page.section(cell, page.table(heads, rows, "nights"))
 
 
-def _value(night: Night, number: int, measure: Measure, flags: list[TrendFlag]) -> str:
-    figure = night.figures[number]
+def _value(night: Night, measure: Measure, flags: list[TrendFlag]) -> str:
+    figure = night.figures.get(measure.name)
     if figure is None:
         return "<td></td>"
     if measure is FAILURES:

@@ -36,8 +36,9 @@ from checkers.registry import (
 from checkers.tables import TRACE
 from checkers.verdict import Validity, Verdict
 from results.errors import StoreError
+from results.measures import measure_partition, measure_whole, merge_partitions
 from results.run.json_encoding import verdict_to_json, verdicts_from_json
-from results.run_figures import measure_partition, measure_whole, together
+from results.run_figures import APPENDS, PartitionRecords
 from results.store import tables
 from results.store.partition_index import LIGHT, WHOLE_RUN, CheckUnit, DamagedFileError, filled, rows, units
 from results.store.schema import MEASURED, SCHEMAS
@@ -178,9 +179,9 @@ def _merge_units(group: pa.Table) -> pa.Table:
     settings = CheckSettings.from_json(json.loads(unit_rows[0]["settings"]))
     told = verdicts_from_json({"checks": [json.loads(row["verdict"]) for row in unit_rows]})
     measured = [verdict.figures for verdict in told if verdict.checker == MEASURED]
-    figures = together([part for part in measured if "appends" in part])
+    figures = merge_partitions([part for part in measured if APPENDS.name in part])
     for part in measured:
-        figures |= part if "main_s" in part else {}
+        figures |= {} if APPENDS.name in part else part
     verdicts = [*merge_partition_verdicts(settings, told), Verdict(MEASURED, Validity.VALID, figures=figures)]
     return _rows(_WHOLE, [(suite, run, json.dumps(verdict_to_json(verdict))) for verdict in verdicts])
 
@@ -219,7 +220,8 @@ def _of_unit(batch: _BatchLocation, unit: CheckUnit, promised: str, ended: str) 
     deleted = deletable_below(evidence)
     for topic, number, history in partitions(evidence.history):
         below = deleted.get((topic, number), 0)
-        figures = measure_partition(history, evidence.replicas, recovery, below, settings.time_limit_ns)
+        records = PartitionRecords(history, evidence.replicas, recovery, below, settings.time_limit_ns)
+        figures = measure_partition(records)
         verdicts.append(Verdict(MEASURED, Validity.VALID, figures=figures))
     return verdicts
 

@@ -1,28 +1,27 @@
 """Figures over many runs, in Spark SQL over the store's tables: one row per suite and cell, one per coverage mark.
 
-column                    meaning, over all runs of the cell
-------------------------  ------------------------------------------------------------------------------------------
-runs, valid, …            runs, and how many came to each verdict; `failed` could not be carried out
-available                 acknowledged appends of all appends in the main phase
-unavailable               share of the time in which clients were driven that fell into unavailability windows
-windows                   unavailability windows a run; `longest_s` is the longest of all
-recovery_s_p50, _max      from the last fault's end to a whole cluster; null if no run came to that
-append_ms_p50, _p99       the median, over runs, of each run's quantile
-lost, duplicated, reordered   records, in all
+The columns of a cell are the counts of its runs by verdict (`failed` could not be carried out) and the summary columns
+of every entry of `results.measures`: shares are ratios of sums over the runs, latencies and recovery are medians over
+runs, lost, duplicated and reordered records are totals. A column is null where no run has the figure.
 
-Figures are those of `results.run_figures`. Coverage has, for each mark (`results.coverage`), the number of runs that
+Coverage has, for each mark (`results.coverage`), the number of runs that
 have it and its total count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from results import measures
+from results.measures import Aggregate
+from results.run_figures import PLANNED
 from results.store.schema import MEASURED
+from results.store.spec_facts import spec_facts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,27 +31,20 @@ SELECT suite, run,
        {{figures}}
 FROM metrics WHERE checker = '{MEASURED}' GROUP BY suite, run
 """
-_MEASURED: Final = (
-    *("appends", "acknowledged", "lost", "duplicated", "reordered", "unavailable_s", "unavailable_windows"),
-    *("unavailable_longest_s", "main_s", "recovery_s", "append_ms_p50", "append_ms_p99"),
-)
+_AGGREGATES: Final[Mapping[Aggregate, str]] = {
+    "share": "try_divide(sum({part}), sum({whole}))",
+    "mean": "avg({part})",
+    "median": "percentile({part}, 0.5)",
+    "max": "max({part})",
+    "sum": "CAST(sum({part}) AS BIGINT)",
+}
 _CELLS: Final = """
 SELECT runs.suite, runs.cell, count(*) AS runs,
        count_if(runs.state = 'finished' AND runs.validity = 'valid') AS valid,
        count_if(runs.state = 'finished' AND runs.validity = 'invalid') AS invalid,
        count_if(runs.state = 'finished' AND runs.validity = 'unknown') AS unknown,
        count_if(runs.state <> 'finished') AS failed,
-       try_divide(sum(acknowledged), sum(appends)) AS available,
-       try_divide(sum(unavailable_s), sum(main_s)) AS unavailable,
-       avg(unavailable_windows) AS windows,
-       max(unavailable_longest_s) AS longest_s,
-       percentile(recovery_s, 0.5) AS recovery_s_p50,
-       max(recovery_s) AS recovery_s_max,
-       percentile(append_ms_p50, 0.5) AS append_ms_p50,
-       percentile(append_ms_p99, 0.5) AS append_ms_p99,
-       CAST(sum(lost) AS BIGINT) AS lost,
-       CAST(sum(duplicated) AS BIGINT) AS duplicated,
-       CAST(sum(reordered) AS BIGINT) AS reordered
+       {columns}
 FROM runs LEFT JOIN figures USING (suite, run)
 GROUP BY runs.suite, runs.cell ORDER BY runs.suite, runs.cell
 """
@@ -64,21 +56,56 @@ FROM coverage GROUP BY suite, kind, name ORDER BY suite, kind, name
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Rows as the module's docstring tells."""
+    """The rows of cells and of coverage marks."""
 
     cells: tuple[Mapping[str, Any], ...]
     coverage: tuple[Mapping[str, Any], ...]
 
     def marked(self, kind: str) -> set[str]:
-        """The names of the marks of a kind that any run has."""
+        """The names of the marks of one kind."""
         return {mark["name"] for mark in self.coverage if mark["kind"] == kind}
 
 
 def summarise(spark: SparkSession, runs: pa.Table, metrics: pa.Table, coverage: pa.Table) -> Summary:
-    """From tables as `results.store.tables.read` gives them."""
+    """Summarise tables as returned by `results.store.tables.read`."""
+    metrics = _with_planned(runs, metrics)
     runs = runs.select(["suite", "run", "cell", "state", "validity"])
     for name, table in (("runs", runs), ("metrics", metrics), ("coverage", coverage)):
         spark.createDataFrame(table).createOrReplaceTempView(name)
-    figures = ",\n".join(f"max(value) FILTER (WHERE figure = '{name}') AS {name}" for name in _MEASURED)
+    names = dict.fromkeys([*(figure.name for figure in measures.stored_figures()), PLANNED.name])
+    figures = ",\n".join(f"max(value) FILTER (WHERE figure = '{name}') AS {name}" for name in names)
     spark.sql(_FIGURES.format(figures=figures)).createOrReplaceTempView("figures")
-    return Summary(*(tuple(spark.sql(query).toArrow().to_pylist()) for query in (_CELLS, _MARKS)))
+    queries = (_CELLS.format(columns=",\n       ".join(_columns())), _MARKS)
+    return Summary(*(tuple(spark.sql(query).toArrow().to_pylist()) for query in queries))
+
+
+def _columns() -> Iterator[str]:
+    """The SQL expressions of all summary columns of the measures."""
+    for measure in measures.per_run():
+        for column in measure.summary_columns:
+            part, whole = column.figure or measure.part, measure.whole
+            expression = _AGGREGATES[column.aggregate].format(part=part.name, whole=whole.name if whole else "")
+            yield f"{expression} AS {column.name}"
+
+
+def _with_planned(runs: pa.Table, metrics: pa.Table) -> pa.Table:
+    """The metrics, with the figure `planned` of each measured run."""
+    specs = runs.column("spec").to_pylist() if "spec" in runs.column_names else [""] * runs.num_rows
+    keys = zip(runs.column("suite").to_pylist(), runs.column("run").to_pylist(), strict=True)
+    spec_of_run = dict(zip(keys, specs, strict=True))
+    figures: dict[tuple[str, str], dict[str, float]] = {}
+    for row in metrics.filter(pc.equal(metrics["checker"], MEASURED)).to_pylist():
+        figures.setdefault((row["suite"], row["run"]), {})[row["figure"]] = row["value"]
+    rows = [
+        {
+            "suite": suite,
+            "run": run,
+            "checker": MEASURED,
+            "figure": PLANNED.name,
+            "value": spec_facts(spec_of_run.get((suite, run), "")).planned(values),
+        }
+        for (suite, run), values in figures.items()
+    ]
+    columns = ["suite", "run", "checker", "figure", "value"]
+    metrics = metrics.select(columns)
+    return pa.concat_tables([metrics, pa.Table.from_pylist(rows, metrics.schema)])

@@ -22,9 +22,9 @@ from checkers.verdict import Validity, Verdict, worst
 from results.atomic_files import put
 from results.coverage import marks
 from results.errors import StoreError
+from results.measures import measure
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
-from results.run_figures import measure
 from results.store.schema import EVIDENCE, MEASURED, SCHEMAS, batch_path, plain, tables_path
 
 

@@ -39,36 +39,28 @@ RUNS = [
 
 def test_every_figure_has_its_difference_to_the_reference_run_by_run() -> None:
     safe, fast = compare("acks", "safe", RUNS).cells
-    assert fast.more_available is not None
-    assert fast.more_available.value == pytest.approx(0.08)
-    assert fast.more_unavailable is not None
-    assert fast.more_unavailable.value == pytest.approx(-0.05)
-    assert fast.more_lost is not None
-    assert fast.more_lost.value == pytest.approx(1 / 8)
-    assert fast.more_duplicated is not None
-    assert fast.more_duplicated.value == 0
-    assert fast.more_latency_ms is not None
-    assert fast.more_latency_ms.value == 0
-    assert fast.more_latency_p99_ms is not None
+    differences = {name: interval.value for name, interval in fast.differences.items()}
+    assert differences == pytest.approx(
+        {"available": 0.08, "unavailable": -0.05, "lost": 1 / 8, "duplicated": 0, "p50": 0, "p99": -30}
+    )
     # Seeds differ by up to 7 ms; within a seed the difference is always the same.
-    assert (fast.more_latency_p99_ms.low, fast.more_latency_p99_ms.high) == (-30, -30)
-    assert safe.more_available is safe.more_latency_p99_ms is None
+    assert (fast.differences["p99"].low, fast.differences["p99"].high) == (-30, -30)
+    assert not safe.differences
 
 
 def test_latency_is_compared_on_the_seeds_on_which_both_have_one() -> None:
     mute = ComparedRun("fast", 3, "valid", {**RUNS[3].figures, "acknowledged": 0.0})
     figures = {name: value for name, value in mute.figures.items() if not name.startswith("append_ms")}
     _, fast = compare("acks", "safe", [*RUNS[:11], ComparedRun("fast", 3, "valid", figures), *RUNS[12:]]).cells
-    assert fast.more_latency_p99_ms is not None
-    assert fast.more_latency_p99_ms.value == -30
+    assert fast.differences["p99"].value == -30
     silent = [ComparedRun("fast", seed, "valid", figures) for seed in SEEDS]
     _, fast = compare("acks", "safe", [*RUNS[:8], *silent]).cells
-    assert fast.latency_ms is fast.more_latency_ms is None
+    assert not {"p50", "p99"} & {*fast.figures, *fast.differences}
     links = [
         attributes.get("href") or ""
         for _, attributes in Page(render(compare("a", "safe", [*RUNS[:8], *silent]))).elements
     ]
-    assert not [link for link in links if "cell=fast" in link and "append_ms" in link]
+    assert not [link for link in links if "cell=fast" in link and "by=p" in link]
 
 
 def test_every_number_of_a_setting_leads_to_the_runs_behind_it() -> None:
@@ -76,7 +68,7 @@ def test_every_number_of_a_setting_leads_to_the_runs_behind_it() -> None:
     links = [str(attributes["href"]) for tag, attributes in page.elements if tag == "a"]
     asked = [parse_qs(link.partition("?")[2]) for link in links if link.startswith("#runs?")]
     assert {"cell": ["fast"], "valid": ["no"]} in asked
-    columns = ["acknowledged", "unavailable_s", "lost", "duplicated", "append_ms_p50", "append_ms_p99"]
+    columns = ["available", "unavailable", "lost", "duplicated", "p50", "p99"]
     for cell in ("safe", "fast"):
         assert [it["by"][0] for it in asked if it.get("cell") == [cell] and "by" in it] == columns
     rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-cell" in attributes]

@@ -18,9 +18,9 @@ from harness.cli.main import main
 from harness.runner.run import run
 from harness.spec import parse
 from results.errors import StoreError
+from results.measures import measure
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_from_json
-from results.run_figures import measure
 from results.store import tables
 from results.store.pipeline import CheckedRuns, check
 from results.store.schema import EVIDENCE, MEASURED, batch_path

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings, RunEvidence
-from results.run_figures import measure
+from results.measures import measure
 from workloads.history import SCHEMA
 
 MS = 1_000_000

@@ -14,11 +14,12 @@ import plotly.graph_objects
 import pytest
 
 from harness.cli.main import main
+from results.measures import MEASURES
 from results.pages import suite as suite_page
 from results.run.directory import RunDirectory
 from results.store import tables
 from results.store.schema import batch_path
-from results.suites import MEASURES, SuiteResult, read_suite, series
+from results.suites import RESAMPLES, SuiteResult, read_suite, series
 from tests.results.conftest import INVALID, make_run
 from tests.results.nights import make_night, plain
 
@@ -76,7 +77,7 @@ def test_a_suite_tells_its_runs_the_worst_first_with_what_they_were_asked_for(su
 
 def test_a_share_over_runs_is_all_parts_over_all_wholes(suite: SuiteResult) -> None:
     available = next(measure for measure in MEASURES if measure.name == "available")
-    interval = available.over(suite.runs)
+    interval = available.over(suite.runs, resamples=RESAMPLES)
     assert interval is not None
     told = sum(run.figures["acknowledged"] for run in suite.runs)
     assert interval.value == pytest.approx(told / (60 * 600))

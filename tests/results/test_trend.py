@@ -68,7 +68,7 @@ def test_a_change_of_the_spec_is_told_with_the_change(tmp_path: Path) -> None:
         for number, suite in enumerate(found.suites)
     ]
     (flag,) = trend("nightly", other).flags
-    assert flag.sentence().endswith("; its spec is another one since")
+    assert flag.sentence().endswith("; its spec changed as well")
 
 
 def test_only_nights_of_the_name_count_in_the_order_in_which_they_began(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_of_one_night_or_of_few_seeds_it_is_said_that_nothing_can_be_told(
 ) -> None:
     make_night(tmp_path, 0)
     assert main(["trend", "nightly", "--store", str(tmp_path)]) == 0
-    assert "groups: there is one night of it\nnothing to compare yet\n" in capsys.readouterr().out
+    assert "groups: only one night has it\nnothing to compare yet\n" in capsys.readouterr().out
     make_nights(tmp_path / "few", less_available, nights=2, seeds=5)
     found = read_trend(tmp_path / "few", "nightly")
     assert found.silent[0] == "append: 5 seeds are too few to tell a change from chance; it takes 20"
@@ -125,7 +125,7 @@ def test_the_page_marks_the_change_in_words_and_pictures_and_escapes_names(tmp_p
     assert "▼ worse" in page
     assert "suites/nightly-20261106T010000?&lt;&gt;" in page
     figures = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
-    assert len(figures) == 6
+    assert len(figures) == 7
     for figure in figures:
         plotly.graph_objects.Figure(figure)
     symbols = [trace["marker"]["symbol"] for trace in figures[1]["data"]]

@@ -1,0 +1,45 @@
+"""Facts of a stored spec that measures need: the planned rate, the environment, a digest without the seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+
+import yaml
+
+_SEED = re.compile(r"(?m)^seed:.*$")
+_NAME = re.compile(r"(?m)^name:.*$")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFacts:
+    """Facts of one spec."""
+
+    rate: float
+    """Appends per second; 0 when unknown."""
+    simulated: bool
+    digest: str
+    """The same for specs that differ in name and seed alone."""
+
+    def planned(self, figures: Mapping[str, float]) -> float:
+        """The planned appends of a run with these figures: rate × time, or its appends where the rate is unknown."""
+        return self.rate * figures.get("main_s", 0.0) or figures.get("appends", 0.0)
+
+
+def spec_facts(spec: str) -> SpecFacts:
+    """The facts of a spec, given as YAML."""
+    return _facts(_SEED.sub("", spec))
+
+
+@cache
+def _facts(spec: str) -> SpecFacts:
+    """Of a spec without its seed, so that all seeds of a cell share one entry of the cache."""
+    digest = blake2b(_NAME.sub("", spec).encode(errors="replace"), digest_size=8).hexdigest()
+    try:
+        values = yaml.safe_load(spec)
+        return SpecFacts(float(values["rate"]), values.get("environment", "sim") == "sim", digest)
+    except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return SpecFacts(0.0, True, digest)
