@@ -1,1 +1,1 @@
-"""The controller: one decision machine over the metadata, its requests, and the channel to it."""
+"""The controller: state machine over the metadata, its requests, and the channel brokers use to reach it."""

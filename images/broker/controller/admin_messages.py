@@ -1,4 +1,4 @@
-"""What an administrator asks of the controller as Kafka's messages, and back. Translation only."""
+"""Translation between administration requests and Kafka's messages; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from images.broker.controller.topic_config import ConfigChange
 from images.broker.metadata.image import ClusterImage
 
 TOPIC = 2
-"""Kafka's resource type of a topic."""
+"""Kafka's resource type for topics."""
 PREFERRED, UNCLEAN = 0, 1
 """Kafka's election types."""
 _NO_THROTTLE = timedelta(0)
@@ -34,7 +34,7 @@ def parse_config_changes(resource: Any) -> tuple[ConfigChange, ...]:
 def alter_configs_response(
     body: IncrementalAlterConfigsRequest, results: Sequence[TopicResult]
 ) -> configuring.IncrementalAlterConfigsResponse:
-    """The answer to request `body`: a result for each resource, in the same order."""
+    """The response to `body`: a result for each resource, in the same order."""
     return configuring.IncrementalAlterConfigsResponse(
         throttle_time=_NO_THROTTLE,
         responses=tuple(
@@ -50,7 +50,7 @@ def alter_configs_response(
 
 
 def parse_reassignments(body: AlterPartitionReassignmentsRequest) -> list[tuple[str, int, tuple[int, ...] | None]]:
-    """(topic, partition, replicas) of each partition to move; without replicas, its reassignment is cancelled."""
+    """(topic, partition, replicas) for each partition; replicas None cancels its reassignment."""
     return [
         (topic.name, requested.partition_index, None if requested.replicas is None else tuple(requested.replicas))
         for topic in body.topics
@@ -61,7 +61,7 @@ def parse_reassignments(body: AlterPartitionReassignmentsRequest) -> list[tuple[
 def reassignments_response(
     body: AlterPartitionReassignmentsRequest, results: Sequence[PartitionResult]
 ) -> reassigning.AlterPartitionReassignmentsResponse:
-    """The answer to request `body`: a result for each partition, in the same order."""
+    """The response to `body`: a result for each partition, in the same order."""
     each = iter(results)
     return reassigning.AlterPartitionReassignmentsResponse(
         throttle_time=_NO_THROTTLE,
@@ -85,7 +85,7 @@ def _reassigned(result: PartitionResult) -> reassigning.ReassignablePartitionRes
 def list_reassignments_response(
     body: ListPartitionReassignmentsRequest, image: ClusterImage
 ) -> listing.ListPartitionReassignmentsResponse:
-    """Those in `image`, of the partitions that `body` asks for or (None) of all."""
+    """Reassignments in `image`: of the partitions in `body`, or of all partitions if `body` names none."""
     requested = body.topics
     wanted = (
         None if requested is None else {(topic.name, index) for topic in requested for index in topic.partition_indexes}
@@ -116,7 +116,7 @@ def list_reassignments_error(error: ErrorCode, message: str) -> listing.ListPart
 
 
 def parse_elections(body: ElectLeadersRequest) -> list[tuple[str, int]] | None:
-    """The partitions that need a leader; None for all of them."""
+    """The partitions to elect leaders for; None for all partitions."""
     if body.topic_partitions is None:
         return None
     return [(requested.topic, index) for requested in body.topic_partitions for index in requested.partitions]

@@ -1,9 +1,9 @@
-"""A leader's request to change ISRs, and whether the controller grants it (Kafka Replication Correctness §6.3, §6.5.1
-case 3).
+"""AlterPartition: a leader's request to change ISRs, and the checks it must pass (Kafka Replication Correctness §6.3,
+6.5.1 case 3).
 
-A proposal is made from the leader's view of a partition, which may be old, and names members whose brokers may have
-restarted since. The leader epoch and the partition epoch prove the view current; each member's broker epoch proves
-that the fetches which made it look in sync came from the process that is registered now.
+A proposal is based on the leader's view of a partition, which may be old, and names members whose brokers may have
+restarted since. The leader epoch and the partition epoch prove that the view is current; the broker epoch of a member
+proves that its fetches came from the broker process that is registered now.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from images.broker.rules import Rules
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """The ISR a leader wants, from the state in (`leader_epoch`, `partition_epoch`). Members: (id, broker epoch)."""
+    """The ISR a leader proposes for the partition state (`leader_epoch`, `partition_epoch`). Members: (id, broker
+    epoch)."""
 
     topic_id: uuid.UUID | None
     index: int
@@ -29,13 +30,13 @@ class IsrProposal:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """The ids of the members."""
+        """Broker ids of the members."""
         return tuple(member for member, _ in self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class AlterPartition:
-    """ISR changes a leader asks for."""
+    """An AlterPartition request of broker `id`, registered with broker epoch `epoch`."""
 
     id: int
     epoch: int
@@ -44,7 +45,7 @@ class AlterPartition:
 
 @dataclass(frozen=True, slots=True)
 class IsrResult:
-    """What became of one proposal; `partition` is its new state, None with an error."""
+    """Result of one proposal; `partition` is its new state, None with an error."""
 
     proposal: IsrProposal
     error: ErrorCode
@@ -60,12 +61,12 @@ class AlterPartitionAnswer:
 
 
 def check_proposal(image: ClusterImage, request: AlterPartition, proposal: IsrProposal, rules: Rules) -> ErrorCode:
-    """The first check a proposal fails, else `none`. The sender's broker epoch has been checked before.
+    """The first check that a proposal fails, else `none`. The sender's broker epoch has been checked before.
 
     In order: unknown topic (100) or partition (3); leader or partition epoch ahead of this controller (41); leader
-    epoch behind (74); sender not the leader (42); partition epoch behind (95); an ISR with doubles, beyond the
-    replicas or without the leader (42); a member whose broker is unregistered, fenced, shutting down or in another
-    broker epoch (107).
+    epoch behind (74); sender not the leader (42); partition epoch behind (95); an ISR with duplicates, with brokers
+    that are not replicas, or without the leader (42); a member whose broker is unregistered, fenced, shutting down or
+    in another broker epoch (107).
     """
     topic = image.topic_by_id(proposal.topic_id)
     if topic is None:

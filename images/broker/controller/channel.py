@@ -1,12 +1,12 @@
-"""A broker's way to the active controller.
+"""A broker's requests to the active controller.
 
-Which of the controllers that is, a broker learns from the answers to its fetches of the metadata log, which name the
-leader of the quorum and its epoch, or by asking one after the other: whoever does not answer, or answers that it is not
-the active one, is left for the next. All channels of a broker share what any of them has learned (`ControllerLocator`).
+A broker learns the active controller from responses to its metadata fetches, which carry leader and epoch of the
+quorum, or by trying the controllers in turn: after no response, or NOT_CONTROLLER, the next one is tried. All channels
+of a broker share one `ControllerLocator`.
 
-A channel is one connection, opened when it is needed and dropped when anything goes wrong with it. `call` asks once and
-says honestly what became of it; whoever calls knows best whether and when to ask again. Requests of one connection are
-answered one after another, so whatever waits long (the metadata fetch) has a channel of its own.
+A channel is one connection, opened on demand and closed on any failure. `call` sends a request once and reports the
+outcome; its caller decides on retries. Requests on one connection are answered in order, so a request that waits long
+(the metadata fetch) has a channel of its own.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _NOT_YET = -1
 
 
 class ControllerLocator:
-    """Who the active controller is, as far as one broker knows."""
+    """The active controller, as far as one broker knows."""
 
     def __init__(self, voters: Sequence[Voter]) -> None:
         self.voters = tuple(voters)
         self.voter_index = 0
-        """Index of the voter to ask."""
+        """Index of the voter to send requests to."""
         self._epoch = _NOT_YET
 
     def update(self, leader: int, epoch: int) -> None:
-        """Somebody says that `leader` (-1: nobody known) leads controller epoch `epoch`."""
+        """Record that `leader` (-1: unknown) leads controller epoch `epoch`; an older epoch has no effect."""
         for index, voter in enumerate(self.voters):
             if voter.id == leader and epoch > self._epoch:
                 self.voter_index, self._epoch = index, epoch
@@ -44,7 +44,7 @@ class ControllerLocator:
 
 
 class ControllerChannel:
-    """Requests from this broker to the controller."""
+    """Requests from this broker to the controller, on one connection."""
 
     def __init__(self, active: ControllerLocator, client_id: str, timeout_s: float, retry_s: float) -> None:
         self._active = active
@@ -52,14 +52,16 @@ class ControllerChannel:
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._voter_index = 0
-        """Whom the connection leads to."""
+        """Index of the voter at the other end of the connection."""
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
 
     async def call(self, request: Any, extra_timeout_s: float = 0.0) -> Any:
-        """Send `request` and give the answer. Raises ConnectionLost; its `sent` tells whether the controller may have
-        received the request. After either, an answer of NOT_CONTROLLER among them, the next call goes where the active
-        controller is more likely to be."""
+        """Send `request` and return the response.
+
+        Raises ConnectionLost; its `sent` tells whether the controller may have received the request. After that, and
+        after NOT_CONTROLLER, the next call goes to the next controller.
+        """
         voter_index = self._active.voter_index
         try:
             connection = await self._connected()
@@ -73,8 +75,10 @@ class ControllerChannel:
         return answer
 
     async def forward(self, request: Any) -> Any:
-        """As `call`, asking one controller after the other until one is active or the time is up. Raises ConnectionLost
-        also when none is."""
+        """As `call`, but try the controllers in turn until one is active or the timeout expires.
+
+        Raises ConnectionLost, also if no controller is active.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._timeout_s
         while True:
@@ -106,7 +110,7 @@ class ControllerChannel:
             return self._connection
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,22 +1,23 @@
 """The controller: one pure state machine over the committed metadata (Kafka Replication Correctness §6.3).
 
-Requests and the passing of time go in; a `ControllerResult` comes out: records to append as one atomic batch, the
-answer to give once they are committed, and the controller as it will be then. Every decision is made on committed
-state, one change at a time; a controller that cannot commit changes nothing and answers nothing. Time is an argument,
-in milliseconds of one monotonic clock. There is no I/O, so that every interleaving of a small scope can be explored.
+Each method takes a request, or the time, and returns a `ControllerResult`: records to append as one atomic batch, the
+response to send once they are committed, and the state of the controller after that. Every decision is based on
+committed state, one change at a time; a controller that cannot commit changes nothing and responds to nothing. Time is
+an argument, in milliseconds of one monotonic clock. There is no I/O, so that every interleaving of a small scope can be
+explored.
 
 *Broker epochs* (Kafka Replication Correctness §6.5.1). A broker epoch is the offset of the registration record, and so
-rises across controllers. A second incarnation is refused while the session of the first is alive. Registration takes
-the broker out of leadership and ISRs in its own batch; unless the broker presents the broker epoch it stored at a clean
+rises across controllers. A second incarnation is refused while the session of the first is alive. Registration removes
+the broker from leadership and ISRs in its own batch; unless the broker presents the broker epoch it stored at a clean
 shutdown, it may have lost data and leaves every ELR too. It starts fenced, and its first heartbeat after it has read
-its own registration unfences it, in the same broker epoch. The same incarnation asking again is a retry and gets its
-epoch.
+its own registration unfences it, in the same broker epoch. A repeated registration of the same incarnation is a retry
+and gets the same epoch.
 
-*Sessions* are soft state, not in the log. A heartbeat renews one; a controller that takes over grants everybody a
-fresh one. A broker silent for `session_timeout_ms` is fenced: out of leadership and ISRs. One broker a step.
+*Sessions* are soft state, not in the log. A heartbeat renews the session; a new active controller grants every broker a
+full one. A broker silent for `session_timeout_ms` is fenced: removed from leadership and ISRs. One broker per result.
 
-*Controlled shutdown*. A broker that wants to go is marked shutting down, and leads and follows in sync nowhere from
-then on. When it leads nothing it is fenced and told to go, which ends its session.
+*Controlled shutdown*. A broker that wants to shut down is marked, and leaves all leaderships and ISRs. Once it leads no
+partition it is fenced and may stop, which ends its session.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What a controller is configured with."""
+    """Configuration of a controller."""
 
     session_timeout_ms: int
     topics: TopicDefaults
@@ -63,7 +64,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult(Generic[A]):
-    """A decision: `records` to commit as one batch, and what then holds. Without records it holds at once."""
+    """A decision: `records` to commit as one batch, and `state` after that. Without records `state` holds at once."""
 
     state: Controller
     answer: A
@@ -73,26 +74,26 @@ class ControllerResult(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The active controller. A value: every method returns a `ControllerResult` holding the next one."""
+    """The active controller. A value: every method returns a `ControllerResult` with the next one."""
 
     settings: ControllerSettings
     rules: Rules = field(default_factory=Rules)
     image: ClusterImage = field(default_factory=ClusterImage)
     last_contact_ms: FrozenMap[int, int] = field(default_factory=FrozenMap)
-    """When (ms) each broker with a session was last heard from."""
+    """Time (ms) of the last contact with each broker that has a session."""
 
     def activate(self, image: ClusterImage, now_ms: int) -> Controller:
-        """This controller in charge of `image`, with a full session timeout ahead for every unfenced broker."""
+        """This controller with `image`, and a full session timeout for every unfenced broker."""
         unfenced = {broker.id: now_ms for broker in image.brokers.values() if not broker.fenced}
         return replace(self, image=image, last_contact_ms=FrozenMap(unfenced))
 
     def next_expiry_ms(self) -> int | None:
-        """When the first unfenced broker's session ends if nothing is heard, None when nobody is unfenced."""
+        """End of the first session to expire, None if no broker is unfenced."""
         ends = [self._session_end_ms(broker.id) for broker in self.image.brokers.values() if not broker.fenced]
         return min(ends, default=None)
 
     def tick(self, now_ms: int) -> ControllerResult[None]:
-        """Fence the broker whose session ended first, if one has by `now_ms`."""
+        """Fence the broker whose session ended first, if any has ended by `now_ms`."""
         expired = [
             (self._session_end_ms(broker.id), broker.id)
             for broker in self.image.brokers.values()
@@ -150,7 +151,7 @@ class Controller:
         return self._result(change, HeartbeatAnswer(ErrorCode.none, caught_up, fenced, leaves))
 
     def alter_partition(self, request: AlterPartition) -> ControllerResult[AlterPartitionAnswer]:
-        """Commit the ISRs a leader asks for. Each proposal is judged by itself; those granted share one batch."""
+        """Commit the ISRs a leader proposes. Each proposal is checked by itself; the accepted ones share one batch."""
         change = self._begin()
         if not self._is_current(request.id, request.epoch):
             for proposal in request.proposals:
@@ -171,7 +172,7 @@ class Controller:
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> ControllerResult[tuple[TopicResult, ...]]:
-        """Create the topics that can be created, all in one batch; with `validate_only` just say which."""
+        """Create the topics that can be created, in one batch; with `validate_only` only report which."""
         names = [topic.name for topic in topics]
         change = self._begin()
         results = []
@@ -197,7 +198,7 @@ class Controller:
     def alter_config(
         self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> ControllerResult[TopicResult]:
-        """Change the configuration of topic `name`, with all that follows from it."""
+        """Change the configuration of topic `name`, and the partitions as it requires."""
         topic = self.image.topics.get(name)
         if topic is None:
             return ControllerResult(
@@ -223,7 +224,8 @@ class Controller:
     def elect(
         self, requested: Iterable[tuple[str, int]] | None, *, unclean: bool
     ) -> ControllerResult[tuple[PartitionResult, ...]]:
-        """Elect the preferred replica, or with `unclean` any replica where nobody leads. None: wherever it is needed.
+        """Elect the preferred replica, or with `unclean` any replica where there is no leader. `requested` None: every
+        partition.
 
         Errors: ELECTION_NOT_NEEDED (84), PREFERRED_LEADER_NOT_AVAILABLE (80), ELIGIBLE_LEADERS_NOT_AVAILABLE (83),
         UNKNOWN_TOPIC_OR_PARTITION (3).
@@ -238,16 +240,16 @@ class Controller:
         )
 
     def recoveries(self) -> tuple[UncleanRecovery, ...]:
-        """The partitions that an unclean recovery is to find a leader for, and whose logs must be told of."""
+        """The partitions that need an unclean recovery."""
         requested = (unclean_recovery.recovery_needed(topic, partition) for topic, partition in self.image.partitions())
         return tuple(recovery for recovery in requested if recovery is not None)
 
     def recover(
         self, topic: str, index: int, log_ends: Mapping[int, ReplicaLogEnd], *, overdue: bool
     ) -> ControllerResult[bool]:
-        """Elect a leader by what replicas `log_ends` of their logs, if that suffices; answers whether it did.
+        """Elect a leader by the log ends of replicas, if these suffice; the answer tells whether one was elected.
 
-        `overdue`: the time is over that a proactive recovery waits for everybody.
+        `overdue`: the time that a proactive recovery waits for all replicas is over.
         """
         change = self._begin()
         return self._result(change, change.recover(topic, index, log_ends, overdue=overdue))

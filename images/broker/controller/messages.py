@@ -1,4 +1,4 @@
-"""The controller's requests and answers as Kafka's messages, and back. Translation only: nothing is decided here."""
+"""Translation between the controller's requests and Kafka's messages; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from images.broker.metadata.image import NO_LEADER
 
 _NO_THROTTLE = timedelta(0)
 _FROM_THE_TOPIC = 1
-"""Kafka's DYNAMIC_TOPIC_CONFIG: a setting that belongs to the topic itself."""
+"""Kafka's DYNAMIC_TOPIC_CONFIG: a value set on the topic itself."""
 _FIRST_BROKER_RANGE = 1 << 16
 
 
 def parse_registration(body: BrokerRegistrationRequest) -> Registration | None:
-    """None when it names no listener or no incarnation, or has no id that a broker may have."""
+    """None if the request has no listener, no incarnation id, or a negative broker id."""
     if not body.listeners or body.incarnation_id is None or body.broker_id < 0:
         return None
     listener = body.listeners[0]
@@ -89,7 +89,7 @@ def parse_alter_partition(body: AlterPartitionRequest) -> AlterPartition:
 def alter_partition_response(
     body: AlterPartitionRequest, answer: AlterPartitionAnswer
 ) -> alter_partition.AlterPartitionResponse:
-    """The answer to request `body`: a result for each partition asked about, in the same order."""
+    """The response to `body`: a result for each partition, in the same order."""
     results = iter(answer.results)
     topics = tuple(
         alter_partition.TopicData(
@@ -130,7 +130,7 @@ def producer_ids_response(answer: ProducerIdsAnswer) -> AllocateProducerIdsRespo
 
 
 def parse_create_topics(body: CreateTopicsRequest, random: Random) -> list[NewTopic]:
-    """The topics to create, each with an id and a first broker drawn from `random`."""
+    """The topics to create, each with a random topic id and a random first broker."""
     return [
         NewTopic(
             topic.name,

@@ -1,8 +1,8 @@
-"""A change of the metadata in the making: whatever a controller decides, as the records that carry it out.
+"""A metadata change under construction: the records that carry out one decision of the controller.
 
-One change is one batch. Each step of it sees the image that the records before it leave, and tells the trace what it
-does. Whether it may be done at all is the controller's to say, but for what only shows while it is done: a proposal is
-judged, a reassignment or an election refused, each by itself.
+One change is one batch. Each step sees the image after the records before it, and adds trace events. The controller
+decides whether a change is made; the exceptions are checks that depend on earlier steps: a proposal, a reassignment and
+an election are checked here, each by itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from images.trace import TraceEvent
 
 
 class MetadataChange:
-    """`records` so far, what there is to `trace` of them, and `image` and `last_contact_ms` as they will leave them."""
+    """`records` and `trace` events so far, and `image` and `last_contact_ms` after them."""
 
     def __init__(self, image: ClusterImage, last_contact_ms: FrozenMap[int, int], rules: Rules) -> None:
         self.image = image
@@ -110,7 +110,7 @@ class MetadataChange:
     def _partition_change(
         self, topic: TopicImage, partition: PartitionImage, without: int | None = None
     ) -> PartitionChangeBuilder:
-        """A change of `partition`, after which `without` does not lead."""
+        """A change of `partition`, in which `without` is not eligible as leader."""
 
         def eligible(replica: int) -> bool:
             return replica != without and self.image.is_active(replica)

@@ -1,6 +1,6 @@
-"""NOT_CONTROLLER (41), in the words of each request that only the active controller can answer, and read from them.
+"""NOT_CONTROLLER (41) as the response to each request that only the active controller handles.
 
-It says that nothing was done: whoever is told so asks another controller.
+The request had no effect; its sender tries another controller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MESSAGE = "This is not the active controller."
 
 
 def not_controller(api: Api, body: Any) -> Any:
-    """The answer to a request `body` of `api`."""
+    """The NOT_CONTROLLER response to a request `body` of `api`."""
     if api is Api.BROKER_REGISTRATION:
         return messages.registration_response(RegistrationAnswer(_ERROR))
     if api is Api.BROKER_HEARTBEAT:
@@ -51,7 +51,7 @@ def not_controller(api: Api, body: Any) -> Any:
 
 
 def says_not_controller(answer: Any) -> bool:
-    """Whether `answer` is one of `not_controller`, or DescribeQuorum's equivalent."""
+    """Whether `answer` is a NOT_CONTROLLER response, or DescribeQuorum's NOT_LEADER_OR_FOLLOWER."""
     if getattr(answer, "error_code", None) in (_ERROR, ErrorCode.not_leader_or_follower):
         return True
     parts: Any = getattr(answer, "topics", None) or getattr(answer, "responses", None) or ()

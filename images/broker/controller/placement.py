@@ -1,8 +1,8 @@
-"""Whether a new topic may be created, and where its replicas go.
+"""Creation of topics: validation, and placement of replicas.
 
 Replicas are placed round robin over the active brokers: partition p takes the brokers from position `start + p` on, so
-that leaders spread evenly. The first replica is the preferred leader. An explicit assignment is taken as it is; its
-replicas must be registered, and those active form the first ISR.
+that leaders spread evenly. The first replica is the preferred leader. An explicit assignment is used unchanged; its
+replicas must be registered, and the active ones form the first ISR.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
 PARTITIONS_PER_TOPIC_MAX = 10_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 RECORDED_KEYS = ("min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy")
-"""Topic keys that are always in the metadata, so that all nodes go by the same values."""
+"""Topic keys that are always stored in the metadata, so that all nodes use the same values."""
 
 
 class TopicRefused(Exception):
-    """A topic that cannot be created: Kafka's error, and one line for the user."""
+    """A topic cannot be created: Kafka's error, and one line for the user."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class TopicRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a topic gets that does not say otherwise."""
+    """Defaults for values that a topic does not set."""
 
     partitions: int = 1
     replication_factor: int = 1
@@ -45,7 +45,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; `topic_id` and `start` were drawn by the caller, who has the randomness. -1 is the default."""
+    """A topic to create. The caller drew `topic_id` and `start` at random. -1 is the default."""
 
     name: str
     topic_id: uuid.UUID
@@ -53,7 +53,7 @@ class NewTopic:
     partitions: int = -1
     replication_factor: int = -1
     assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """(partition, replicas) for each partition, or nothing at all."""
+    """(partition, replicas) for each partition, or empty."""
     config: FrozenMap[str, str] = field(default_factory=FrozenMap)
 
 
@@ -85,7 +85,7 @@ def _config(topic: NewTopic, defaults: TopicDefaults) -> FrozenMap[str, str]:
 
 
 def config_text(value: object) -> str:
-    """A value as the metadata holds it."""
+    """A configuration value as stored in the metadata."""
     text = str(value).strip()
     return text.lower() if text.lower() in ("true", "false") else text
 

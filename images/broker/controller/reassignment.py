@@ -1,16 +1,16 @@
-"""Moving a partition to other replicas: grow, catch up, complete at once, or cancel (protocol notes §5).
+"""Reassignment of a partition: start, complete, or cancel (docs/protocol.md, section 5).
 
-*Begin*: the replicas become target ∪ current, the target first; ISR and leader epoch stay. Whoever is in the target
-only is `adding`, whoever is not in it is `removing`. A reassignment that replaces another one cancels that one first.
+*Start*: the replicas become target ∪ current, the target first; ISR and leader epoch stay. Replicas only in the target
+are `adding`, replicas not in the target are `removing`. A new reassignment cancels the current one first.
 
-*Complete*: in the very change that brings the last adding replica into the ISR, if by then |ISR ∩ target| ≥ min.isr and
-somebody of them may lead. Before, the target might lack committed records, or hold them too few times.
+*Complete*: in the change that brings the last adding replica into the ISR, if |ISR ∩ target| ≥ min.isr and one of these
+is eligible as leader. Earlier, the target might lack committed records, or hold them too few times.
 
-*Cancel*: the adding replicas go at once. Where ISR or ELR count on one of them, what is committed may rest on it; then
-at least min.isr of the original replicas must be in the ISR, unless the topic allows unclean election.
+*Cancel*: the adding replicas are removed at once. If one of them is in ISR or ELR, committed records may depend on it;
+then at least min.isr of the original replicas must be in the ISR, unless the topic allows unclean election.
 
-Whenever a replica is removed the leader epoch rises, so that nothing that is known of it, or that it has sent, is taken
-for news of the replica that may one day be added again under its name (Kafka Replication Correctness §6.5.4).
+The removal of a replica bumps the leader epoch, so that earlier requests and state of that replica are not attributed
+to a later replica on the same broker (Kafka Replication Correctness §6.5.4).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from images.broker.rules import Rules
 
 
 def start_reassignment(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
-    """`partition` on its way to `target`; it must not be on its way elsewhere. Epochs are as before."""
+    """`partition` with a reassignment to `target`; no other may be in progress. Epochs do not change."""
     leaving = tuple(replica for replica in partition.replicas if replica not in target)
     return _without_removed(
         replace(
@@ -36,7 +36,7 @@ def start_reassignment(partition: PartitionImage, target: tuple[int, ...]) -> Pa
 
 
 def may_cancel(topic: TopicImage, partition: PartitionImage, rules: Rules) -> bool:
-    """Whether the original replicas alone still hold what is committed as often as was promised."""
+    """Whether the original replicas alone hold committed records often enough."""
     if topic.unclean_election or not rules.cancel_needs_min_isr:
         return True
     if not any(replica in partition.isr or replica in partition.elr for replica in partition.adding):
@@ -47,7 +47,7 @@ def may_cancel(topic: TopicImage, partition: PartitionImage, rules: Rules) -> bo
 
 
 def cancel_reassignment(partition: PartitionImage) -> PartitionImage:
-    """`partition` with its original replicas. Epochs are as before."""
+    """`partition` with its original replicas. Epochs do not change."""
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     return _without_removed(replace(partition, replicas=original, adding=(), removing=()))
 
@@ -55,7 +55,8 @@ def cancel_reassignment(partition: PartitionImage) -> PartitionImage:
 def complete_reassignment(
     topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...], eligible: Callable[[int], bool], rules: Rules
 ) -> PartitionImage | None:
-    """`partition` on its target alone, if it is on its way and `isr`, its next ISR, allows it; else None."""
+    """`partition` with the target as its replicas, if a reassignment can complete with `isr` as the next ISR; else
+    None."""
     if not partition.reassigning:
         return None
     target = tuple(replica for replica in partition.replicas if replica not in partition.removing)
@@ -70,7 +71,7 @@ def complete_reassignment(
 
 
 def _without_removed(partition: PartitionImage) -> PartitionImage:
-    """With ISR, ELR and LastKnownELR in replica order and without those that are no replicas."""
+    """`partition` with ISR, ELR and LastKnownELR in replica order, without brokers that are not replicas."""
 
     def ordered(members: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(replica for replica in partition.replicas if replica in members)

@@ -1,9 +1,8 @@
-"""The active controller's way to the logs of replicas: rounds of GetReplicaLogInfo (KIP-966).
+"""Unclean recovery by the active controller: rounds of GetReplicaLogInfo (KIP-966).
 
-While a partition is in need of an unclean recovery, everybody whose log matters and who lives is asked, and what one
-round brought is put before the controller, which elects or does not (`unclean_recovery.py`). Nothing is kept from one
-round to the next but the time at which the need arose, and nothing is written to the metadata log: after a fail-over
-the next controller begins anew.
+While a partition needs an unclean recovery, the log ends of its active candidate replicas are requested, and the
+controller elects a leader if they suffice (`unclean_recovery.py`). Between rounds only the start time of the recovery
+is kept; nothing is written to the metadata log, so a new active controller starts over.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from images.wire.get_replica_log_info import GetReplicaLogInfoRequest, TopicPart
 
 Decide = Callable[[Callable[[Controller, int], ControllerResult[bool]]], Awaitable[bool]]
 LogEnds = Mapping[tuple[str, int], Mapping[int, ReplicaLogEnd]]
-"""What was told of each (topic, partition), by replica."""
+"""Log ends of each (topic, partition), by replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTimeouts:
-    """How long things take."""
+    """Timeouts in seconds."""
 
     request_timeout_s: float
-    """What a broker has to connect and to answer."""
+    """For a broker to connect and to respond."""
     interval_s: float
-    """Between two rounds."""
+    """Pause between two rounds."""
     proactive_timeout_s: float
     """`unclean.recovery.timeout.ms`."""
 
 
 class RecoveryRounds:
-    """Rounds for as long as there is anything to recover."""
+    """Runs rounds while any partition needs recovery."""
 
     def __init__(
         self, client_id: str, state: Callable[[], Controller], decide: Decide, timeouts: RecoveryTimeouts
@@ -51,11 +50,11 @@ class RecoveryRounds:
         self._change = asyncio.Event()
 
     def metadata_changed(self) -> None:
-        """The metadata has changed."""
+        """The metadata has changed: check again for partitions to recover."""
         self._change.set()
 
     async def run(self) -> None:
-        """Recover what is to be recovered, for ever."""
+        """Run rounds for ever."""
         clock = asyncio.get_running_loop().time
         since: dict[tuple[str, int, int], float] = {}
         while True:
@@ -74,7 +73,7 @@ class RecoveryRounds:
             await asyncio.sleep(self._timeouts.interval_s)
 
     async def _ask_all(self, recoveries: Sequence[UncleanRecovery], image: ClusterImage) -> LogEnds:
-        """One round: everybody at the same time, each once."""
+        """One round: one request to each broker, all at the same time."""
         of_broker: dict[int, dict[str, list[int]]] = {}
         for recovery in recoveries:
             for replica in recovery.replicas:
@@ -92,7 +91,7 @@ class RecoveryRounds:
     async def _ask_broker(
         self, broker: BrokerImage, wanted: Mapping[str, Sequence[int]], image: ClusterImage
     ) -> dict[tuple[str, int], ReplicaLogEnd]:
-        """What one broker tells; nothing when it does not answer."""
+        """The log ends on one broker; empty if it does not respond."""
         names: dict[uuid.UUID, str] = {image.topics[name].id: name for name in wanted}
         request = GetReplicaLogInfoRequest(
             broker_id=broker.id,

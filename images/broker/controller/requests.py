@@ -1,4 +1,4 @@
-"""What is asked of the controller and what it answers, as plain values; Kafka's messages are `controller_messages`'."""
+"""Requests to the controller and its responses, as plain values; `messages.py` translates Kafka's messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from images.broker.metadata.image import TopicImage
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker introduces itself. `previous_epoch` is what it stored at a clean shutdown, -1 without one."""
+    """A broker registers. `previous_epoch` is the broker epoch stored at a clean shutdown, -1 without one."""
 
     id: int
     incarnation: str
@@ -42,7 +42,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What the broker is to the cluster once the step is committed."""
+    """State of the broker once the change is committed."""
 
     error: ErrorCode
     caught_up: bool = False
@@ -52,7 +52,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsAnswer:
-    """Ids from `first` on, `count` of them."""
+    """A block of `count` producer ids from `first` on."""
 
     error: ErrorCode
     first: int = -1
@@ -61,7 +61,7 @@ class ProducerIdsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic to create or delete; `topic` as it is (or was) when that went well."""
+    """Result of creating or deleting one topic; `topic` is its image on success."""
 
     name: str | None
     error: ErrorCode
@@ -72,7 +72,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """What became of a wish about one partition."""
+    """Result of one partition in a request."""
 
     topic: str
     index: int

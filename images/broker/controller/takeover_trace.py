@@ -1,9 +1,8 @@
-"""What a new active controller finds committed that its predecessor may not have told anybody: the trace of it.
+"""Trace events for changes that a new controller finds committed.
 
-A change is traced by the controller that commits it. One that its predecessor appended and could not see committed any
-more is committed by the successor, which knows the records and not the reasons. What it tells of them says
-`taken_over`, and may tell again what the predecessor has told: the receiver, who sees both, keeps those with a new
-`offset`.
+A change is traced by the controller that commits it. If a controller appends a change and is deposed before the commit,
+its successor commits the change, and knows the records but not the reasons. It traces them with `taken_over`, perhaps a
+second time; the reader of both traces keeps the events with a new `offset`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from images.wire import batch as batches
 
 
 def committed_changes(image: ClusterImage, data: bytes) -> Iterator[tuple[ClusterImage, list[TraceEvent]]]:
-    """For each batch in `data`, which goes on where `image` ends: the image after it, and what there is to tell."""
+    """For each batch in `data`, which continues the log after `image`: the image after it, and its trace events."""
     for header, batch in batches.iterate(data):
         before, records = image, decode_records(batch)
         image = image.apply_all(records, header.base_offset)
@@ -40,7 +39,7 @@ def _event(before: ClusterImage, after: ClusterImage, record: Record) -> TraceEv
 
 def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionImage) -> TraceEvent:
     before_change = before.partition(partition.topic, partition.index)
-    # Within a leader epoch an ISR grows at its leader's request only.
+    # Within a leader epoch only AlterPartition, a request of the leader, adds members to an ISR.
     grown = (
         before_change is not None
         and before_change.leader_epoch == partition.leader_epoch

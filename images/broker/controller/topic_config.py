@@ -1,10 +1,10 @@
-"""Changing a topic's configuration while it is in use (IncrementalAlterConfigs).
+"""Changing the configuration of an existing topic (IncrementalAlterConfigs).
 
-A change of `min.insync.replicas` moves the partition epoch of every partition of the topic in the same batch. Without
-that, a leader that has not read of a higher minimum could have a shrunken ISR committed, learn of it from the answer,
-and acknowledge by the lower minimum what a member of the ELR, chosen by the higher one, does not have. With it, the
-controller refuses every ISR change made in ignorance of the minimum it is judged by. A lower minimum clears every ELR
-that it makes meaningless: those of partitions whose ISR now suffices.
+A change of `min.insync.replicas` bumps the partition epoch of every partition of the topic in the same batch. Otherwise
+a leader that has not read of a higher minimum could commit a smaller ISR, learn so from the response, and acknowledge
+by the lower minimum records that a member of the ELR, chosen by the higher one, does not have. With the bump, the
+controller rejects every ISR change made without knowledge of the current minimum. A lower minimum clears the ELRs that
+it makes meaningless: those of partitions whose ISR now suffices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What is to become of one key: Kafka's operation, and the value of a SET."""
+    """A change of one key: Kafka's operation, and the value of a SET."""
 
     name: str
     operation: int

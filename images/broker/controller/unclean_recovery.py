@@ -1,26 +1,26 @@
-"""Who may lead a partition that nobody is known to be able to lead (KIP-966, Kafka Replication Correctness §6.8).
+"""Unclean recovery: electing a leader where no replica is known to hold all committed records (KIP-966, Kafka
+Replication Correctness §6.8).
 
-A partition has no leader once every member of its ISR and ELR is gone, or came back from an unclean shutdown and may
-have lost what it had confirmed. `unclean.recovery.strategy` says what is then done:
+A partition has no leader once every member of its ISR and ELR is gone, or restarted after an unclean shutdown and may
+have lost confirmed records. `unclean.recovery.strategy` decides what happens then:
 
-manual     nothing, until a member of the ELR is back or somebody has a replica elected. The one strategy under which
-           `unclean.leader.election.enable` counts: it has the first replica that lives elected, whatever its log.
-balanced   only when ISR and ELR are empty: wait until every member of the LastKnownELR has told the end of its log,
-           and elect the greatest (leader epoch of its last record, log end offset). The LastKnownELR are
-           min.insync.replicas replicas that held every committed record before their shutdowns: while fewer of them
-           lost data, one that lost none is among them, and none of the others' logs is greater unless it, too, holds
-           all that is committed.
-proactive  as soon as nobody is left to lead, even if somebody in the ELR is merely away: elect the greatest log once
-           all replicas have told, or, when `unclean.recovery.timeout.ms` is over, among those that have.
+manual     nothing, until a member of the ELR is back or an administrator requests an election. Only with this strategy
+           `unclean.leader.election.enable` counts: it elects the first active replica, whatever its log.
+balanced   only with empty ISR and ELR: wait for the log ends of every member of the LastKnownELR, and elect the
+           greatest (leader epoch of the last record, log end offset). The LastKnownELR are min.insync.replicas replicas
+           that held every committed record before their shutdowns: while fewer of them lost data, one that lost none
+           is among them, and a log can only be greater if it, too, holds all committed records.
+proactive  once no replica is left to lead, even if a member of the ELR is only away: elect the greatest log once all
+           replicas have reported, or, after `unclean.recovery.timeout.ms`, among those that have.
 
-A log is told over GetReplicaLogInfo. What was told counts only if it was told by the process that is registered and
-unfenced now, and in the leader epoch in which the partition has no leader: such a replica follows nobody, so that its
-log stands still.
+Replicas report their log ends in GetReplicaLogInfo. A report counts only if it comes from the broker process that is
+registered and unfenced now, and from the leader epoch in which the partition has no leader: such a replica follows no
+leader, so its log does not change.
 
-**Choice**: whoever is elected out of the LastKnownELR leaves the others in it. Until the ISR has min.insync.replicas
-members again nothing is committed, so what they held is still all there is to hold, and if the leader in turn shuts
-down uncleanly their logs are needed once more. A model of every state of a small cluster finds the loss that would come
-of forgetting them (tests/broker/controller/test_recovery_scope.py).
+**Choice**: a leader elected out of the LastKnownELR leaves the other members in it. Until the ISR has
+min.insync.replicas members again nothing is committed, so their logs still hold all committed records, and are needed
+once more if the leader shuts down uncleanly in turn. A model of every state of a small cluster finds the loss that
+would follow from forgetting them (tests/broker/controller/test_recovery_scope.py).
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Strategy(StrEnum):
 
 
 class ReplicaLogEnd(NamedTuple):
-    """What a replica told of its log."""
+    """The log end that a replica reports in GetReplicaLogInfo."""
 
     broker_epoch: int
-    """Of the process that told."""
+    """Broker epoch of the reporting process."""
     leader_epoch: int
-    """The partition's leader epoch, as far as that process knew."""
+    """Leader epoch of the partition, as far as that process knows."""
     last_epoch: int
-    """The leader epoch of its last record, -1 without one."""
+    """Leader epoch of its last record, -1 without one."""
     end: int
-    """Its log end offset."""
+    """Log end offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class UncleanRecovery:
-    """A partition to be recovered: whose logs are to be told of."""
+    """A partition to recover, and the replicas whose log ends are needed."""
 
     topic: str
     index: int
@@ -68,12 +68,12 @@ class UncleanRecovery:
 
 
 def strategy_of(topic: TopicImage) -> Strategy:
-    """The strategy of a topic; `manual` for one from before there were strategies."""
+    """The strategy of a topic; `manual` for a topic created before there were strategies."""
     return Strategy(topic.config.get(STRATEGY, Strategy.MANUAL))
 
 
 def recovery_needed(topic: TopicImage, partition: PartitionImage) -> UncleanRecovery | None:
-    """The recovery that `partition` is in need of, None when it is not, or not to be recovered."""
+    """The recovery that `partition` needs, None if none."""
     strategy = strategy_of(topic)
     if partition.leader != NO_LEADER or strategy is Strategy.MANUAL:
         return None
@@ -94,8 +94,11 @@ def elect_leader(
     *,
     overdue: bool,
 ) -> int:
-    """Who leads by what was `log_ends` of the logs, NO_LEADER if that does not suffice. `broker_epoch` gives that of a
-    broker that may lead now, and `overdue` whether the time to wait for everybody is over."""
+    """The leader to elect by `log_ends`, NO_LEADER if these do not suffice.
+
+    `broker_epoch` gives the broker epoch of a broker that is eligible now, `overdue` tells whether the time to wait for
+    all replicas is over.
+    """
     recovery = recovery_needed(topic, partition)
     if recovery is None:
         return NO_LEADER
