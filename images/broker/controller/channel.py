@@ -38,7 +38,7 @@ class ControllerLocator:
                 self.voter_index, self._epoch = index, epoch
 
     def try_next(self, voter_index: int) -> None:
-        """The voter at `voter_index` gave no answer of use: ask the next one."""
+        """The voter at `voter_index` gave no useful response: use the next one."""
         if voter_index == self.voter_index:
             self.voter_index = (voter_index + 1) % len(self.voters)
 

@@ -1,1 +1,1 @@
-"""Consumer groups: the decision machine of a group and the coordinator's part of __consumer_offsets."""
+"""Consumer groups: the state machine of a group, and the coordinator of one partition of __consumer_offsets."""

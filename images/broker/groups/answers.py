@@ -1,4 +1,4 @@
-"""The groups' answers as Kafka's messages."""
+"""Responses of the group coordinator as Kafka's messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_THROTTLE = timedelta(0)
 
 
 def join_response(answer: JoinAnswer) -> JoinGroupResponse:
-    """The answer to a JoinGroup."""
+    """The response to JoinGroup."""
     return JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,
@@ -41,7 +41,7 @@ def join_response(answer: JoinAnswer) -> JoinGroupResponse:
 
 
 def sync_response(answer: SyncAnswer) -> SyncGroupResponse:
-    """The answer to a SyncGroup."""
+    """The response to SyncGroup."""
     return SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,
@@ -54,9 +54,9 @@ def sync_response(answer: SyncAnswer) -> SyncGroupResponse:
 def offset_fetch_group(
     requested: Any, error: ErrorCode, committed: dict[TopicPartition, OffsetAndMetadata]
 ) -> OffsetFetchResponseGroup:
-    """The positions of one group, those asked for or all.
+    """The committed offsets of one group in an OffsetFetch response: the requested ones or all.
 
-    An error of the group is told for each partition too: v1 has no other place for it.
+    An error of the group is repeated for each partition: v1 has no field for it.
     """
     wanted: dict[str, list[int]] = {}
     if requested.topics is None:
@@ -88,7 +88,7 @@ def offset_fetch_group(
 
 
 def described_group(name: str, group: Group | None, error: ErrorCode, message: str | None) -> DescribedGroup:
-    """One group of DescribeGroups; one that is not there is Dead."""
+    """One group in a DescribeGroups response; a group that does not exist is Dead."""
     members = group.members if group is not None else ()
     return DescribedGroup(
         error_code=error,

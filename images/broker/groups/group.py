@@ -1,19 +1,19 @@
-"""One consumer group, as a pure decision machine: who is a member, in which generation, with which assignment.
+"""One consumer group as a pure state machine: its members, its generation, their assignments.
 
 A `Group` is a plain value. The functions of `rebalance.py` and `membership.py` take a group, an event and the time, and
-give a `GroupStep`: the next value, the response to the caller (None: the caller waits), and the decisions the shell
-must carry out. Nothing here does I/O or reads a clock.
+return a `GroupStep`: the next value, the response to the caller (None: the caller waits), and the decisions that the
+shell must carry out. There is no I/O and no clock.
 
-              first member joins                    everybody joined, or the time is up
+              first member joins                 all members joined, or timeout
     Empty ───────────────────────► PreparingRebalance ──────────────────────► CompletingRebalance
       ▲                              ▲     ▲                                            │ the leader's assignment
-      └── nobody is left ────────────┘     └── a member joins, leaves or is silent ─┐   ▼ is in the log
-                                                                                    └ Stable
-    Dead: deleted, or coordinated elsewhere by now.
+      └── no member is left ─────────┘     └── a member joins, leaves or expires ────┐   ▼ is committed
+                                                                                     └ Stable
+    Dead: deleted, or coordinated by another broker.
 
-The *generation* counts completed rebalances. A member is told its partitions only once the assignment of its generation
-is committed in `__consumer_offsets`; so of two brokers that both take themselves for the coordinator only one can hand
-out partitions, and whoever takes over finds the newest generation handed out in its log.
+The *generation* counts completed rebalances. A member receives its partitions only once the assignment of its
+generation is committed in `__consumer_offsets`; so of two brokers that both act as coordinator only one can hand out
+partitions, and a new coordinator finds the latest assigned generation in its log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEVER_MS = 1 << 62
 
 
 class GroupState(StrEnum):
-    """Where a group stands, in Kafka's words."""
+    """State of a group, with Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -43,7 +43,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What groups are measured against."""
+    """Limits that requests are checked against."""
 
     session_timeout_ms_min: int
     session_timeout_ms_max: int
@@ -56,19 +56,19 @@ class ClassicGroupMember(NamedTuple):
 
     id: str
     instance_id: str | None = None
-    """`group.instance.id`: a static member, which keeps its place when it comes back under a new id."""
+    """`group.instance.id`: a static member, which keeps its place when it returns under a new member id."""
     client_id: str = ""
     client_host: str = ""
     session_timeout_ms: int = 0
     rebalance_timeout_ms: int = 0
     protocols: tuple[tuple[str, bytes], ...] = ()
-    """(assignor, subscription), the preferred first."""
+    """(assignor, subscription) in order of preference."""
     assignment: bytes = b""
     last_contact_ms: int = 0
     joining: bool = False
-    """It has asked to join and waits for the answer."""
+    """Its JoinGroup waits for a response."""
     syncing: bool = False
-    """It has asked for its assignment and waits for the answer."""
+    """Its SyncGroup waits for a response."""
 
     def metadata_for(self, protocol: str | None) -> bytes:
         """Its subscription under `protocol`."""
@@ -86,13 +86,14 @@ class Group(NamedTuple):
     leader: str | None = None
     members: tuple[ClassicGroupMember, ...] = ()
     pending: tuple[tuple[str, int], ...] = ()
-    """Ids given to joiners that are to come back with them (KIP-394), and until when each is waited for."""
+    """Member ids given to clients that must join again with them (KIP-394), each with its expiry."""
     deadline_ms: int = NEVER_MS
-    """Until when the rebalance waits for members to join, or the new generation for them to ask for assignments."""
+    """End of the wait for members to join, or for members of the new generation to send SyncGroup."""
     initial_delay_until_ms: int = 0
-    """The first rebalance of a group waits so long for more members, even when all known ones have joined."""
+    """End of the initial delay: the first rebalance waits for more members until then, even if all known ones have
+    joined."""
     storing: bool = False
-    """The leader's assignment is on its way into the log."""
+    """The leader's assignment is appended and not yet committed."""
 
     @classmethod
     def stored(
@@ -104,12 +105,12 @@ class Group(NamedTuple):
         leader: str | None,
         members: Sequence[ClassicGroupMember],
     ) -> Group:
-        """The group that a record tells of: everything else of a group is gone when its coordinator is."""
+        """The group in a stored record; the record does not hold the rest of the state."""
         state = GroupState.STABLE if members else GroupState.EMPTY
         return cls(group, state, generation, protocol_type, protocol, leader, tuple(members))
 
     def member(self, member_id: str) -> ClassicGroupMember | None:
-        """The member with this id."""
+        """The member with this member id."""
         return next((member for member in self.members if member.id == member_id), None)
 
     def static_member(self, instance_id: str | None) -> ClassicGroupMember | None:
@@ -119,13 +120,13 @@ class Group(NamedTuple):
         return next((member for member in self.members if member.instance_id == instance_id), None)
 
     def with_member(self, changed: ClassicGroupMember) -> Group:
-        """The same group with `changed` in place of the member with its id, or added."""
+        """This group with `changed` added, or in place of the member with its id."""
         if self.member(changed.id) is None:
             return self._replace(members=(*self.members, changed))
         return self._replace(members=tuple(changed if member.id == changed.id else member for member in self.members))
 
     def loaded(self, now_ms: int) -> Group:
-        """This group, read from the log by a new coordinator: every member has its whole session to be heard."""
+        """This group, as loaded by a new coordinator: every member has a full session timeout."""
         return self._replace(members=tuple(member._replace(last_contact_ms=now_ms) for member in self.members))
 
 
@@ -137,7 +138,7 @@ class JoinRequest(NamedTuple):
 
     member_id: str
     new_id: str
-    """The id to give if one is to be given: never given before."""
+    """The member id to assign to a new member; never used before."""
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     session_timeout_ms: int
@@ -146,11 +147,11 @@ class JoinRequest(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     id_required: bool = False
-    """The client knows MEMBER_ID_REQUIRED (JoinGroup v4 and later)."""
+    """The client supports MEMBER_ID_REQUIRED (JoinGroup v4 and later)."""
 
 
 class Caller(NamedTuple):
-    """Who asks, as Heartbeat, SyncGroup and OffsetCommit tell it."""
+    """The sender of a Heartbeat, SyncGroup or OffsetCommit request."""
 
     member_id: str
     generation: int
@@ -161,7 +162,7 @@ class Caller(NamedTuple):
 
 
 class JoinAnswer(NamedTuple):
-    """The answer to the JoinGroup of `member_id`."""
+    """The response to JoinGroup of `member_id`."""
 
     member_id: str
     error: ErrorCode = ErrorCode.none
@@ -170,13 +171,13 @@ class JoinAnswer(NamedTuple):
     protocol: str | None = None
     leader: str = ""
     members: tuple[tuple[str, str | None, bytes], ...] = ()
-    """(id, instance id, subscription) of everybody, told to the leader alone."""
+    """(member id, instance id, subscription) of every member; sent to the leader only."""
     skip_assignment: bool = False
-    """The generation has its assignment: its leader is not to make another."""
+    """The generation has an assignment already, so its leader must not compute one."""
 
 
 class SyncAnswer(NamedTuple):
-    """The answer to the SyncGroup of `member_id`."""
+    """The response to SyncGroup of `member_id`."""
 
     member_id: str
     error: ErrorCode = ErrorCode.none
@@ -187,7 +188,7 @@ class SyncAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreGroup:
-    """Write the group as it is now into the log, and report with `stored` once it is committed or cannot be."""
+    """Append the group as it is now, and report with `stored` once it is committed or has failed."""
 
     generation: int
 
@@ -196,8 +197,8 @@ Decision = JoinAnswer | SyncAnswer | StoreGroup
 
 
 class GroupStep(NamedTuple):
-    """Where an event leads. `answer` is for the caller of a join or a sync; with None its answer is a later decision,
-    addressed to `waiting_member_id`."""
+    """Result of an event. `answer` is the response to a join or sync; if None, the response is a later decision for the
+    member `waiting_member_id`."""
 
     group: Group
     decisions: tuple[Decision, ...] = ()

@@ -1,4 +1,4 @@
-"""Membership of a group while no rebalance is wanted: heartbeats, leaving, silence, commits. Pure, see `group.py`."""
+"""Members outside of rebalances: heartbeats, leaving, session expiry, commits. Pure, see `group.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from images.broker.groups.rebalance import check_member, complete, complete_if_a
 
 
 def heartbeat(group: Group, caller: Caller, now_ms: int) -> tuple[Group, ErrorCode]:
-    """A member says that it lives; REBALANCE_IN_PROGRESS tells it to join anew."""
+    """A Heartbeat renews the session; REBALANCE_IN_PROGRESS asks the member to join again."""
     error = check_member(group, caller)
     if error is not ErrorCode.none:
         return group, error
@@ -34,7 +34,7 @@ def heartbeat(group: Group, caller: Caller, now_ms: int) -> tuple[Group, ErrorCo
 
 
 def leave(group: Group, member_id: str, instance_id: str | None, now_ms: int) -> tuple[GroupStep, ErrorCode]:
-    """A member goes, or somebody sends a static member away by its instance id."""
+    """A member leaves, or a static member is removed by its instance id."""
     if group.state is GroupState.DEAD:
         return GroupStep(group), ErrorCode.coordinator_not_available
     static = group.static_member(instance_id)
@@ -50,7 +50,7 @@ def leave(group: Group, member_id: str, instance_id: str | None, now_ms: int) ->
 
 
 def remove(group: Group, gone: Iterable[str], now_ms: int) -> GroupStep:
-    """Members are gone: what they wait for is refused, and the others share their partitions."""
+    """Remove members: their waiting requests get an error, and the others rebalance."""
     gone = tuple(gone)
     answers: list[Decision] = []
     for member in group.members:
@@ -67,7 +67,7 @@ def remove(group: Group, gone: Iterable[str], now_ms: int) -> GroupStep:
 
 
 def on_tick(group: Group, now_ms: int) -> GroupStep:
-    """Time has passed: whoever was silent for too long is no member any more."""
+    """Time has passed: members whose session has expired are removed."""
     decisions: list[Decision] = []
     still_pending = tuple(item for item in group.pending if item[1] > now_ms)
     if still_pending != group.pending:
@@ -88,7 +88,7 @@ def on_tick(group: Group, now_ms: int) -> GroupStep:
 
 
 def next_deadline_ms(group: Group) -> int:
-    """When `on_tick` next has something to do."""
+    """Time of the next deadline that `on_tick` handles."""
     times = [expiry for _, expiry in group.pending]
     times += [_expires_ms(member) for member in group.members]
     if group.state in (GroupState.PREPARING, GroupState.COMPLETING) and not group.storing:
@@ -101,8 +101,11 @@ def next_deadline_ms(group: Group) -> int:
 def check_commit(
     group: Group | None, caller: Caller, now_ms: int, limits: GroupLimits
 ) -> tuple[Group | None, ErrorCode]:
-    """Whether offsets may be committed: by a member of the current generation, or, in no generation at all, for a group
-    that nobody belongs to (a consumer that assigns its partitions itself)."""
+    """Check whether the caller may commit offsets.
+
+    Allowed are members of the current generation, and callers without a generation in a group without members
+    (consumers that assign their partitions themselves).
+    """
     if not limits.rules.generation_fences_commits:
         return group, ErrorCode.none
     if group is None or group.state is GroupState.DEAD:
@@ -123,5 +126,5 @@ def _renew_session(group: Group, member_id: str, now_ms: int) -> Group:
 
 
 def _expires_ms(member: ClassicGroupMember) -> int:
-    """When a member has been silent for too long; one that waits for an answer is not silent."""
+    """Expiry of a member's session; a member that waits for a response does not expire."""
     return NEVER_MS if member.joining or member.syncing else member.last_contact_ms + member.session_timeout_ms

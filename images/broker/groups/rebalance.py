@@ -1,4 +1,4 @@
-"""Rebalances of a group: joining, completing a generation, handing out its assignment. Pure, see `group.py`."""
+"""Rebalances: joining, completing a generation, handing out its assignment. Pure, see `group.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from images.broker.groups.group import (
 
 
 def join(group: Group, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
-    """A client asks to join, for the first time or again."""
+    """A JoinGroup request of a new or a known member."""
     error = _join_error(group, request, limits)
     if error is not ErrorCode.none:
         return _refuse_join(group, request.member_id, error)
@@ -49,7 +49,10 @@ def join(group: Group, request: JoinRequest, now_ms: int, limits: GroupLimits) -
 def sync(
     group: Group, caller: Caller, protocol: tuple[str | None, str | None], assignments: dict[str, bytes], now_ms: int
 ) -> GroupStep:
-    """A member asks for its assignment; the leader brings everybody's. `protocol` is (type, name) as it knows them."""
+    """A SyncGroup request; the leader's carries the assignments of all members.
+
+    `protocol` is the (type, name) that the member knows.
+    """
     error = check_member(group, caller)
     known = (group.protocol_type, group.protocol)
     if error is ErrorCode.none and any(
@@ -72,7 +75,7 @@ def sync(
 
 
 def stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> GroupStep:
-    """The write that `StoreGroup` asked for is committed, or failed.
+    """The append of `StoreGroup` is committed, or has failed.
 
     After a failure the group starts a new generation, in which the old assignment does not count even if it is
     committed later.
@@ -90,7 +93,7 @@ def stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> Grou
 
 
 def _sessions_renewed(members: tuple[ClassicGroupMember, ...], now_ms: int) -> tuple[ClassicGroupMember, ...]:
-    """Members of whom none waits for its assignment any more; the session of one that did begins anew."""
+    """The members, none of them waiting for SyncGroup; a member that waited starts a new session."""
     return tuple(
         member._replace(syncing=False, last_contact_ms=now_ms if member.syncing else member.last_contact_ms)
         for member in members
@@ -98,7 +101,7 @@ def _sessions_renewed(members: tuple[ClassicGroupMember, ...], now_ms: int) -> t
 
 
 def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> GroupStep:
-    """Begin a rebalance: everybody is to join anew. Completes at once if everybody has."""
+    """Start a rebalance: all members must join again. Completes at once if all have."""
     answers = tuple(
         SyncAnswer(member.id, ErrorCode.rebalance_in_progress) for member in group.members if member.syncing
     )
@@ -115,7 +118,7 @@ def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> GroupStep:
 
 
 def complete_if_all_joined(group: Group, now_ms: int) -> GroupStep:
-    """Complete the rebalance if nobody is waited for any more."""
+    """Complete the rebalance if no more members are expected."""
     if group.state is not GroupState.PREPARING or group.pending or now_ms < group.initial_delay_until_ms:
         return GroupStep(group)
     if not all(member.joining for member in group.members):
@@ -124,7 +127,7 @@ def complete_if_all_joined(group: Group, now_ms: int) -> GroupStep:
 
 
 def complete(group: Group, now_ms: int) -> GroupStep:
-    """Begin the next generation with the members there are, all of whom have joined."""
+    """Start the next generation with the current members, all of which have joined."""
     generation = group.generation + 1
     if not group.members:
         empty = group._replace(
@@ -148,7 +151,7 @@ def complete(group: Group, now_ms: int) -> GroupStep:
 
 
 def check_member(group: Group, caller: Caller) -> ErrorCode:
-    """The error for a request of somebody who is not a member of the current generation."""
+    """The error for a request that is not from a member of the current generation."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
     static = group.static_member(caller.instance_id)
@@ -192,7 +195,7 @@ def _add(group: Group, member_id: str, request: JoinRequest, now_ms: int, limits
     )
     with_newcomer = group._replace(protocol_type=request.protocol_type, members=(*group.members, member))
     if group.state is GroupState.PREPARING:
-        if now_ms < group.initial_delay_until_ms:  # the group is still gathering: the newcomer may not be the last
+        if now_ms < group.initial_delay_until_ms:  # the initial delay is running: more members may join
             until_ms = min(now_ms + limits.initial_rebalance_delay_ms, group.deadline_ms)
             with_newcomer = with_newcomer._replace(initial_delay_until_ms=max(group.initial_delay_until_ms, until_ms))
         step = complete_if_all_joined(with_newcomer, now_ms)
@@ -204,7 +207,7 @@ def _add(group: Group, member_id: str, request: JoinRequest, now_ms: int, limits
 def _rejoin(
     group: Group, member: ClassicGroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits
 ) -> GroupStep:
-    """A known member joins again: its answer was lost, its subscription changed, or a rebalance is on."""
+    """A known member joins again: its response was lost, its subscription changed, or a rebalance started."""
     updated = group.with_member(_updated(member, request, now_ms))
     if group.state is GroupState.PREPARING:
         return complete_if_all_joined(updated, now_ms)._replace(waiting_member_id=member.id)
@@ -220,8 +223,10 @@ def _rejoin(
 def _replace_static(
     group: Group, old: ClassicGroupMember, request: JoinRequest, now_ms: int, limits: GroupLimits
 ) -> GroupStep:
-    """A static member is back under a new id: it takes the old one's place, and the old id is fenced. While nothing
-    changed, the others need not even notice."""
+    """A static member returns under a new member id: it replaces the old one, whose id is fenced.
+
+    If its subscription is unchanged, the group does not rebalance.
+    """
     fenced: list[Decision] = []
     if old.joining:
         fenced.append(JoinAnswer(old.id, ErrorCode.fenced_instance_id))
@@ -278,13 +283,14 @@ def _sync_answer(group: Group, member: ClassicGroupMember) -> SyncAnswer:
 
 
 def _common_protocols(members: tuple[ClassicGroupMember, ...]) -> list[str]:
-    """The protocols every member knows, in the first one's order."""
+    """The protocols that all members support, in the first member's order."""
     known = [dict(member.protocols) for member in members]
     return [name for name, _ in members[0].protocols if all(name in names for names in known)]
 
 
 def _elect_protocol(members: tuple[ClassicGroupMember, ...]) -> str:
-    """Each member votes for the one it likes best of those all know; a draw falls to what the first member prefers."""
+    """The protocol with most votes: each member votes for its preferred one of those all support; on a tie the first
+    member's preference wins."""
     candidates = _common_protocols(members)
     votes = dict.fromkeys(candidates, 0)
     for member in members:

@@ -1,8 +1,8 @@
-"""What the coordinator keeps in `__consumer_offsets`, in Kafka's own formats.
+"""Records of `__consumer_offsets`, in Kafka's formats.
 
-A record's key begins with a two-byte version that also tells its kind; the value begins with a version of its own, and
-a value of null takes the key back. Everything is big-endian; strings have a two-byte length, bytes a four-byte one, -1
-for null.
+The key of a record starts with a two-byte version, which also gives its kind; the value starts with a version of its
+own, and a null value is a tombstone. Everything is big-endian; strings have a two-byte length, bytes a four-byte one,
+-1 for null.
 
 kind            key                                          value
 --------------  -------------------------------------------  --------------------------------------------------------
@@ -14,9 +14,8 @@ group           2: group                                     3: protocol type, g
                                                              session timeout (int32, ms), subscription (bytes),
                                                              assignment (bytes)
 
-Written are the versions above, which every Kafka since 2.3 reads; others are not read, and a log holds none. Of a
-member's protocols only the one chosen is kept, as in Kafka: after a fail-over it is the only one its group can agree on
-until its members join anew.
+These versions, which every Kafka since 2.3 reads, are the only ones written and read. Of a member's protocols only the
+chosen one is stored, as in Kafka: after a fail-over its group can agree on no other until its members join again.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ _SHORT, _INT, _LONG = Struct(">h"), Struct(">i"), Struct(">q")
 
 
 class OffsetAndMetadata(NamedTuple):
-    """One committed position."""
+    """A committed offset."""
 
     offset: int
     leader_epoch: int = -1
-    """Of the record before the position, as far as whoever committed it knew."""
+    """Leader epoch of the record before the offset, as far as the committing client knows."""
     metadata: str = ""
     commit_ms: int = 0
 
 
 class OffsetRecord(NamedTuple):
-    """`group` committed a position in `topic`-`partition`; None takes it back."""
+    """`group` committed an offset of `topic`-`partition`; None is a tombstone."""
 
     group: str
     topic: str
@@ -53,14 +52,14 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """What `group` agreed on; None says that it is gone."""
+    """State of `group` after a rebalance; None is a tombstone."""
 
     group: str
     value: Group | None
 
 
 class UnreadableRecord(ValueError):
-    """A record that is none of those above."""
+    """A record of an unknown kind or version."""
 
 
 def partition_for(group: str, partitions: int) -> int:
@@ -75,7 +74,7 @@ def partition_for(group: str, partitions: int) -> int:
 def encode_offset(
     group: str, topic: str, partition: int, value: OffsetAndMetadata | None
 ) -> tuple[bytes, bytes | None]:
-    """Key and value of the record of a committed offset."""
+    """Key and value of an offset record."""
     key = _SHORT.pack(_OFFSET_KEY) + _string(group) + _string(topic) + _INT.pack(partition)
     if value is None:
         return key, None
@@ -84,7 +83,7 @@ def encode_offset(
 
 
 def encode_group(group: Group, time_ms: int) -> tuple[bytes, bytes]:
-    """Key and value of the record of what a group agreed on."""
+    """Key and value of a group record."""
     parts = [
         _SHORT.pack(_GROUP_VALUE),
         _string(group.protocol_type),
@@ -109,12 +108,12 @@ def encode_group(group: Group, time_ms: int) -> tuple[bytes, bytes]:
 
 
 def encode_group_gone(group: str) -> tuple[bytes, None]:
-    """Key and value of the record that says that a group is gone."""
+    """Key and value of a group tombstone."""
     return _SHORT.pack(_GROUP_KEY) + _string(group), None
 
 
 def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord:
-    """The record of this key and value. Raises UnreadableRecord."""
+    """The record with this key and value. Raises UnreadableRecord."""
     try:
         reader = _Reader(key or b"")
         kind = reader.int16()
@@ -172,7 +171,7 @@ def _bytes(content: bytes) -> bytes:
 
 
 class _Reader:
-    """Reads field after field. Raises struct.error where the bytes end too early."""
+    """Reads fields in order. Raises struct.error if the bytes end too early."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -212,4 +211,4 @@ class _Reader:
 
 
 Records = Sequence[tuple[bytes, bytes | None]]
-"""Keys and values that are appended together."""
+"""Keys and values of one batch."""

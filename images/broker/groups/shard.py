@@ -1,15 +1,14 @@
-"""The groups of one partition of `__consumer_offsets`, while this broker leads it.
+"""The group coordinator of one partition of `__consumer_offsets`, while this broker leads it.
 
-A `Shard` lives for one leadership. It first loads what the log holds up to its leader epoch start offset, and serves
-once the high watermark has reached that offset too: only then is all it read certainly committed, and everything that
-an earlier coordinator acknowledged among it. From then on the groups change by the decisions of the pure machine, and
-the log by two kinds of record:
+A `Shard` exists for one leadership. It first loads the log up to its leader epoch start offset, and serves once the
+high watermark has reached that offset: only then is everything it loaded committed, including everything that an
+earlier coordinator acknowledged. After that it appends two kinds of record:
 
-- a *group* record hands out a generation's assignment: members are told of it when it is committed;
-- *offset* records: a commit is answered, and its offsets can be fetched, when they are committed. One whose wait ended
-  without an answer counts from when the high watermark passes it, in the order of the log.
+- a *group* record with the assignment of a generation: members receive it once it is committed;
+- *offset* records: a commit is answered, and its offsets can be fetched, once they are committed. A commit whose wait
+  timed out takes effect when the high watermark passes it, in log order.
 
-Whatever happens to a wait, all waiting requests of a shard end with NOT_COORDINATOR when its leadership does.
+When the leadership ends, every waiting request is answered with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -54,18 +53,18 @@ _ERRORS = {
     ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
     ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
 }
-"""What a client of a group is told when the coordinator could not write."""
+"""Errors for group requests when the coordinator could not append."""
 
 
 class TopicPartition(NamedTuple):
-    """A partition that offsets are committed for."""
+    """A partition whose offsets are committed."""
 
     topic: str
     partition: int
 
 
 class _Uncommitted(NamedTuple):
-    """Offsets in the log that the high watermark has yet to reach."""
+    """Offsets in the log above the high watermark."""
 
     end: int
     group: str
@@ -73,7 +72,7 @@ class _Uncommitted(NamedTuple):
 
 
 class Shard:
-    """The coordinator of some groups. `clock` tells the time in seconds, `changed` is told of new deadlines."""
+    """The coordinator of the groups of one partition. `clock` gives seconds, `changed` is notified of new deadlines."""
 
     def __init__(
         self,
@@ -102,18 +101,18 @@ class Shard:
 
     @property
     def leads(self) -> bool:
-        """Whether the leadership this shard was made for still stands, as far as this broker knows."""
+        """Whether this broker still has the leadership of this shard, as far as it knows."""
         state = self._replica.state
         return state.role is ReplicaRole.LEADER and state.leader_epoch == self.leader_epoch
 
     def now_ms(self) -> int:
-        """The time the groups go by."""
+        """The time in milliseconds, for deadlines of groups."""
         return int(self._clock() * 1000)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the log, then wait until all that was read is committed. Returns early when the leadership ends."""
+        """Read the log, then wait until everything read is committed. Returns early when the leadership ends."""
         replica = self._replica
         offset, end = replica.log.start, replica.log.end
         while offset < end:
@@ -162,7 +161,8 @@ class Shard:
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def apply(self, name: str, step: GroupStep) -> None:
-        """The group becomes what `step` says, and its decisions are carried out. One that nobody could join is none."""
+        """Replace the group by the one in `step`, and carry out its decisions. A new group that stays empty is not
+        kept."""
         if name not in self.groups and step.group == Group(name):
             return
         self.groups[name] = step.group
@@ -176,7 +176,7 @@ class Shard:
         self._changed.notify_all()
 
     async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
-        """Carry out the step of a join, and wait for its answer."""
+        """Apply the step of a join, and wait for its response."""
         if isinstance(step.answer, JoinAnswer):
             self.apply(name, step)
             return step.answer
@@ -187,7 +187,7 @@ class Shard:
         return await waiting
 
     async def sync_answer(self, name: str, step: GroupStep) -> SyncAnswer:
-        """Carry out the step of a sync, and wait for its answer."""
+        """Apply the step of a sync, and wait for its response."""
         if isinstance(step.answer, SyncAnswer):
             self.apply(name, step)
             return step.answer
@@ -200,15 +200,15 @@ class Shard:
     def _register_waiter(
         self, waiting: dict[tuple[str, str], asyncio.Future[Answer]], key: tuple[str, str], superseded: Answer
     ) -> asyncio.Future[Answer]:
-        """The future of an answer. A request that a later one of the same member repeats is answered with
-        `superseded`: its sender has given it up."""
+        """The future of a response. An earlier waiting request of the same member is answered with `superseded`, since
+        its sender has given it up."""
         _resolve(waiting.pop(key, None), superseded)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         waiting[key] = future
         return future
 
     def on_tick(self) -> int:
-        """Let time pass in every group. Returns when there is next something to do, as far as can be told now."""
+        """Handle deadlines of all groups; returns the next deadline known now."""
         if not self.loaded:
             return NEVER_MS
         now_ms = self.now_ms()
@@ -218,7 +218,7 @@ class Shard:
         return min((next_deadline_ms(group) for group in self.groups.values()), default=NEVER_MS)
 
     def _store(self, name: str, store: StoreGroup) -> None:
-        """Append the group as it is now, and tell the machine what became of that."""
+        """Append the group as it is now, and report the outcome to the state machine."""
         append_result = self._append((encode_group(self.groups[name], self.now_ms()),))
         self._spawn(self._report_stored(name, store.generation, append_result))
 
@@ -227,11 +227,11 @@ class Shard:
         group = self.groups.get(name)
         if group is not None and self.leads:
             if error is ErrorCode.coordinator_not_available:
-                error = ErrorCode.rebalance_in_progress  # to the members it is only one more reason to join anew
+                error = ErrorCode.rebalance_in_progress  # members only need to join again
             self.apply(name, stored(group, generation, error, self.now_ms()))
 
     def close(self) -> None:
-        """The leadership is over: whoever waits is to look for the new coordinator."""
+        """End of the leadership: waiting requests get NOT_COORDINATOR, so that clients look up the new coordinator."""
         self.loaded = False
         for (_, member), joining in list(self._joining.items()):
             _resolve(joining, JoinAnswer(member, ErrorCode.not_coordinator))
@@ -243,7 +243,7 @@ class Shard:
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     async def commit(self, name: str, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> ErrorCode:
-        """Write positions of a group into the log; no error once they are committed there."""
+        """Append committed offsets of a group; no error once they are committed."""
         offsets = tuple(offsets)
         if name not in self.groups:
             self.groups[name] = Group(name)
@@ -258,7 +258,7 @@ class Shard:
     async def committed_offsets(
         self, name: str, until: float
     ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
-        """The positions a group has committed, of which no later coordinator can have acknowledged newer ones."""
+        """The committed offsets of a group, newer than any that a later coordinator can have acknowledged before."""
         if self._rules.offset_fetch_confirmed_by_isr:
             error, _ = await self._replica.latest_offset(until)
             if error is not ErrorCode.none or not self.leads:
@@ -268,7 +268,7 @@ class Shard:
         return ErrorCode.none, dict(self._offsets.get(name, {}))
 
     async def delete(self, name: str) -> ErrorCode:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets."""
         self._apply_committed_offsets()
         group = self.groups.get(name)
         if group is None:
@@ -291,7 +291,7 @@ class Shard:
         self._offsets.setdefault(name, {}).update(offsets)
 
     def _apply_committed_offsets(self) -> None:
-        """Let every offset count that the high watermark has passed."""
+        """Apply the offsets that the high watermark has passed."""
         while self._uncommitted and self._uncommitted[0].end <= self._replica.state.high_watermark:
             entry = self._uncommitted.popleft()
             self._set_offsets(entry.group, entry.offsets)

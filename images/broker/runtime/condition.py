@@ -1,7 +1,7 @@
-"""Waiting for a change, at most until a time: how a produce waits for the high watermark and a fetch for data.
+"""Conditions: a produce waits for the high watermark, a fetch for data, at most until a deadline (Kafka: purgatory).
 
-Whoever waits is told that something changed, not what, and looks again. However a wait ends, also by being cancelled,
-it leaves neither a future nor a timer behind.
+A waiter learns that something changed, not what, and checks again. A wait that ends, also by cancellation, leaves
+neither a future nor a timer behind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class Condition:
-    """What can be waited for: something that changes now and then."""
+    """A condition that tasks can wait for."""
 
     __slots__ = ("_waiters",)
 
@@ -20,11 +20,11 @@ class Condition:
 
     @property
     def waiters(self) -> int:
-        """How many wait for the next change."""
+        """Number of waiting tasks."""
         return len(self._waiters)
 
     def notify_all(self) -> None:
-        """There has been a change: wake everybody who waits for one."""
+        """Wake all waiting tasks."""
         if not self._waiters:
             return
         waiters, self._waiters = self._waiters, {}
@@ -33,9 +33,9 @@ class Condition:
 
 
 async def wait_for_any(conditions: Sequence[Condition], until: float) -> bool:
-    """Wait for the next change of any of `conditions`; False at once when `until`, a time of the loop, has passed.
+    """Wait until one of `conditions` is notified; False at once if `until`, a time of the loop, has passed.
 
-    True says that it is worth looking again, be it for the last time: the wait may also have ended at `until`.
+    True: check again, perhaps for the last time, since the wait may have ended at `until`.
     """
     loop = asyncio.get_running_loop()
     if loop.time() >= until:
@@ -54,6 +54,6 @@ async def wait_for_any(conditions: Sequence[Condition], until: float) -> bool:
 
 
 def resolve(future: asyncio.Future[None]) -> None:
-    """Resolve a future that may have been resolved already: the callback of a timer that ends a wait."""
+    """Resolve a future unless it is done: the callback of a timer that ends a wait."""
     if not future.done():
         future.set_result(None)

@@ -1,7 +1,7 @@
-"""What ends a node: the first thing to go wrong in it that is not the network's doing, a full disk or a bug.
+"""The fatal error of a node: the first exception that is not a network error (a full disk, a bug) stops it.
 
-A node that failed answers nobody any more. It does not know whether what it was asked for is done, so its clients are
-to learn that from their connections, which end with it; and whatever follows from the failure is not told once more.
+A node with a fatal error sends no more responses. It does not know whether a request took effect, so clients learn only
+that their connections end; later errors, which follow from the first one, are ignored.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from images.broker.runtime.server import CloseConnection, Handler, Request
 
 
 class FatalError:
-    """The failure of one node, while there is none and after."""
+    """The fatal error of one node, if any."""
 
     def __init__(self) -> None:
         self._error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def occurred(self) -> bool:
-        """Whether the node has failed."""
+        """Whether there is a fatal error."""
         return self._error.done()
 
     def set(self, error: Exception) -> None:
-        """The node fails with `error`, unless it has failed already."""
+        """Make `error` the fatal error, unless there is one."""
         if not self._error.done():
             self._error.set_exception(error)
 
     async def wait(self) -> None:
-        """Never returns: raises what made the node fail, once it has. May be waited for by one, and cancelled."""
+        """Raise the fatal error once there is one. May be awaited by one task, and cancelled."""
         await asyncio.shield(self._error)
 
     def guard(self, handler: Handler) -> Handler:

@@ -1,9 +1,9 @@
-"""The operating system's files, as the `Files` door: every path lies below one root directory.
+"""The operating system's files as the `Files` port: all paths are below one root directory.
 
-Calls block, and on the event loop they are meant to: nothing in a node uses threads. Errors are the operating system's
-OSError, naming the path. Nothing is cached here: what a call returned is what the kernel was told.
+Calls block the event loop on purpose: a node uses no threads. Errors are the operating system's OSError, with the path.
+Nothing is cached: a call returns after the system call.
 
-`write_durably` and `read_whole` work through any `Files`: small files such as checkpoints go through them.
+`write_durably` and `read_whole` work on any `Files`; small files such as checkpoints are written with them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_durably(files: Files, path: str, data: bytes) -> None:
-    """Make `path` hold `data`: after a power loss at any moment it is there whole, old or new.
+    """Make `path` hold `data`: after a power loss at any time the file is whole, old or new.
 
-    On return the new content survives one too. A crash may leave `path` + `.tmp` behind.
+    On return the new content is durable. A crash may leave `path` + `.tmp` behind.
     """
     temporary = path + TEMPORARY_SUFFIX
     files.delete(temporary)
@@ -35,7 +35,7 @@ def write_durably(files: Files, path: str, data: bytes) -> None:
 
 
 def read_whole(files: Files, path: str) -> bytes | None:
-    """All that `path` holds, None when it is missing."""
+    """The content of `path`, None if it does not exist."""
     if not files.exists(path):
         return None
     file = files.open(path)
@@ -46,7 +46,7 @@ def read_whole(files: Files, path: str) -> bytes | None:
 
 
 class RealFile:
-    """An open file; appends go to its end at the time of the call, reads to any place."""
+    """An open file; appends go to its end at the time of the call, reads anywhere."""
 
     __slots__ = ("_descriptor", "_path")
 
@@ -55,7 +55,7 @@ class RealFile:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def append(self, data: bytes) -> None:
-        """Write all of `data` at the end. After an OSError part of it may be there."""
+        """Append all of `data`. After an OSError a part of it may be in the file."""
         try:
             written = os.write(self._descriptor, data)
             if written < len(data):  # a signal or a nearly full disk: go on, so that the caller sees all or an error
@@ -81,11 +81,11 @@ class RealFile:
         return b"".join(parts)
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes; a file that is shorter stays as it is."""
+        """Truncate the file to `size` bytes; a shorter file stays unchanged."""
         try:
             if size < self.size():
                 os.ftruncate(self._descriptor, size)
@@ -93,18 +93,18 @@ class RealFile:
             raise self._named(error) from None
 
     def fsync(self) -> None:
-        """Return once every byte written so far survives a power loss."""
+        """Return once all bytes written so far are durable."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
             raise self._named(error) from None
 
     def _named(self, error: OSError) -> OSError:
-        """The same error with the path, which the system leaves out where it was given a descriptor."""
+        """The error with the path, which the system leaves out for a descriptor."""
         return OSError(error.errno, error.strerror, str(self._path))
 
     def close(self) -> None:
-        """Release the handle; again does nothing."""
+        """Close the file; a second call has no effect."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -114,14 +114,14 @@ class RealFile:
 
 
 class RealFiles:
-    """The file system below `root`, which is created when missing."""
+    """The file system below `root`, which is created if missing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
         self._root.mkdir(parents=True, exist_ok=True)
 
     def open(self, path: str) -> RealFile:
-        """Open for reading and appending; created empty, parents included, when missing."""
+        """Open for reading and appending; creates an empty file and its parents if missing."""
         real = self._below_root(path)
         try:
             return RealFile(real)
@@ -130,22 +130,22 @@ class RealFiles:
             return RealFile(real)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """Whether a file or directory exists."""
         return self._below_root(path).exists()
 
     def list(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; empty when it does not exist."""
+        """Names in a directory, sorted; empty if it does not exist."""
         try:
             return sorted(os.listdir(self._below_root(directory)))
         except FileNotFoundError:
             return []
 
     def rename(self, source: str, target: str) -> None:
-        """Replace `target` by `source` atomically (a file, or a directory where none stands)."""
+        """Rename `source` to `target` atomically, replacing a file."""
         self._below_root(source).replace(self._below_root(target))
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all below it. Nothing happens when it is missing."""
+        """Delete a file, or a directory with its content. No effect if missing."""
         real = self._below_root(path)
         try:
             if real.is_dir() and not real.is_symlink():
@@ -156,7 +156,7 @@ class RealFiles:
             return
 
     def sync_directory(self, directory: str) -> None:
-        """Return once names created, renamed and deleted in `directory` survive a power loss."""
+        """Return once names created, renamed and deleted in `directory` are durable."""
         descriptor = os.open(self._below_root(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

@@ -1,10 +1,11 @@
-"""The protocol trace of a real node: one JSON object a line, written at once, so that a kill loses a line at most.
+"""The protocol trace of a real node: one line of JSON per event, written at once, so that a kill loses at most one
+line.
 
-This is the one place in the package that reads a clock which is not the event loop's. A trace is to tell in which order
-things truly happened on all nodes, so it carries CLOCK_BOOTTIME, which all containers of a machine share, and carries
-it unbent: a clock fault preloads a library that stands before the C library's functions for names looked up in the
-whole process, so the function is looked up in the C library itself. Where that is not glibc, Python's own is taken.
-It is never part of a simulation, whose world keeps the trace itself.
+This is the only module of the package that reads a clock other than the event loop's. A trace must give the true order
+of events on all nodes, so it carries CLOCK_BOOTTIME, which all containers of a machine share. A clock fault preloads a
+library in front of the C library's functions, which affects names looked up in the whole process; the function is
+therefore looked up in the C library itself. Without glibc Python's own function is used. The simulation does not use
+this module; its world records the trace itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _Timespec(ctypes.Structure):
 
 
 def boot_clock() -> Callable[[], int]:
-    """A function that reads the machine's clock in nanoseconds since it was started, whatever clocks were bent."""
+    """A function that reads the machine's clock, in nanoseconds since boot, without any clock fault."""
     number = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     try:
         read = ctypes.CDLL("libc.so.6").clock_gettime
@@ -43,11 +44,11 @@ def boot_clock() -> Callable[[], int]:
 
 
 _chunks = c_make_encoder(None, dict, quoted, None, ":", ",", False, False, True)
-"""What `JSONEncoder.encode` makes anew for every value it is given; a mapping that is no dict is written as one."""
+"""The encoder that `JSONEncoder.encode` creates for each value; it writes any mapping like a dict."""
 
 
 def _line(time_ns: int, event: TraceEvent) -> bytes:
-    """One object with every field, as `json.dumps` would give it; there is a line for every batch and more."""
+    """One JSON object with all fields, as `json.dumps` would write it; there is a line for every batch and more."""
     members = ",".join(map(str, event.members))
     detail = "".join(_chunks(event.detail, 0)) if event.detail else "{}"
     return (
@@ -60,14 +61,14 @@ def _line(time_ns: int, event: TraceEvent) -> bytes:
 
 
 class TraceFile:
-    """Appends events to a file; `time_ns` is the machine's true clock (see above)."""
+    """Appends events to a file; `time_ns` is CLOCK_BOOTTIME (see above)."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
         self._now_ns = boot_clock()
 
     def append(self, event: TraceEvent) -> None:
-        """Write one event. Raises OSError."""
+        """Append one event. Raises OSError."""
         line = _line(self._now_ns(), event)
         try:
             while line:  # a nearly full disk takes a part and refuses the rest
