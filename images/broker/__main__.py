@@ -1,8 +1,8 @@
-"""Start one node: `python -m images.broker CONFIG`, CONFIG being a Kafka properties file.
+"""Start one node: `python -m images.broker CONFIG`, where CONFIG is a Kafka properties file.
 
-The node keeps its data below `log.dirs`, appends its protocol trace to `trace.jsonl` there, or to the file that
-`--trace` names, and writes its log to standard error. SIGTERM and SIGINT stop it: a broker hands its leadership over
-first. Exit status: 0 after a clean stop, 1 when the node failed, 64 when the configuration cannot be used.
+The node keeps its data below `log.dirs`, appends its protocol trace to `trace.jsonl` there, or to the file given with
+`--trace`, and writes its log to standard error. SIGTERM and SIGINT stop it: a broker hands its leadership over first.
+Exit status: 0 after a clean stop, 1 after a fatal error, 64 for an unusable configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRACE_FILE = "trace.jsonl"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a node until it is told to stop; the exit status."""
+    """Run a node until a signal stops it; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m images.broker", description="Start one node of the broker.")
     parser.add_argument("config", metavar="CONFIG", type=Path, help="a Kafka properties file")
     parser.add_argument(
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _root_cause(fatal_error: BaseException) -> BaseException:
-    """The failure that ended the node's tasks, out of the groups they were in."""
+    """The first exception in nested exception groups."""
     while isinstance(fatal_error, BaseExceptionGroup):
         fatal_error = fatal_error.exceptions[0]
     return fatal_error

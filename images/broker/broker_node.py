@@ -1,12 +1,12 @@
-"""The life of a broker: register, follow the metadata log, send heartbeats, serve, hand over and leave.
+"""A broker process: registers, follows the metadata log, sends heartbeats, serves, and shuts down in control.
 
-A broker acts upon metadata only from its own registration record on. Everything before belongs to earlier lives of the
-same broker, in which it may have led partitions; the registration has taken it out of leadership and ISRs (Kafka
+A broker acts upon metadata only from its own registration record on. Earlier records belong to earlier incarnations of
+the same broker, in which it may have led partitions; the registration removed it from leadership and ISRs (Kafka
 Replication Correctness §6.5.1).
 
-Whatever fails here that is not the network (a full disk, a bug) ends the whole node, as a storage failure ends Kafka's
-broker: a broker that cannot write must not go on promising. For the same reason a broker claims a clean end only when
-every record is on disk: with that claim it stays a candidate for leadership while it is down.
+Any exception that is not a network error (a full disk, a bug) stops the whole node, as a storage failure stops Kafka's
+broker: a broker that cannot write must not acknowledge. For the same reason a broker claims a clean shutdown only when
+every record is on disk: with that claim it stays eligible as leader while it is down.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ _PLAINTEXT = 0
 
 
 class BrokerNode:
-    """One broker process. `run` returns after a controlled shutdown."""
+    """One broker. `run` returns after a controlled shutdown."""
 
     def __init__(self, config: NodeConfig, node_ports: NodePorts) -> None:
         self._config = config
         self._node_ports = node_ports
         self._epoch = NO_BROKER_EPOCH
         self._image = ClusterImage()
-        """The metadata log as far as it has been read."""
+        """The metadata as far as it has been read."""
         self._applied = ClusterImage()
         """The metadata this broker acts upon; empty until it has read its own registration."""
         self._fatal_error = FatalError()
@@ -90,7 +90,7 @@ class BrokerNode:
         self._server: Server | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set, then hand over and leave cleanly. Raises what made the node fail."""
+        """Serve until `stopping` is set, then hand over and shut down cleanly. Raises the fatal error of the node."""
         try:
             await self._run(stopping)
         finally:
@@ -162,7 +162,7 @@ class BrokerNode:
         self._node_ports.log("shut down cleanly")
 
     def _leave_unregistered(self, previous_epoch: int) -> None:
-        """Nothing has been touched in this life, so the end of the last one still counts."""
+        """Stop before registration: nothing was written, so the previous clean shutdown still counts."""
         if previous_epoch != NO_BROKER_EPOCH:
             leave_clean_shutdown(self._node_ports.files, previous_epoch)
         self._node_ports.log("stopped before the controller had registered this broker")
@@ -205,7 +205,8 @@ class BrokerNode:
     # --- the session with the controller ------------------------------------------------------------------------------
 
     async def _register(self, previous_epoch: int) -> None:
-        """Ask until the controller grants a broker epoch; it refuses while the session of an earlier life lasts."""
+        """Register until the controller grants a broker epoch; it refuses while the session of an earlier incarnation
+        lasts."""
         request = BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=self._config.cluster_id,
@@ -242,7 +243,7 @@ class BrokerNode:
         self._node_ports.log(f"registered with broker epoch {self._epoch}")
 
     async def _heartbeat(self, *, shutting_down: bool) -> Any:
-        """One heartbeat; None when no answer came."""
+        """Send one heartbeat; None without a response."""
         try:
             answer = await self._heartbeat_channel.call(
                 BrokerHeartbeatRequest(
@@ -261,13 +262,13 @@ class BrokerNode:
         interval_s = self._config.seconds("broker.heartbeat.interval.ms")
         while True:
             answer = await self._heartbeat(shutting_down=False)
-            # A fenced broker has nothing to do but to catch up, and is wanted back soon. One that no active controller
-            # has heard from may be fenced soon.
+            # A fenced broker only has to catch up, and should be unfenced soon. Without an active controller the broker
+            # may be fenced soon.
             healthy = answer is not None and answer.error_code is ErrorCode.none and not answer.is_fenced
             await asyncio.sleep(interval_s if healthy else min(interval_s, self._backoff_s))
 
     async def _controlled_shutdown(self) -> None:
-        """Controlled shutdown: ask the controller to move leadership away, and wait until it has."""
+        """Controlled shutdown: ask the controller to move leadership away, and wait until it has done so."""
         try:
             async with asyncio.timeout(self._config.seconds("controlled.shutdown.timeout.ms")):
                 while True:
@@ -306,7 +307,7 @@ class BrokerNode:
                 groups.apply()
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> bool:
-        """Take everything below a snapshot's end from it; whether it could be had."""
+        """Load a snapshot. Returns whether that succeeded."""
         try:
             data = await fetch_snapshot(self._metadata_channel.call, self._config.node_id, UNDEFINED, snapshot)
         except ConnectionLost:
@@ -330,7 +331,7 @@ class BrokerNode:
         )
 
     def _read_metadata(self, records: bytes) -> None:
-        """Apply whole batches: all records of one change share a batch, so that none is ever seen in part."""
+        """Apply whole batches: all records of one change share a batch, so no change is applied in part."""
         for header, batch in batches.iterate(records):
             if header.base_offset < self._image.offset:
                 continue
@@ -339,7 +340,7 @@ class BrokerNode:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     async def _tick(self, replica_manager: ReplicaManager) -> None:
-        # Half of the lag allowed, as Kafka's isr-expiration task.
+        # Half of the allowed lag, like Kafka's isr-expiration task.
         interval_s = self._config.seconds("replica.lag.time.max.ms") / 2
         while True:
             await asyncio.sleep(interval_s)
@@ -363,8 +364,10 @@ async def _until(stopping: asyncio.Event) -> None:
 
 
 def take_clean_shutdown(files: Files) -> int:
-    """The broker epoch of the previous life if it ended cleanly, else -1. The mark is gone before anything is written,
-    so that a crash of this life is never mistaken for a clean end."""
+    """The broker epoch of the previous incarnation if it shut down cleanly, else -1.
+
+    The file is deleted before anything else is written, so that a later crash does not count as a clean shutdown.
+    """
     content = read_whole(files, CLEAN_SHUTDOWN)
     if content is None:
         return NO_BROKER_EPOCH
@@ -377,5 +380,5 @@ def take_clean_shutdown(files: Files) -> int:
 
 
 def leave_clean_shutdown(files: Files, broker_epoch: int) -> None:
-    """Mark that everything is on disk, as the last thing a broker does."""
+    """Write the clean-shutdown file, as the last action of a broker."""
     write_durably(files, CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())

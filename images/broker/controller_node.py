@@ -1,14 +1,14 @@
-"""A controller process: a part in the quorum, and while it leads that, the cluster's one active controller.
+"""A controller process: a voter of the quorum, and while it is leader, the active controller of the cluster.
 
-The deciding is `Controller`'s. This shell gives it requests and the time, commits its records through the quorum and
-only then shows the new state, traces it and answers. One change at a time: whoever comes while a change is being
-committed waits for it, so that every decision is made on committed state (Kafka Replication Correctness §6.3).
+`Controller` decides. This shell passes it requests and the time, commits its records through the quorum, and only then
+publishes the new state, writes trace events and responds. It makes one change at a time: a request that arrives during
+a commit waits, so that every decision is based on committed state (Kafka Replication Correctness §6.3).
 
-A controller is active once a record of its own epoch is committed, for then it knows all that is. One that is not
-answers NOT_CONTROLLER. One that is deposed while a change waits to be committed hangs up on whoever asked for it: its
-successor may commit that change or not, and no answer would be true.
+A controller is active once a record of its own epoch is committed, since it then knows all committed records. Otherwise
+it responds NOT_CONTROLLER. A controller deposed while a change waits for its commit closes the connection of the
+client: its successor may or may not commit the change, so no response would be certain.
 
-A failure that is not the network's ends the node.
+Any exception that is not a network error is fatal for the node.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _REPLAY_BYTES = 1 << 20
 
 
 class NotActive(Exception):
-    """This controller is not in charge, and has done nothing."""
+    """This controller is not active; the request had no effect."""
 
 
 class ControllerNode:
-    """One controller. `run` serves until told to stop; `start` and `close` are the two ends of it."""
+    """One controller. `run` serves until it is stopped; tests use `start` and `close`."""
 
     def __init__(self, config: NodeConfig, node_ports: NodePorts) -> None:
         self._config = config
@@ -69,7 +69,7 @@ class ControllerNode:
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set. Raises what made the node fail."""
+        """Serve until `stopping` is set. Raises the fatal error of the node."""
         await self.start()
         assert self._fatal_error is not None
         assert self._raft is not None
@@ -87,7 +87,7 @@ class ControllerNode:
             failure.result()
 
     async def start(self) -> None:
-        """Read the metadata log, listen and take part in the quorum. Raises OSError or CorruptBatch."""
+        """Read the metadata log, listen and join the quorum. Raises OSError or CorruptBatch."""
         config, node_ports = self._config, self._node_ports
         node_ports.trace(TraceEvent("node_started"))
         fatal_error = self._fatal_error = FatalError()
@@ -115,7 +115,7 @@ class ControllerNode:
         raft.start()
 
     async def close(self) -> None:
-        """Listen no more, leave waiting requests unanswered, release the log."""
+        """Stop listening, leave waiting requests unanswered, close the log."""
         for task in self._tasks:
             task.cancel()
         if self._raft is not None:
@@ -147,7 +147,7 @@ class ControllerNode:
         return handle
 
     def _on_leadership_change(self) -> None:
-        """Take charge, or leave it, as the quorum has it."""
+        """Become active or stop being active, as the quorum's state says."""
         raft, fatal_error = self._raft, self._fatal_error
         assert raft is not None
         assert fatal_error is not None
@@ -172,7 +172,7 @@ class ControllerNode:
 
 
 class _ActiveController:
-    """The controller in charge: decides, commits, tells, one change at a time."""
+    """The active controller: decides, commits, responds, one change at a time."""
 
     def __init__(self, config: NodeConfig, node_ports: NodePorts, raft: RaftNode, fatal_error: FatalError) -> None:
         self.epoch = raft.state.epoch
@@ -194,7 +194,7 @@ class _ActiveController:
         )
 
     def _replay_committed(self) -> ClusterImage:
-        """The image of all that is committed, with what the predecessor may not have told of it traced."""
+        """The image of all committed records, after trace events for those its predecessor may not have traced."""
         raft, end = self._raft, self._raft.state.high_watermark
         image = raft.log.image(raft.high_watermark_at_election)
         while image.offset < end:
@@ -206,8 +206,10 @@ class _ActiveController:
         return image
 
     async def _decide(self, decide: Callable[[Controller, int], ControllerResult[A]]) -> A:
-        """Decide on committed state, commit, and only then let anyone know. Raises NotActive when nothing was begun,
-        Deposed when nobody here can tell what became of it."""
+        """Decide on committed state, commit, then publish.
+
+        Raises NotActive if nothing was appended, Deposed if the outcome of the append is unknown.
+        """
         async with self._decision_lock:
             if self._fatal_error.occurred:
                 await self._fatal_error.wait()
@@ -244,7 +246,7 @@ class _ActiveController:
                 self._node_ports.log(_line(event))
 
     async def fence_expired_sessions(self) -> None:
-        """Fence brokers as their sessions end, one a change, until it is deposed."""
+        """Fence brokers whose sessions end, one per change, until deposed."""
         timeout_ms = self._controller.settings.session_timeout_ms
         try:
             while True:
@@ -262,7 +264,7 @@ class _ActiveController:
             self._fatal_error.set(error)
 
     async def run_unclean_recovery(self) -> None:
-        """Find leaders for partitions that nobody is known to be able to lead, where their topics ask for it."""
+        """Run unclean recoveries until deposed."""
         try:
             await self._recovery.run()
         except (NotActive, Deposed):
@@ -318,7 +320,7 @@ class _ActiveController:
         return messages.delete_topics_response(results)
 
     async def alter_configs(self, request: Request[IncrementalAlterConfigsRequest]) -> Any:
-        """IncrementalAlterConfigs: each resource is a change of its own."""
+        """IncrementalAlterConfigs: each resource is one change."""
         validate_only, results = request.body.validate_only, []
         for resource in request.body.resources:
             if resource.resource_type != admin_messages.TOPIC:
@@ -341,7 +343,7 @@ class _ActiveController:
         return admin_messages.reassignments_response(request.body, results)
 
     async def reassignments(self, request: Request[ListPartitionReassignmentsRequest]) -> Any:
-        """ListPartitionReassignments: of committed state, which whoever has had a reassignment answered finds it in."""
+        """ListPartitionReassignments, from committed state, so that it contains every acknowledged reassignment."""
         image = await self._decide(lambda controller, _: ControllerResult(controller, controller.image))
         return admin_messages.list_reassignments_response(request.body, image)
 
@@ -386,7 +388,7 @@ def _now_ms() -> int:
 
 
 def _line(event: TraceEvent) -> str:
-    """A broker's change in one line: `broker 2 fenced, broker epoch 7 (session_timeout)`."""
+    """A broker event in one line: `broker 2 fenced, broker epoch 7 (session_timeout)`."""
     _, _, change = event.kind.partition("_")
     why = event.detail.get("reason") or ("clean" if event.detail.get("clean") else "")
     return f"broker {event.broker} {change}, broker epoch {event.broker_epoch}" + (f" ({why})" if why else "")

@@ -1,4 +1,4 @@
-"""Running one node of either role: the one entry point for a process and for the simulation."""
+"""Entry point of a node of either role, for a process and for the simulation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from images.broker.ports import NodePorts
 
 
 async def run_node(config: NodeConfig, node_ports: NodePorts, stopping: asyncio.Event) -> None:
-    """Run until `stopping` is set; a broker then hands its leadership over first. Raises what made the node fail."""
+    """Run until `stopping` is set; a broker then hands its leadership over first. Raises the fatal error of the node."""
     if config.roles == ("broker",):
         await BrokerNode(config, node_ports).run(stopping)
     else:

@@ -1,1 +1,1 @@
-"""Kafka's protocol on the wire and the record batch; part of no system."""
+"""Kafka's wire protocol and record batch; independent of any system under test."""

@@ -1,6 +1,6 @@
-"""Kafka record batches, format v2 (magic 2): the 61-byte header, and the records for those who ask.
+"""Kafka record batches, format v2 (magic 2): the 61-byte header, and the records.
 
-To the broker a batch is opaque bytes behind this header (big-endian):
+The broker treats a batch as opaque bytes behind this header (big-endian):
 
 offset  size  field                 |  offset  size  field
 ------  ----  --------------------  |  ------  ----  ------------------------------------------
@@ -12,12 +12,12 @@ offset  size  field                 |  offset  size  field
     21     2  attributes            |      57     4  count of records
     23     4  last offset delta     |      61     …  records, compressed as the attributes say
 
-Base offset and leader epoch lie before what the CRC covers, so a leader assigns them without recomputing it; for
-the same reason no checksum notices when just those two are damaged: whoever stores batches compares them with the
-offset and epoch it expects. Every other flipped bit is found by `check`.
+Base offset and leader epoch lie before the bytes that the CRC covers, so a leader assigns them without computing a new
+CRC. For the same reason the CRC does not detect damage to these two: the log compares them with the offset and epoch it
+expects. `check` detects every other flipped bit.
 
-`records` and `build` go through aiokafka's compiled codec and belong to clients and to the metadata log; the
-broker's data path only ever uses the header.
+`records` and `build` use aiokafka's compiled codec, and serve clients and the metadata log; the broker's data path only
+uses the header.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _NO_SIZE_LIMIT = (1 << 31) - 1
 
 
 class CorruptBatch(Exception):
-    """These bytes are not a whole, intact batch (Kafka's CORRUPT_MESSAGE, 2). The message says what is wrong."""
+    """Not a whole and intact batch (Kafka's CORRUPT_MESSAGE, 2). The message gives the reason."""
 
 
 class InvalidRecord(Exception):
-    """Nothing a producer may send, though perhaps intact (Kafka's INVALID_RECORD, 87). The message says why."""
+    """A batch that a producer may not send, even if intact (Kafka's INVALID_RECORD, 87). The message gives the reason."""
 
 
 class Header(NamedTuple):
@@ -75,7 +75,7 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return self.length + LENGTH_END
 
     @property
@@ -90,14 +90,14 @@ class Header(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, wrapped as Kafka's are; -1 without one."""
+        """Sequence number of the last record, wrapped as in Kafka; -1 without one."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % SEQUENCE_MODULUS
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds transaction markers, which only a broker may write."""
+        """Whether this is a control batch: transaction markers, which only a broker may write."""
         return bool(self.attributes & _CONTROL_BIT)
 
 
@@ -112,18 +112,18 @@ class Record(NamedTuple):
 
 
 def parse(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
-    """The header at `offset`, unchecked. Raises CorruptBatch when fewer than 61 bytes are there."""
+    """The header at `offset`, unchecked. Raises CorruptBatch for fewer than 61 bytes."""
     if len(buffer) - offset < HEADER_BYTES:
         raise CorruptBatch(f"{max(0, len(buffer) - offset)} bytes are too few for a batch header")
     return Header._make(_HEADER.unpack_from(buffer, offset))
 
 
 def iterate(buffer: bytes) -> Iterator[tuple[Header, bytes]]:
-    """Each whole batch in `buffer`, its header parsed but its content unchecked.
+    """Each whole batch in `buffer`, its header parsed and its content unchecked.
 
-    A batch cut short by the end of the buffer is left out: a Fetch answer may end in one. Raises CorruptBatch on
-    reaching a header that cannot be one (another magic, a length shorter than a header), since nothing says where
-    the next batch would begin.
+    A batch cut off by the end of the buffer is left out: a Fetch response may end in one. Raises CorruptBatch at an
+    invalid header (another magic, a length shorter than a header), since the position of the next batch is then
+    unknown.
     """
     start, end = 0, len(buffer)
     while end - start >= HEADER_BYTES:
@@ -137,9 +137,9 @@ def iterate(buffer: bytes) -> Iterator[tuple[Header, bytes]]:
 
 
 def check(batch: bytes) -> Header:
-    """The header of a batch that is exactly these bytes and intact; raises CorruptBatch otherwise.
+    """The header of `batch`, which must be exactly one intact batch; else raises CorruptBatch.
 
-    Checked: magic, length, CRC-32C, and that the counts are possible.
+    Checked are magic, length, CRC-32C, and that the counts are possible.
     """
     header = parse(batch)
     _check_frame(header)
@@ -158,9 +158,9 @@ def _check_content(batch: bytes, header: Header) -> None:
 
 
 def check_produced(records: bytes) -> Header:
-    """The header of the one batch a producer sent; raises CorruptBatch as `check` does, or InvalidRecord.
+    """The header of the one batch in a Produce request; raises CorruptBatch as `check` does, or InvalidRecord.
 
-    A batch fresh from a producer, before compaction or transactions, has records, one for each offset, and no markers.
+    A batch from a producer, before compaction or transactions, has a record for each offset, and no markers.
     """
     if not records:
         raise InvalidRecord("no record batch, and one is needed")
@@ -183,7 +183,7 @@ def _refuse_several(records: bytes, first: Header) -> None:
 
 
 def assign(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
-    """The same batch at another offset, in another leader epoch. The CRC does not cover either."""
+    """The same batch at another offset and in another leader epoch. The CRC does not cover either."""
     head = _ASSIGNED.pack(base_offset, batch[8:LENGTH_END], leader_epoch)
     return b"".join((head, memoryview(batch)[_MAGIC_AT:]))
 
@@ -199,7 +199,8 @@ def build(
     base_offset: int = 0,
     gzip: bool = False,
 ) -> bytes:
-    """One batch of `records`, each a value or a (key, value) pair, all at one timestamp. At least one is needed."""
+    """One batch of `records`, each a value or a (key, value) pair, all with the same timestamp. At least one is
+    required."""
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,
         compression_type=int(gzip),
@@ -219,7 +220,7 @@ def build(
 
 
 def records(batch: bytes) -> Sequence[Record]:
-    """The records of one batch, CRC checked first. Raises CorruptBatch, also for a codec other than none and gzip."""
+    """The records of one batch, after a CRC check. Raises CorruptBatch, also for a codec other than none and gzip."""
     check(batch)
     try:
         return [

@@ -1,19 +1,17 @@
-"""Writing messages, and measuring bytes before kio may read them: code generated once for each message class.
+"""Writing messages, and measuring bytes before kio reads them: code generated once for each message class.
 
-kio's reader is compiled and fast, but it believes an array's length and reserves memory for it: a few bytes of
-garbage that claim 2^31 elements abort the whole process, which no `except` can stop. It also reads a null where the
-protocol has none, which a handler then trips over. So every message is *measured* first. `measurer(cls)` walks the
-bytes as the class says they should lie, looks at lengths only, and raises Malformed as soon as an array claims more
-elements than the bytes left could hold, a length is negative, something is null that must not be, a request has more
-than ELEMENTS_MAX elements, or the message runs past its end. kio reads the rest without harm; whether it makes sense is
-for kio to say.
+kio's reader is compiled and fast, but it trusts an array's length and allocates memory for it: a few bytes of garbage
+that claim 2^31 elements abort the whole process, which no `except` can stop. So every message is *measured* first.
+`measurer(cls)` walks the bytes by the fields of the class, reads only lengths, and raises Malformed as soon as an array
+claims more elements than the remaining bytes could hold, a length is negative, or the message runs past its end. kio
+then reads the bytes safely, and decides whether they make sense.
 
 kio's writer is interpreted and walks its description of the class for every field of every message. `writer(cls)`
-gives the same bytes (the tests compare them for every class) three to four times as fast, by packing neighbouring
-fields of fixed size together. A simulated minute is mostly messages, so that is worth generating code for.
+produces the same bytes (the tests compare them for every class) three to four times as fast, by packing adjacent fields
+of fixed size together. Most of the work in a simulated minute is messages, which justifies generated code.
 
-Tagged fields are written when they differ from their default, in the order of their tags. Tags this version does
-not know are refused, as kio does.
+Tagged fields are written if they differ from their default, in the order of their tags. Unknown tags are refused, as
+kio does.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from images.wire.schema import Entity, FieldShape, shapes
 
 
 class Malformed(Exception):
-    """Bytes that are not the message they should be."""
+    """Bytes that do not encode the expected message."""
 
 
 Measure = Callable[[bytes, int, int], int]
-"""(bytes, start, end) → where the message that begins at `start` ends, at most `end`. Raises Malformed."""
+"""(bytes, start, end) → end of the message that begins at `start`, at most `end`. Raises Malformed."""
 
 Write = Callable[[Entity, list[bytes]], None]
 """Appends the bytes of a message, in pieces, to a list."""
@@ -69,7 +67,7 @@ ELEMENTS_MAX = 50_000
 10 MB of empty names would take over a gigabyte, and a minute during which nobody else is answered."""
 
 _NULL, _NOT_NULL = b"\xff", b"\x01"
-"""What stands before a struct that may be null (KIP-893)."""
+"""Marker before a nullable struct (KIP-893)."""
 
 _writers: dict[type, Write] = {}
 _measurers: dict[type, Measure] = {}
@@ -95,7 +93,7 @@ def measurer(message: type) -> Measure:
 
 
 def encode_varint(value: int) -> bytes:
-    """An unsigned varint: seven bits a byte, the lowest first, the top bit saying that more follow."""
+    """An unsigned varint: seven bits per byte, the lowest first; the top bit marks that more bytes follow."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -105,7 +103,7 @@ def encode_varint(value: int) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """Varints by value; the short ones, which nearly all lengths are, are kept."""
+    """Varints by value; short ones, which nearly all lengths are, are cached."""
 
     def __missing__(self, value: int) -> bytes:
         return encode_varint(value)
@@ -115,7 +113,7 @@ _VARINTS = _Varints({value: encode_varint(value) for value in range(1024)})
 
 
 def decode_varint(frame: bytes, start: int) -> tuple[int, int]:
-    """The unsigned varint of at most five bytes at `start`, and where it ends. Raises Malformed."""
+    """The unsigned varint of at most five bytes at `start`, and its end. Raises Malformed."""
     value = 0
     for shift in (0, 7, 14, 21, 28):
         if start >= len(frame):
@@ -161,7 +159,7 @@ def _measure_tags(frame: bytes, start: int, end: int, known: dict[int, Measure])
 
 
 class _Source:
-    """Lines of a Python function, and the values they refer to by name."""
+    """Lines of a generated Python function, and the values they refer to by name."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -172,7 +170,7 @@ class _Source:
         self.lines.append("    " * self.depth + line)
 
     def name(self, prefix: str, value: object) -> str:
-        """A fresh name that stands for `value` in the generated code."""
+        """A new name for `value` in the generated code."""
         name = f"{prefix}{len(self.names)}"
         self.names[name] = value
         return name
@@ -193,7 +191,7 @@ class _WriterSource(_Source):
         super().__init__()
         self.names.update(varint=_VARINTS, milliseconds=_milliseconds, timestamp=_timestamp, uuid_bytes=_uuid_bytes)
         self.run: list[tuple[str, str]] = []
-        """(format, expression) of neighbouring fields of fixed size, not written yet."""
+        """(format, expression) of adjacent fields of fixed size, not written yet."""
 
     def function(self, message: type) -> Write:
         self.struct(message, "message")
@@ -201,7 +199,7 @@ class _WriterSource(_Source):
         return self.compiled()
 
     def tag(self, shape: FieldShape, flexible: bool) -> Callable[[Entity], bytes]:
-        """A function that gives a tagged field whole: tag, size, value."""
+        """A function that encodes a whole tagged field: tag, size, value."""
         self.value(shape, "message", flexible, nullable=False)
         self.flush()
         write = self.compiled()
@@ -220,7 +218,7 @@ class _WriterSource(_Source):
         return generated
 
     def flush(self, *, end_of_struct: bool = False) -> None:
-        """Write what is in the run, with the byte that says there are no tagged fields when a struct ends."""
+        """Write the pending run, with the byte for no tagged fields at the end of a struct."""
         formats = "".join(part for part, _ in self.run) + ("x" if end_of_struct else "")
         if self.run:
             pack = self.name("pack", Struct(">" + formats).pack)
@@ -329,9 +327,7 @@ class _MeasurerSource(_Source):
             int32=Struct(">i").unpack_from,
         )
         self.skip = 0
-        """Bytes of fixed size not yet stepped over."""
-        self.bounded = False
-        """Whether the elements of all arrays together are at most ELEMENTS_MAX."""
+        """Bytes of fixed size not yet skipped."""
 
     def function(self, message: type) -> Measure:
         self.bounded = getattr(message, "__type__", None) is EntityType.request
@@ -434,7 +430,7 @@ class _MeasurerSource(_Source):
                 self.add(f"at += {length}")
 
     def length(self, flexible: bool, *, wide: bool) -> str:
-        """Generate the reading of a length, -1 for null; returns the variable it is in."""
+        """Generate code that reads a length, -1 for null; returns its variable."""
         length = self.variable()
         if flexible:
             self.add(f"{length} = frame[at] - 1; at += 1")
@@ -448,7 +444,7 @@ class _MeasurerSource(_Source):
 
 
 def _smallest(shape: FieldShape, flexible: bool) -> int:
-    """The least bytes one element of an array can have."""
+    """The smallest size of one element of an array."""
     if shape.struct:
         own = sum(_smallest_value(item, flexible) for item in shapes(shape.element) if item.tag is None)
         return own + int(flexible)

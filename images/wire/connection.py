@@ -1,14 +1,14 @@
-"""The wire as clients meet it: everything of `messages`, the cutting of a stream into frames, one client connection.
+"""The client side of the wire: everything of `messages`, splitting a stream into frames, one client connection.
 
-A `Connection` pipelines: calls are written at once and answered in the order they were sent, as Kafka guarantees.
-What can be relied on:
+A `Connection` pipelines: requests are written at once and answered in the order they were sent, as Kafka guarantees.
+Guarantees:
 
-- A call ends with its own answer or raises. An answer whose correlation id is not that of the oldest unanswered
-  call ends the connection instead of being delivered to anyone.
-- A call that times out closes the connection, so its late answer has nowhere to arrive.
-- Whatever goes wrong is a `ConnectionLost`; its `sent` is False only if no byte of the request left this process.
-- Giving up on a call (cancelling it) leaves the connection in order: the answer is read and dropped. If it does not
-  come within the call's timeout, the connection is closed all the same.
+- A call returns its own response or raises. A response whose correlation id is not that of the oldest pending call
+  closes the connection and is not delivered.
+- A call that times out closes the connection, so that its late response cannot arrive.
+- Every failure is a `ConnectionLost`; its `sent` is False only if no byte of the request left this process.
+- Cancelling a call keeps the connection usable: the response is read and dropped. If it does not arrive within the
+  call's timeout, the connection is closed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MAX_FRAME_BYTES = 100 * 1024 * 1024
 
 
 class ConnectionLost(Exception):
-    """The connection failed before the answer came. `sent` is False only if the request certainly never left."""
+    """The connection failed before the response. `sent` is False only if the request certainly never left."""
 
     def __init__(self, reason: str, *, sent: bool = True) -> None:
         super().__init__(reason)
@@ -73,14 +73,14 @@ class ConnectionLost(Exception):
 
 
 class CallTimeout(ConnectionLost):
-    """No answer in time. The connection is closed, so that no late answer can be taken for another's."""
+    """No response in time. The connection is closed, so that a late response is not taken for another's."""
 
 
 class FrameDecoder:
-    """Cuts a byte stream into frames.
+    """Splits a byte stream into frames.
 
-    `feed` gives the frames that are complete, length prefix included. Once a length comes that no frame may have,
-    `broken` says so, and nothing that follows is taken, since nothing says where the next frame would begin.
+    `feed` returns complete frames, length prefix included. After an invalid length `broken` gives the reason, and all
+    later bytes are ignored, since the position of the next frame is unknown.
     """
 
     __slots__ = ("_chunks", "_limit", "_need", "broken", "partial")
@@ -88,7 +88,7 @@ class FrameDecoder:
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self.broken: str | None = None
         self.partial = 0
-        """Bytes received of a frame that is not complete."""
+        """Bytes received of an incomplete frame."""
         self._limit = limit
         self._chunks: list[bytes] = []
         self._need = 4
@@ -138,7 +138,7 @@ class _PendingCall(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a broker or controller. Made by `open`."""
+    """One connection to a broker or controller. Created by `open`."""
 
     def __init__(self, loop: AbstractEventLoop, peer: str, client_id: str | None) -> None:
         self._loop = loop
@@ -148,7 +148,8 @@ class Connection(asyncio.Protocol):
         self._frames = FrameDecoder()
         self._pending_calls: deque[_PendingCall] = deque()
         self._timer: TimerHandle | None = None
-        """Set for the earliest deadline or before it; one timer serves all calls, and most never let it ring."""
+        """Set for the earliest deadline or before it; one timer serves all calls, and most calls end before it fires.
+        """
         self._next_correlation_id = 0
         self._disconnect_reason: str | None = None
 
@@ -173,13 +174,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection can no longer be used."""
+        """Whether the connection is closed."""
         return self._disconnect_reason is not None
 
     async def call(self, request: Entity, timeout: float) -> Entity:
         """Send `request` and return its response, an instance of the response class of the same API and version.
 
-        Raises CallTimeout after `timeout` seconds, having closed the connection; ConnectionLost when it breaks.
+        Raises CallTimeout after `timeout` seconds, having closed the connection; ConnectionLost if the connection
+        breaks.
         """
         answer = response_class_of(type(request))
         loop = self._loop
@@ -196,7 +198,7 @@ class Connection(asyncio.Protocol):
         self._write(request)
 
     def close(self) -> None:
-        """Close once everything written has left; calls still waiting raise ConnectionLost."""
+        """Close after everything written is sent; pending calls raise ConnectionLost."""
         self._disconnect("closed by this client", abort=False)
 
     def _write(self, request: Entity) -> int:

@@ -1,6 +1,6 @@
-"""GetReplicaLogInfo (KIP-966): how far the logs of a broker's replicas reach. Version 0, Kafka's API key 93.
+"""GetReplicaLogInfo (KIP-966): log ends of a broker's replicas. Version 0, Kafka's API key 93.
 
-kio has no classes for this message, so these are ours, in the form of kio's: annotations are read at run time.
+kio lacks this message, so its classes are defined here in kio's form; annotations are read at run time.
 """
 
 import uuid
@@ -17,7 +17,7 @@ from kio.static.primitive import i16, i32, i64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """Partitions of one topic to be told of."""
+    """Requested partitions of one topic."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -30,7 +30,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetReplicaLogInfoRequest:
-    """Asked by the controller; `broker_id` is that of the broker asked."""
+    """Sent by the controller; `broker_id` is that of the receiving broker."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
@@ -43,7 +43,7 @@ class GetReplicaLogInfoRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLogInfo:
-    """One replica's log, or why nothing is told of it."""
+    """The log end of one replica, or the reason why it is missing."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -73,7 +73,7 @@ class TopicPartitionLogInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetReplicaLogInfoResponse:
-    """Told in broker epoch `broker_epoch`."""
+    """The response of the broker process with broker epoch `broker_epoch`."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)

@@ -1,4 +1,4 @@
-"""Requests about groups that were for one thing before they were for many: FindCoordinator, LeaveGroup, OffsetFetch."""
+"""Group requests that changed from one item to a list: FindCoordinator, LeaveGroup, OffsetFetch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from images.wire.messages import Api
 from images.wire.schema import Entity, convert, shapes
 
 LAST_SINGLE_VERSION: Mapping[Api, int] = {Api.FIND_COORDINATOR: 3, Api.LEAVE_GROUP: 2, Api.OFFSET_FETCH: 7}
-"""The last version of each API that asks for one thing only."""
+"""The last version of each API with a single item."""
 
 
 def to_list_form(api: Api, body: Entity, canonical: Entity) -> Entity:
-    """`canonical`, converted from `body` by name, with the one thing that `body` asks for in its list."""
+    """`canonical`, converted from `body` by name, with the single item of `body` in its list."""
     if api is Api.FIND_COORDINATOR:
         return replace(canonical, coordinator_keys=(body.key,))
     if api is Api.LEAVE_GROUP:
@@ -27,7 +27,7 @@ def to_list_form(api: Api, body: Entity, canonical: Entity) -> Entity:
 
 
 def to_single_form(api: Api, answer: Entity, target: type) -> Entity:
-    """The answer about one thing, as an instance of `target`."""
+    """The response for the single item, as an instance of `target`."""
     converted = convert(answer, target)
     if api is Api.LEAVE_GROUP:
         member = next((member.error_code for member in answer.members), ErrorCode.none)

@@ -1,8 +1,8 @@
-"""Kafka's messages on the wire: which APIs and versions there are, their classes, and whole frames to and from them.
+"""Kafka's messages on the wire: supported APIs and versions, their classes, and encoding of whole frames.
 
-A frame is a 4-byte big-endian length, a header and a message. `encode_request` and `encode_response` give whole
-frames, length included, and the `decode_` functions take the same. Messages are kio's classes; handlers and native
-clients speak one *canonical* version of each API, and the server translates every other supported one.
+A frame is a 4-byte big-endian length, a header and a message. `encode_request` and `encode_response` return whole
+frames, length included, and the `decode_` functions take them. Messages are kio's classes; handlers and native clients
+use one *canonical* version of each API, and the server translates the other supported ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from images.wire.schema import Entity
 
 
 class Api(IntEnum):
-    """The APIs this broker or its controller serves, by Kafka's API key."""
+    """The APIs that the broker or its controller serves, by Kafka's API key."""
 
     PRODUCE = 0
     FETCH = 1
@@ -107,32 +107,32 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.GET_REPLICA_LOG_INFO: _versions(0, 0),
     }
 )
-"""Every version that is understood."""
+"""Supported versions."""
 
 CANONICAL: Mapping[Api, int] = MappingProxyType({api: versions[-1] for api, versions in SUPPORTED.items()})
-"""The one version that handlers and native clients speak: the newest supported."""
+"""The version that handlers and native clients use: the newest supported."""
 
 
 _OWN_MESSAGES: Mapping[Api, str] = MappingProxyType({Api.GET_REPLICA_LOG_INFO: "images.wire.get_replica_log_info"})
-"""Where the classes of messages are that kio does not have."""
+"""Modules of message classes that kio does not have."""
 
 
 class ParsedHeader(NamedTuple):
-    """The header of a request. `api_key` and `version` are as asked, known or not."""
+    """The header of a request. `api_key` and `version` are those on the wire, known or not."""
 
     api_key: int
     version: int
     correlation_id: int
     client_id: str | None
     end: int
-    """Where the fields end that every version has; the message follows, after the tags of a flexible header."""
+    """End of the fields that every version has; the tags of a flexible header and the message follow."""
 
 
 # -- message classes ---------------------------------------------------------------------------------------------
 
 
 class _Codec(NamedTuple):
-    """What is needed to write and read one message class, looked up once."""
+    """Writer, measurer and reader of one message class."""
 
     write: Write
     measure: Measure
@@ -140,14 +140,14 @@ class _Codec(NamedTuple):
     api_key: int
     version: int
     tagged_header: bool
-    """Whether the frame's header ends in a (here always empty) list of tagged fields."""
+    """Whether the frame's header ends in a list of tagged fields (always empty here)."""
 
 
 _codecs: dict[type, _Codec] = {}
 _classes: dict[tuple[int, int, str], type] = {}
 _answers: dict[type, type] = {}
 _requests: dict[tuple[int, int], type] = {}
-"""Request classes by API key and version, as far as they have been asked for."""
+"""Request classes used so far, by API key and version."""
 
 
 def request_class(api: Api, version: int | None = None) -> type:
@@ -161,7 +161,7 @@ def response_class(api: Api, version: int | None = None) -> type:
 
 
 def response_class_of(request: type) -> type:
-    """The class of the answer to a request class, in the same version."""
+    """The response class of a request class, in the same version."""
     answer = _answers.get(request)
     if answer is None:
         message: Any = request
@@ -213,7 +213,7 @@ def encode_request(payload: Entity, correlation_id: int, client_id: str | None) 
 
 
 class RequestEncoder:
-    """Encodes the requests of one client. The very message sent before is not encoded again: messages are immutable."""
+    """Encodes the requests of one client. The same message object sent twice is encoded once: messages are immutable."""
 
     __slots__ = ("_client_id", "_codec", "_content", "_payload")
 
@@ -249,7 +249,7 @@ def encode_response(payload: Entity, correlation_id: int) -> bytes:
 
 
 def read_request_header(frame: bytes) -> ParsedHeader:
-    """The header of a request frame, whatever its API. Raises Malformed."""
+    """The header of a request frame of any API. Raises Malformed."""
     if len(frame) < 14:
         raise Malformed(f"a request of {len(frame) - 4} bytes is shorter than its header")
     api_key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(frame, 4)
@@ -285,8 +285,11 @@ def _request_asked(head: ParsedHeader) -> type:
 
 
 class RequestDecoder:
-    """Decodes the requests of one connection. A short one that comes again unchanged is not decoded again, which is
-    sound since messages are immutable: whoever polls, or sends heartbeats, asks the same over and over."""
+    """Decodes the requests of one connection.
+
+    A short request equal to the previous one is decoded once, since messages are immutable: polls and heartbeats
+    repeat.
+    """
 
     __slots__ = ("_content", "_message")
 
@@ -306,7 +309,7 @@ class RequestDecoder:
 
 
 def decode_response(message: type, frame: bytes) -> tuple[int, Entity]:
-    """Correlation id and message of a response frame that should hold a `message`. Raises Malformed."""
+    """Correlation id and message of a response frame that must hold a `message`. Raises Malformed."""
     if len(frame) < 8:
         raise Malformed(f"a response of {len(frame) - 4} bytes is shorter than its header")
     codec = _codecs.get(message) or _codec(message)
@@ -338,7 +341,7 @@ def _client_id(client_id: str | None) -> bytes:
 
 
 def _after_tags(frame: bytes, start: int) -> int:
-    """Where the message begins after the tagged fields of a header, which nobody has given a meaning yet."""
+    """Start of the message after the tagged fields of a header, none of which is defined yet."""
     if start < len(frame) and frame[start] == 0:
         return start + 1
     count, start = decode_varint(frame, start)

@@ -1,8 +1,8 @@
-"""What kio's message classes look like, read off the classes once and remembered.
+"""The fields of kio's message classes, read from the classes once.
 
-kio has one frozen dataclass for each struct of each version of each API. Two versions of one struct share the names
-of the fields they share, so `convert` can carry a message from one version to another by name alone. What a name
-cannot say (a topic's name became its id, an error code did not exist yet) is in `versions.py`.
+kio has one frozen dataclass for each struct of each version of each API. Versions of one struct share field names, so
+`convert` translates a message between versions by name. `versions.py` has the differences that names do not cover (a
+topic's name became its id, an error code did not exist yet).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 Entity = Any
-"""An instance of one of kio's message classes; kio is untyped here."""
+"""An instance of any of kio's message classes."""
 
 _ZERO_BY_TYPE: tuple[tuple[type, object], ...] = (
     (ErrorCode, ErrorCode.none),
@@ -41,21 +41,21 @@ class FieldShape:
     """The type of the value, or of each element of an array, without `None`."""
     array: bool
     nullable: bool
-    """Whether the value (for an array: the array) may be None."""
+    """Whether the value (of an array: the array) may be None."""
     struct: bool
     """Whether `element` is itself a message class."""
     tag: int | None
     kafka_type: str
-    """Kafka's name of the type on the wire; empty for a struct."""
+    """Kafka's name of the wire type; empty for a struct."""
     default: object
-    """What stands for the field where a version lacks it."""
+    """The value of the field where a version lacks it."""
 
 
 _shapes: dict[type, tuple[FieldShape, ...]] = {}
 
 
 def shapes(message: type) -> tuple[FieldShape, ...]:
-    """The fields of a message class, in the order of the wire."""
+    """The fields of a message class, in wire order."""
     known = _shapes.get(message)
     if known is None:
         known = _shapes[message] = tuple(_shape(item) for item in fields(message))
@@ -100,8 +100,8 @@ _converters: dict[tuple[type, type], Callable[[Entity], Entity]] = {}
 def convert(entity: Entity, target: type) -> Entity:
     """`entity` as an instance of `target`, field by field by name, recursively.
 
-    A field the target lacks is dropped, one the source lacks takes its default, and a null where the target has
-    none becomes the type's empty value. An instance of `target` comes back as it is.
+    A field that the target lacks is dropped, one that the source lacks gets its default, and a null that the target
+    does not allow becomes the type's empty value. An instance of `target` is returned unchanged.
     """
     source = type(entity)
     if source is target:

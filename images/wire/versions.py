@@ -1,6 +1,6 @@
-"""Between the versions clients ask in and the one canonical version that handlers speak.
+"""Translation between the versions that clients use and the canonical version that handlers use.
 
-Most of a translation is by field name (`convert`). What is left is where Kafka changed its mind:
+Most fields are translated by name (`convert`). The remaining differences:
 
 API            versions  difference                                             here
 -------------  --------  -----------------------------------------------------  ------------------------------------
@@ -15,7 +15,7 @@ LeaveGroup     to 2      one member, later a list of them                       
                                                                                 answer's when that has none
 OffsetFetch    to 7      one group, later a list of them                        a list of one
 
-and where an error code did not exist yet:
+Error codes that older versions lack:
 
 API            versions  error                               answered as
 -------------  --------  ----------------------------------  --------------------------------
@@ -43,15 +43,15 @@ from images.wire.messages import CANONICAL, SUPPORTED, Api, request_class, respo
 from images.wire.schema import Entity, convert, shapes
 
 Names = Mapping[UUID, str]
-"""The topics of one request that came by name, by the id each was given."""
+"""Topics that a request names, by the id assigned to each."""
 
 _NO_NAMES: Names = MappingProxyType({})
 _UNKNOWN_TOPICS = UUID("7c2d3f6e-52b1-5d0c-9a51-0f6f0d8a4e10")
-"""Namespace of the ids given to names that no topic has."""
+"""Namespace of the ids assigned to unknown names."""
 
 
 class TopicNames(Protocol):
-    """What the cluster calls its topics, as far as this node knows."""
+    """Topic names and ids, as far as this node knows."""
 
     def topic_id(self, name: str) -> UUID | None:
         """The id of the topic of that name."""
@@ -61,7 +61,7 @@ class TopicNames(Protocol):
 
 
 class NoTopics:
-    """The topic names of a node that knows none."""
+    """A node without topics."""
 
     def topic_id(self, name: str) -> UUID | None:
         return None
@@ -71,12 +71,12 @@ class NoTopics:
 
 
 def unknown_topic_id(name: str) -> UUID:
-    """The id that stands for a topic which does not exist: always the same for one name."""
+    """The id assigned to an unknown topic name: always the same for one name."""
     return uuid5(_UNKNOWN_TOPICS, name)
 
 
 def to_canonical(api: Api, version: int, body: Entity, topics: TopicNames) -> tuple[Entity, Names]:
-    """A request of `version` in the canonical version, and the names its topics came by."""
+    """A request of `version` in the canonical version, and the names of its topics."""
     if version == CANONICAL[api]:
         return body, _NO_NAMES
     names: Names = _NO_NAMES
@@ -107,7 +107,7 @@ def to_canonical(api: Api, version: int, body: Entity, topics: TopicNames) -> tu
 
 
 def from_canonical(api: Api, version: int, answer: Entity, topics: TopicNames, names: Names) -> Entity:
-    """A canonical response in the `version` it was asked in. `names` are those of its request."""
+    """A canonical response in the `version` of its request. `names` are those of the request."""
     if version == CANONICAL[api]:
         return answer
     older = errors_before(api, version)
@@ -140,7 +140,7 @@ _NEWER_ERRORS: tuple[tuple[Api, int, ErrorCode, ErrorCode], ...] = (
 
 @cache
 def errors_before(api: Api, version: int) -> Mapping[ErrorCode, ErrorCode]:
-    """The errors `version` does not have, and what it says instead."""
+    """Errors that `version` lacks, and the errors sent in their place."""
     return {error: instead for of, last, error, instead in _NEWER_ERRORS if of is api and version <= last}
 
 
@@ -163,10 +163,10 @@ def _with_ids(canonical: tuple[Entity, ...], named: tuple[Entity, ...], ids: Map
 
 
 def api_versions(served: Mapping[Api, object]) -> tuple[Entity, ...]:
-    """What an ApiVersions answer lists for a node with handlers for `served`, in canonical version.
+    """The API list of an ApiVersions response, for a node with handlers for `served`, in canonical version.
 
-    Produce is announced from version 0, which nobody serves, as Kafka 4 does (KAFKA-18659): librdkafka takes a
-    broker without it to be one that cannot store compressed batches.
+    Produce is announced from version 0, which is not served, as in Kafka 4 (KAFKA-18659): librdkafka otherwise assumes
+    that the broker cannot store compressed batches.
     """
     entry = next(shape.element for shape in shapes(response_class(Api.API_VERSIONS)) if shape.name == "api_keys")
     return tuple(

@@ -1,19 +1,19 @@
-"""A Kafka server: connections in, requests to handlers, answers back in order.
+"""A Kafka server: accepts connections, passes requests to handlers, sends responses in order.
 
-A handler takes a `Request`, whose body is in the canonical version of its API whatever version the client asked in,
-and returns the canonical response, or None where the client wants none (acks=0). The server translates both ways and
+A handler takes a `Request`, whose body is in the canonical version of its API whichever version the client used, and
+returns the canonical response, or None for a request without a response (acks=0). The server translates both and
 answers ApiVersions itself.
 
-- One request of a connection is handled at a time, in the order they came; a connection that sends faster is read
-  no further until it has been served. Connections do not wait for each other.
-- Requests that had arrived whole when the client closed are still handled; nobody gets the answers.
-- A client that cannot be understood loses its connection, and the log gets one line: garbage, a frame too large,
-  an API or version not served. (ApiVersions in an unknown version is answered in version 0 with
-  UNSUPPORTED_VERSION, 35, as KIP-511 has it.) Requests of the same connection that came before are answered first.
-- A handler that raises, or returns what cannot be encoded, costs its client the connection and the log one line; one
-  that raises `CloseConnection` does so on purpose.
+- One request of a connection is handled at a time, in order; a connection with too many queued requests is not read
+  until they are handled. Connections do not wait for each other.
+- Requests received completely before the client closed are still handled; their responses are dropped.
+- The connection of a client that sends garbage, too large a frame, or an API or version that is not served is closed,
+  with one line in the log, after its earlier requests are answered. (ApiVersions in an unknown version is answered in
+  version 0 with UNSUPPORTED_VERSION, 35, as in KIP-511.)
+- If a handler raises, or its response cannot be encoded, the client's connection is closed, with one line in the log. A
+  handler raises `CloseConnection` to do so on purpose.
 
-No handler is cancelled but by `close`.
+Only `close` cancels handlers.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ __all__ = ["CloseConnection", "Handler", "Request", "Server", "TopicNames"]
 Body = TypeVar("Body")
 
 _QUEUED_REQUESTS_MAX = 64
-"""Requests of one connection that may wait for their turn before it is read no further."""
+"""Queued requests of one connection beyond which it is not read."""
 
 
 class CloseConnection(Exception):
-    """A handler has no answer but to close its client's connection; the message says why, in one line."""
+    """A handler has no response and closes the client's connection; the message is one line."""
 
 
 class Request(NamedTuple, Generic[Body]):
@@ -60,20 +60,20 @@ class Request(NamedTuple, Generic[Body]):
 
     api: Api
     version: int
-    """The version it was asked in; `body` is canonical."""
+    """The version of the request on the wire; `body` is canonical."""
     client_id: str | None
     connection: int
-    """A number for the connection, unique for the life of the server and counted from 1."""
+    """Number of the connection, counted from 1."""
     body: Body
     client_host: str = ""
-    """Where the connection comes from, as Kafka writes it: `/127.0.0.1`."""
+    """Address of the client in Kafka's form: `/127.0.0.1`."""
 
 
 Handler = Callable[[Request[Any]], Awaitable[Entity | None]]
 
 
 class _ServedApi(NamedTuple):
-    """What is needed to answer requests of one API, looked up once."""
+    """Handler, versions and response class of one API."""
 
     api: Api
     handler: Handler
@@ -82,7 +82,7 @@ class _ServedApi(NamedTuple):
 
 
 class Server:
-    """Serves the APIs it has handlers for, and ApiVersions, on one address."""
+    """Serves ApiVersions and the APIs that have handlers, on one address."""
 
     def __init__(
         self,
@@ -112,17 +112,17 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The listening port."""
         sockets = cast(Any, self._listener).sockets
         return int(sockets[0].getsockname()[1])
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """Number of open connections."""
         return len(self._client_connections)
 
     async def close(self) -> None:
-        """Listen no more, cancel handlers at work, close every connection; returns once all have ended."""
+        """Stop listening, cancel running handlers, close all connections; returns once they have ended."""
         self.closed = True
         if self._listener is not None:
             self._listener.close()
@@ -131,13 +131,13 @@ class Server:
         self._client_connections.clear()
 
     def add_connection(self, client_connection: _ClientConnection) -> int:
-        """Count a new connection in; returns its number."""
+        """Add a connection; returns its number."""
         self._connections_accepted += 1
         self._client_connections[self._connections_accepted] = client_connection
         return self._connections_accepted
 
     def remove_connection(self, number: int) -> None:
-        """A connection is done with."""
+        """Remove a connection that has ended."""
         self._client_connections.pop(number, None)
 
     async def _api_versions(self, request: Request[Any]) -> Entity:
@@ -146,7 +146,7 @@ class Server:
         )
 
     def _refuse_versions(self, head: ParsedHeader) -> bytes:
-        """The answer to ApiVersions in a version that is not known."""
+        """The response to ApiVersions in an unknown version."""
         refusal = response_class(Api.API_VERSIONS)(
             error_code=ErrorCode.unsupported_version,
             api_keys=api_versions({}),
@@ -155,7 +155,7 @@ class Server:
         return encode_response(from_canonical(Api.API_VERSIONS, 0, refusal, self._topics, {}), head.correlation_id)
 
     async def answer(self, frame: bytes, connection: int, host: str, requests: RequestDecoder) -> bytes | None:
-        """The whole frame that answers a whole frame; None if no answer is wanted. Raises Malformed."""
+        """The response frame for a request frame; None if the request wants no response. Raises Malformed."""
         head = read_request_header(frame)
         served = self._served.get(head.api_key)
         if served is None:
@@ -176,7 +176,7 @@ class Server:
 
 
 class _ClientConnection(asyncio.Protocol):
-    """One accepted connection. Its task takes requests in turn; the protocol's callbacks only queue and wake it."""
+    """One accepted connection. Its task handles requests in order; the protocol's callbacks only queue and wake it."""
 
     def __init__(self, server: Server, loop: AbstractEventLoop) -> None:
         self._server = server
@@ -190,12 +190,12 @@ class _ClientConnection(asyncio.Protocol):
         self._queue: deque[bytes] = deque()
         self._wakeup: Future[None] | None = None
         self._gone = False
-        """The connection has ended, or is being closed: nothing more is taken and nobody reads answers."""
+        """The connection has ended or is closing: nothing more is read, and responses are dropped."""
         self._writable = True
         self._reading = True
 
     def stop(self) -> Task[None]:
-        """Break the connection and cancel whatever is being done for it."""
+        """Abort the connection and cancel its running handler."""
         self._transport.abort()
         self._task.cancel()
         return self._task
@@ -285,7 +285,7 @@ def _not_served(api_key: int) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    """An exception in one line, with the place it came from."""
+    """An exception in one line, with file and line number."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
