@@ -11,7 +11,7 @@ from images.broker.ports import NodePorts
 
 
 async def run_node(config: NodeConfig, node_ports: NodePorts, stopping: asyncio.Event) -> None:
-    """Run until `stopping` is set; a broker then hands its leadership over first. Raises the fatal error of the node."""
+    """Run until `stopping` is set; a broker then hands over its leadership. Raises the fatal error of the node."""
     if config.roles == ("broker",):
         await BrokerNode(config, node_ports).run(stopping)
     else:

@@ -53,7 +53,7 @@ class CorruptBatch(Exception):
 
 
 class InvalidRecord(Exception):
-    """A batch that a producer may not send, even if intact (Kafka's INVALID_RECORD, 87). The message gives the reason."""
+    """A batch that no producer may send, perhaps intact (Kafka's INVALID_RECORD, 87). The message gives the reason."""
 
 
 class Header(NamedTuple):

@@ -181,7 +181,7 @@ class _Source:
     def compile(self, signature: str, last: str) -> object:
         source = "\n".join((f"def generated({signature}):", *self.lines, f"    {last}"))
         # Built from kio's class definitions alone. Compiled first: a KeyboardInterrupt that meets `exec` of text makes
-        # CPython end by SIGINT later, whoever handles it.
+        # CPython end by SIGINT later, even if it is handled.
         exec(compile(source, "generated", "exec"), self.names)
         return self.names["generated"]
 

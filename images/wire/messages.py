@@ -213,7 +213,7 @@ def encode_request(payload: Entity, correlation_id: int, client_id: str | None) 
 
 
 class RequestEncoder:
-    """Encodes the requests of one client. The same message object sent twice is encoded once: messages are immutable."""
+    """Encodes the requests of one client. The same object sent twice is encoded once: messages are immutable."""
 
     __slots__ = ("_client_id", "_codec", "_content", "_payload")
 
