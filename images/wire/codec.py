@@ -1,10 +1,11 @@
 """Writing messages, and measuring bytes before kio reads them: code generated once for each message class.
 
 kio's reader is compiled and fast, but it trusts an array's length and allocates memory for it: a few bytes of garbage
-that claim 2^31 elements abort the whole process, which no `except` can stop. So every message is *measured* first.
-`measurer(cls)` walks the bytes by the fields of the class, reads only lengths, and raises Malformed as soon as an array
-claims more elements than the remaining bytes could hold, a length is negative, or the message runs past its end. kio
-then reads the bytes safely, and decides whether they make sense.
+that claim 2^31 elements abort the whole process, which no `except` can stop. It also reads a null where the protocol
+allows none, which a handler then does not expect. So every message is *measured* first. `measurer(cls)` walks the bytes
+by the fields of the class, reads only lengths, and raises Malformed as soon as an array claims more elements than the
+remaining bytes could hold, a length is negative, a field is null that must not be, a request has more than ELEMENTS_MAX
+elements, or the message runs past its end. kio then reads the bytes safely, and decides whether they make sense.
 
 kio's writer is interpreted and walks its description of the class for every field of every message. `writer(cls)`
 produces the same bytes (the tests compare them for every class) three to four times as fast, by packing adjacent fields
@@ -328,6 +329,8 @@ class _MeasurerSource(_Source):
         )
         self.skip = 0
         """Bytes of fixed size not yet skipped."""
+        self.bounded = False
+        """Whether the elements of all arrays together are at most ELEMENTS_MAX."""
 
     def function(self, message: type) -> Measure:
         self.bounded = getattr(message, "__type__", None) is EntityType.request
