@@ -1,9 +1,9 @@
-"""That a log was closed cleanly, written down: a file in its directory, there only until the next open.
+"""The clean-shutdown marker of a log: a file that exists only from a clean close to the next open.
 
     0
     <log end offset> <base offset of the last segment> <bytes in it>
 
-Whoever opens the log takes it away before anything else, so that it never vouches for what was written since.
+Opening the log deletes the marker first, so that it never covers later writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 
 
 class CleanShutdownMarker(NamedTuple):
-    """A log as it was closed."""
+    """The end of a log at its clean close."""
 
     end: int
     last_base: int
@@ -27,14 +27,13 @@ class CleanShutdownMarker(NamedTuple):
 
 
 def write_clean_shutdown_marker(files: Files, directory: str, closed: CleanShutdownMarker) -> None:
-    """On return it survives a power loss, as must all that it vouches for. Raises OSError."""
+    """Write the marker durably. The log must be durable before. Raises OSError."""
     state = f"0\n{closed.end} {closed.last_base} {closed.last_size}\n"
     write_durably(files, f"{directory}/{CLEAN_SHUTDOWN}", state.encode())
 
 
 def take_clean_shutdown_marker(files: Files, directory: str) -> CleanShutdownMarker | None:
-    """What a clean close left behind, taken away for good; None when there is nothing, or nothing that makes sense.
-    Raises OSError."""
+    """Read the marker and delete it durably; None without a marker, or if it is damaged. Raises OSError."""
     path = f"{directory}/{CLEAN_SHUTDOWN}"
     data = read_whole(files, path)
     if data is None:

@@ -1,6 +1,6 @@
 """The leader epoch cache: where each leader epoch begins in a replica's log.
 
-Protocol notes §1; Kafka Log Divergence §3.2; KIP-101 and KIP-279. An entry `(epoch, start)` says that the first record
+docs/protocol.md §1; Kafka Log Divergence §3.2; KIP-101; KIP-279. An entry `(epoch, start)` says that the first record
 written in `epoch` has offset `start`. Epochs and starts both rise strictly from entry to entry. A leader also enters
 its own epoch at its log end offset before it serves anything (the leader epoch start offset, LESO), so the last entry,
 and only the last, may stand for an epoch without records.
@@ -14,7 +14,7 @@ End offset for epoch E, with h the first entry above E and f the greatest entry 
     above every entry, or the cache is empty      (-1, -1)
     otherwise                                     (f.epoch, h.start), or (E, h.start) without f
 
-The cache is a value: every change gives a new one. It does not know the log: the caller hands in the log end offset.
+The cache is a value: every change returns a new one. The log end offset is an argument.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class EpochCache:
         above = bisect_right(entries, epoch, key=_epoch)
         if above == len(entries):
             return UNDEFINED_END
-        found = entries[above - 1].epoch if above else epoch
-        return EpochEnd(found, entries[above].start)
+        known = entries[above - 1].epoch if above else epoch
+        return EpochEnd(known, entries[above].start)
 
     def epoch_at(self, offset: int) -> int:
         """The epoch in force at `offset`, -1 below the first entry. Meaningful below the log end offset."""

@@ -1,41 +1,40 @@
 """The log of one partition on one replica: segments, epoch cache and producer state in one directory.
 
-    <20-digit offset>.log       a segment, named after its first offset (Kafka's format, nothing of ours in it)
+    <20-digit offset>.log       a segment, named by its first offset, in Kafka's format
     <20-digit offset>.snapshot  producer state before that offset
     leader-epoch-checkpoint     the epoch cache, in Kafka's format
-    log-start-checkpoint        where the log starts, once that has been moved (`log_start.py`)
-    clean-shutdown              there only between a clean close and the next open: where the log ended
+    log-start-checkpoint        the log start, once it has advanced (`log_start_checkpoint.py`)
+    clean-shutdown              the end of the log; exists only from a clean close to the next open
 
-What a caller may rely on:
-- `append` is one write and never syncs, unless `flush_interval_messages` says so; `flush` returns once all that was
-  appended survives a power loss. Nothing else does.
-- After a crash the log is a prefix, of whole intact batches, of some state it had since the last flush, and has at
-  least what was flushed and not cut since. A cut that was not flushed may be undone: then the old tail is back, just
-  as it was, and replication finds it divergent once more.
-- Epoch cache and producer table always equal those made from the batches alone, except that the cache may end in one
-  epoch without batches, entered by `assign_epoch`; it is forgotten when the log is closed. A start that moves takes
-  batches away, but no producer's state: their retries must still be known (KAFKA-7190).
-- Once `advance_start` has returned, no crash brings back anything below that start. Only cutting the log below its
-  start lowers it, as in Kafka.
+Guarantees:
+- `append` is one write without a sync, unless `flush_interval_messages` asks for one. `flush` returns once all
+  appended batches survive a power loss. No other method makes them durable.
+- After a crash the log is a prefix, in whole intact batches, of some state that it had since the last flush, and
+  contains at least the batches that were flushed and not truncated since. A truncation that was not flushed may be
+  undone: the old tail is back as it was, and replication detects the divergence again.
+- Epoch cache and producer table always equal those built from the batches alone, except that the cache may end in one
+  epoch without batches, entered by `assign_epoch`, which is lost when the log is closed. Advancing the log start
+  deletes batches but no producer state: retries of deleted batches are still detected (KAFKA-7190).
+- Once `advance_start` has returned, no crash restores a record below that start. As in Kafka, only a truncation below
+  the log start lowers it.
 
-Recovery: after a clean close the end, the checkpoint and the newest snapshot are believed, and rebuilt from the
-batches if torn or missing. Otherwise none of them is: every batch is checked from the first, the log ends before the
-first that is damaged or out of place, and the rest is made anew. A checkpoint can survive a power loss that undid the
-cut it was written after, and an epoch cache that contradicts the log hides divergence. That is why. One snapshot is
-believed all the same, that of the segment the log-start checkpoint names: it is synced before the checkpoint, and below
-the start nothing is ever cut. A log found to end below its start lost what was to be deleted anyway, and more; it goes
-on, empty, at its start.
+Recovery: after a clean close the end, the checkpoint and the newest snapshot are trusted, and rebuilt from the batches
+if torn or missing. Otherwise none of them is: every batch is checked from the first, the log ends before the first one
+that is damaged or out of place, and the rest is rebuilt. The reason: a checkpoint can survive a power loss that undid
+the truncation before it, and an epoch cache that contradicts the log hides divergence. One snapshot is trusted always,
+that of the segment in the log-start checkpoint: it is synced before the checkpoint, and no truncation removes batches
+below the log start. A log that ends below its log start has lost more than the records to delete; it continues, empty,
+at its log start.
 
-Three orders matter when files lose their unsynced writes independently of each other, and are kept here: a segment
-whose own cut is unsynced is synced before the next one is created, or the old tail could come back and join on to it;
-removed segments are gone for good before anything is written where they were; and a segment is removed from the start
-only when snapshot and checkpoint that stand for it are on disk.
+Files lose their unsynced writes independently of each other, so three orders are kept. A segment with an unsynced
+truncation is synced before the next one is created, since the old tail could come back and join on to it. The removal
+of segments is durable before new ones are written in their place. A segment is removed at the log start only when the
+snapshot and the checkpoint that replace it are on disk.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import EIO
 
@@ -45,12 +44,14 @@ from images.broker.log.clean_shutdown import (
     write_clean_shutdown_marker,
 )
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
+from images.broker.log.log_config import LogConfig
 from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.producer_state import ProducerTable, record
-from images.broker.log.retention import Removable
+from images.broker.log.retention import RetainedSegment
 from images.broker.log.segment import Segment, base_offset_of, segment_name
+from images.broker.log.segments import LogSegments
 from images.broker.log.time_index import first_not_older, largest
 from images.broker.ports import Files
 from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
@@ -58,7 +59,6 @@ from images.wire.batch import Header, check, parse
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 LOG_START_CHECKPOINT = "log-start-checkpoint"
-NEVER = (1 << 63) - 1
 
 
 class OffsetOutOfRange(Exception):
@@ -70,65 +70,48 @@ class OutOfPlace(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class LogConfig:
-    """How one log is kept. Sizes in bytes."""
-
-    segment_bytes: int = 1 << 30
-    """A batch that would make a segment larger goes to a new one."""
-    segment_ms: int = NEVER
-    """So does one that is so much younger, by its timestamp, than the first batch of the segment."""
-    flush_interval_messages: int = NEVER
-    """Sync after so many records (Kafka's `flush.messages`)."""
-    max_batch_bytes: int = 1_048_588
-    """Largest batch a leader takes from a producer. The leader's check: the log stores what it is given."""
-    index_interval_bytes: int = 0
-    """Least distance between two index entries; 0 enters every batch."""
-
-
-@dataclass(frozen=True, slots=True)
 class LogRecovery:
-    """What opening a log found."""
+    """The result of opening a log."""
 
     clean: bool
-    """Whether it had been closed cleanly, so that nothing had to be checked."""
+    """Whether it was closed cleanly, so that no batch had to be checked."""
     cut_bytes: int = 0
-    """Bytes removed from the end: torn, damaged, or behind such a place."""
+    """Bytes truncated at the end: torn or damaged batches, and all behind them."""
     cut_reason: str = ""
     epochs_rebuilt: bool = False
-    """Whether the epoch cache had to be made from the batches."""
+    """Whether the epoch cache had to be rebuilt from the batches."""
     producers_rebuilt: bool = False
-    """Whether the producer table had to be made, at least in part, from the batches."""
+    """Whether the producer table had to be rebuilt, at least in part, from the batches."""
 
 
 class Log:
     """An open log. `start` and `end` (exclusive; the LEO) are offsets; `epochs` and `producers` are values."""
 
     def __init__(self, files: Files, directory: str, config: LogConfig, log_line: Callable[[str], None]) -> None:
-        """For `open`, which is the way to get a log."""
+        """Internal: use `open`."""
         self.config = config
         self.directory = directory
         self.start = 0
         self.end = 0
         self.recovery_point = 0
-        """What lies below survives a power loss."""
+        """Batches below it survive a power loss."""
         self.epochs = EpochCache()
         self.producers = ProducerTable()
         self.recovery = LogRecovery(clean=True)
         self._files = files
         self._log_line = log_line
         self._snapshots = ProducerSnapshots(files, directory)
-        self._segments: list[Segment] = []
-        self._moved_start: LogStart | None = None
-        """What the log-start checkpoint holds."""
+        self._segments = LogSegments(files, directory)
+        self._start_checkpoint: LogStart | None = None
+        """The log-start checkpoint, None without one."""
         self._history = ProducerHistory(self._snapshots)
-        self._names_unsynced = False
         self._fatal_error: OSError | None = None
 
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
     @classmethod
     def open(cls, files: Files, directory: str, config: LogConfig, log_line: Callable[[str], None]) -> Log:
-        """The log in `directory`, recovered; a new empty one when there is none. Raises OSError."""
+        """The log in `directory`, recovered; a new empty one if there is none. Raises OSError."""
         log = cls(files, directory, config, log_line)
         names = files.list(directory)
         bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
@@ -136,15 +119,15 @@ class Log:
             if name.endswith(TEMPORARY_SUFFIX):
                 files.delete(f"{directory}/{name}")
         closed = take_clean_shutdown_marker(files, directory)
-        moved = log._moved_start = read_log_start(files, log._path(LOG_START_CHECKPOINT))
-        if moved is not None:
+        checkpoint = log._start_checkpoint = read_log_start(files, log._path(LOG_START_CHECKPOINT))
+        if checkpoint is not None:
             for base in bases:
-                if base < moved.base:
+                if base < checkpoint.base:
                     files.delete(log._path(segment_name(base)))
-            bases = [base for base in bases if base >= moved.base]
+            bases = [base for base in bases if base >= checkpoint.base]
         if not bases:
             log._snapshots.delete_above(-1)
-            log._start_empty_at(0 if moved is None else moved.offset)
+            log._start_empty_at(0 if checkpoint is None else checkpoint.offset)
             parent = directory
             while parent:
                 parent = parent.rpartition("/")[0]
@@ -154,10 +137,10 @@ class Log:
         return log
 
     def close(self, clean: bool) -> bool:
-        """Release the files. With `clean` everything is synced first and the next open has nothing to check.
+        """Close the files. With `clean` all batches are synced first, and the next open has none to check.
 
-        Never raises: when a clean close fails, it says so in the node's log and the next open checks everything.
-        Returns whether everything appended is certain to survive.
+        Never raises: a clean close that fails is logged, and the next open checks all batches. Returns whether all
+        appended batches are certainly on disk.
         """
         flushed = False
         if clean:
@@ -167,34 +150,31 @@ class Log:
                 if self.end > self._segments[0].base_offset:
                     self._snapshots.write(self.end, self.producers)
                 write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
-                last = self._segments[-1]
+                last = self._segments.active
                 write_clean_shutdown_marker(
                     self._files, self.directory, CleanShutdownMarker(self.end, last.base_offset, last.size)
                 )
             except OSError as error:
                 self._log_line(f"log {self.directory}: not closed cleanly: {error}")
-        for segment in self._segments:
-            segment.close()
+        self._segments.close_all()
         return flushed
 
     def _open_clean(self, bases: list[int], closed: CleanShutdownMarker) -> bool:
-        """Open without checking, or nothing and False when the files are not those that were closed."""
+        """Open without checking batches. False, with no segment open, if the files are not those that were closed."""
         if bases[-1] != closed.last_base:
             return False
         end = closed.end
         interval = self.config.index_interval_bytes
         for base, segment_end in zip(bases, [*bases[1:], end], strict=True):
-            self._segments.append(Segment.open(self._files, self.directory, base, interval, segment_end))
-        if self._segments[-1].size != closed.last_size:
-            for segment in self._segments:
-                segment.close()
-            self._segments.clear()
+            self._segments.add(Segment.open(self._files, self.directory, base, interval, segment_end))
+        if self._segments.active.size != closed.last_size:
+            self._segments.close_all()
             return False
         self._begin_at(bases[0])
         self.end = self.recovery_point = end
         epochs = self._read_epochs()
         if epochs is None:
-            self._log_line(f"log {self.directory}: {EPOCH_CHECKPOINT} is missing or torn; made anew from the batches")
+            self._log_line(f"log {self.directory}: {EPOCH_CHECKPOINT} is missing or torn; rebuilt from the batches")
             rebuilt = EpochCache()
             for segment in self._segments:
                 for header in segment.headers(segment.base_offset):
@@ -205,15 +185,15 @@ class Log:
         return True
 
     def _recover(self, bases: list[int]) -> None:
-        """Check every batch and make everything else from them."""
+        """Check every batch and rebuild everything else from the batches."""
         self._begin_at(bases[0])
         self._snapshots.delete_above(-1, but=bases[0])
         self.end, self.producers = bases[0], self._history.before
-        found_bytes = 0
+        bytes_before = 0
         reason = ""
         for base in bases:
             segment = Segment.open(self._files, self.directory, base, self.config.index_interval_bytes, base)
-            found_bytes += segment.size
+            bytes_before += segment.size
             if not reason and base != self.end:
                 reason = f"{segment.path} does not begin at {self.end}, where the segment before it ends"
             if reason:
@@ -222,27 +202,26 @@ class Log:
                 continue
             if self._segments:
                 self._snapshots.write(self.end, self.producers)
-            self._segments.append(segment)
-            reason = segment.recover(self._seen)
-        cut_bytes = found_bytes - sum(segment.size for segment in self._segments)
+            self._segments.add(segment)
+            reason = segment.recover(self._on_batch)
+        cut_bytes = bytes_before - self._segments.size
         self._files.sync_directory(self.directory)
         self.recovery_point = self.start
         if reason:
             self._log_line(f"log {self.directory}: cut {cut_bytes} bytes, now ends at {self.end}: {reason}")
         if self.end < self.start:
             self._log_line(
-                f"log {self.directory}: ends at {self.end}, before its start; goes on, empty, at {self.start}"
+                f"log {self.directory}: ends at {self.end}, before its start; continues, empty, at {self.start}"
             )
             self.truncate_fully_and_start_at(self.start)
         self.epochs = self.epochs.advance_start(self.start)
         self.recovery = LogRecovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
 
     def _start_empty_at(self, offset: int) -> None:
-        """One empty segment at `offset`, there for good: without it a later one could pass for the log's start."""
-        segment = Segment.create(self._files, self.directory, offset, self.config.index_interval_bytes)
-        self._segments = [segment]
-        self._files.sync_directory(self.directory)
-        self._names_unsynced = False
+        """Create one empty segment at `offset`, durably: without it a later segment would be taken for the log
+        start."""
+        self._segments.create(offset, self.config.index_interval_bytes)
+        self._segments.sync_directory()
         self.start = self.end = self.recovery_point = offset
         self.epochs = EpochCache()
         self.producers = ProducerTable()
@@ -260,13 +239,13 @@ class Log:
     @property
     def size(self) -> int:
         """Bytes in all segments."""
-        return sum(segment.size for segment in self._segments)
+        return self._segments.size
 
     def append(self, batch: bytes, *, trusted: bool = False) -> Header:
-        """Store one batch that has its offset, `end`, and leader epoch already. Returns its header.
+        """Append one batch, whose base offset must be `end`. Returns its header.
 
         Raises CorruptBatch (unless `trusted`: checked by the caller), OutOfPlace, or OSError, after which the log is
-        as before or, if even that cannot be had, takes no more.
+        unchanged or, if that is impossible, refuses all changes.
         """
         header = parse(batch) if trusted else check(batch)
         if header.base_offset != self.end:
@@ -275,27 +254,28 @@ class Log:
             )
         if self._fatal_error is not None:
             self._refuse()
-        segment = self._segments[-1]
+        segment = self._segments.active
         if segment.size and (
             segment.size + len(batch) > self.config.segment_bytes
             or segment.age_ms(header.max_timestamp) > self.config.segment_ms
         ):
-            segment = self._roll()
+            self._roll()
+            segment = self._segments.active
         try:
             segment.append(batch, header)
         except OSError as error:
             self._restore(segment, error)
             raise
-        self._seen(header)
+        self._on_batch(header)
         if self.end - self.recovery_point >= self.config.flush_interval_messages:
             self.flush()
         return header
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
-        """Whole batches from the one that holds `offset`, none reaching beyond the offset `before`.
+        """Whole batches from the one with `offset`, all ending at or below the offset `before`.
 
-        At most `max_bytes`, but with `at_least_one` the first batch whatever its size; of one segment only, so fewer
-        than asked for does not mean the end. Empty at `end`. Raises OffsetOutOfRange outside start … end.
+        At most `max_bytes`, but with `at_least_one` the first batch of any size. A read ends with its segment, so a
+        short result does not mean the end of the log. Empty at `end`. Raises OffsetOutOfRange outside start … end.
         """
         if offset >= self.end or offset < self.start:
             if offset == self.end:
@@ -303,17 +283,17 @@ class Log:
             raise OffsetOutOfRange(f"offset {offset} is outside {self.start} … {self.end} of log {self.directory}")
         if offset >= before:
             return b""
-        segment = self._segments[-1]
+        segment = self._segments.active
         if offset < segment.base_offset:
-            segment = self._segments[self._segment_at(offset)]
+            segment = self._segments[self._segments.index_of(offset)]
         return segment.read(offset, max_bytes, before, at_least_one)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp (ms) of the first record not older than `timestamp`; None when all are older."""
+        """Offset and timestamp (ms) of the first record not older than `timestamp`; None if all are older."""
         return first_not_older(self._segments, self.start, timestamp)
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """Offset and timestamp (ms) of the first record that carries the largest timestamp; None when empty."""
+        """Offset and timestamp (ms) of the first record with the largest timestamp; None if the log is empty."""
         if self.end == self.start:
             return None
         return first_not_older(self._segments, self.start, largest(self._segments, self.start))
@@ -321,17 +301,15 @@ class Log:
     # ---- syncing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Return once all that was appended, and every cut, survives a power loss.
+        """Return once all appended batches, and all truncations, survive a power loss.
 
-        Raises OSError. After a failed fsync the log takes no more, since a later success would prove nothing.
+        Raises OSError. After a failed fsync the log refuses all changes, since a later success would prove nothing.
         """
         if self._fatal_error is not None:
             self._refuse()
         for segment in self._segments:
             self._fsync(segment)
-        if self._names_unsynced:
-            self._files.sync_directory(self.directory)
-            self._names_unsynced = False
+        self._segments.sync_names()
         self.recovery_point = self.end
 
     def _fsync(self, segment: Segment) -> None:
@@ -344,21 +322,22 @@ class Log:
     # ---- the start ---------------------------------------------------------------------------------------------------
 
     @property
-    def segments(self) -> Sequence[Removable]:
-        """What retention looks at, oldest first; the last may be empty. Gone with the next change of the log."""
+    def segments(self) -> Sequence[RetainedSegment]:
+        """The segments, oldest first; the last may be empty. Valid until the next change of the log."""
         return self._segments
 
     def roll(self) -> None:
-        """Begin a new segment at the end, so that retention can remove the one before; nothing if that is empty."""
+        """Begin a new segment, so that retention can remove the last one; no change if that is empty."""
         if self._fatal_error is not None:
             self._refuse()
-        if self._segments[-1].size:
+        if self._segments.active.size:
             self._roll()
 
     def advance_start(self, offset: int) -> None:
-        """Let the log start at `offset`, for good, and remove the segments that end there or before; never back.
+        """Advance the log start to `offset`, durably, and remove the segments that end there or below.
 
-        Raises OffsetOutOfRange above the end, or OSError, after which the log takes no more.
+        No change if the log starts there or above. Raises OffsetOutOfRange above the end, or OSError, after which the
+        log refuses all changes.
         """
         if offset <= self.start:
             return
@@ -366,52 +345,51 @@ class Log:
             raise OffsetOutOfRange(f"log {self.directory} cannot start at {offset}: it ends at {self.end}")
         if self._fatal_error is not None:
             self._refuse()
-        first = self._segment_at(offset)
+        first = self._segments.index_of(offset)
         base = self._segments[first].base_offset
         try:
             before = self._history.before
             if first:
                 before = self._producers_at(base)
                 self._snapshots.write_durably(base, before)
-            self._keep_start(offset, base)
-            for segment in self._segments[:first]:
-                segment.close()
-                self._files.delete(segment.path)
+            self._write_start(offset, base)
+            self._segments.delete_files_before(first)
             if first:
                 self._snapshots.delete_below(base)
-                self._files.sync_directory(self.directory)
-                self._names_unsynced = False
+                self._segments.sync_directory()
         except OSError as error:
             self._fatal_error = error
             raise
-        del self._segments[:first]
+        self._segments.forget_before(first)
         self._history.advance(base, before)
         self.start = offset
         self.recovery_point = max(self.recovery_point, offset)
         self.epochs = self.epochs.advance_start(offset)
 
-    def _keep_start(self, offset: int, base: int) -> None:
-        """Write the start down. A snapshot of `base` counts from now on, so it must be on disk, or be none."""
+    def _write_start(self, offset: int, base: int) -> None:
+        """Write the log-start checkpoint. From now on a snapshot of `base` is trusted: it is on disk, or there is
+        none."""
         start = LogStart(offset, base)
         write_log_start(self._files, self._path(LOG_START_CHECKPOINT), start)
-        self._moved_start = start
+        self._start_checkpoint = start
 
     def _begin_at(self, base: int) -> None:
-        """The first segment found begins at `base`: the log starts there, or where its start was moved to."""
-        moved = self._moved_start
-        self.start = base if moved is None else max(base, moved.offset)
-        self._history.begin(base, snapshot_counts=moved is not None and moved.base == base)
+        """The first segment begins at `base`: the log starts there, or above at its checkpoint."""
+        checkpoint = self._start_checkpoint
+        self.start = base if checkpoint is None else max(base, checkpoint.offset)
+        self._history.begin(base, trust_snapshot=checkpoint is not None and checkpoint.base == base)
 
-    # ---- epochs and cutting ------------------------------------------------------------------------------------------
+    # ---- epochs and truncation ---------------------------------------------------------------------------------------
 
     def assign_epoch(self, epoch: int, offset: int) -> None:
-        """Enter an epoch without a batch: a new leader, at its log end offset."""
+        """Enter an epoch without a batch: of a new leader, at its log end offset."""
         self.epochs = self.epochs.assign(epoch, offset)
 
     def truncate(self, to: int) -> int:
-        """Cut the log so that it ends at `to`, or at the base of the batch `to` falls into. Returns the new end.
+        """Truncate the log to `to`, or to the base offset of the batch with `to` inside. Returns the new end.
 
-        Above the end only the epoch cache is cut; below the start everything goes and the log starts at `to`.
+        Above the end only the epoch cache is truncated. Below the log start all records are deleted, and the log then
+        starts at `to`.
         """
         if to < self.start:
             self.truncate_fully_and_start_at(to)
@@ -422,10 +400,10 @@ class Log:
         if self._fatal_error is not None:
             self._refuse()
         try:
-            self._remove_segments(self._segment_at(to) + 1)
+            self._remove_segments(self._segments.index_of(to) + 1)
             if to < self.end:
-                self._segments[-1].truncate(to)
-                self.end = self._segments[-1].end
+                self._segments.active.truncate(to)
+                self.end = self._segments.active.end
             if self.end < self.start:
                 self.truncate_fully_and_start_at(self.end)
                 return self.end
@@ -439,15 +417,15 @@ class Log:
         return self.end
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and starts at `offset`."""
+        """Delete all records; the log is empty and starts at `offset`."""
         if self._fatal_error is not None:
             self._refuse()
         try:
             self._remove_segments(0)
             self._snapshots.delete_above(-1)
-            if self._moved_start is not None:
+            if self._start_checkpoint is not None:
                 self._files.sync_directory(self.directory)
-                self._keep_start(offset, offset)
+                self._write_start(offset, offset)
             self._start_empty_at(offset)
         except OSError as error:
             self._fatal_error = error
@@ -455,32 +433,21 @@ class Log:
 
     # ---- segments ----------------------------------------------------------------------------------------------------
 
-    def _segment_at(self, offset: int) -> int:
-        return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
-
-    def _roll(self) -> Segment:
-        last = self._segments[-1]
+    def _roll(self) -> None:
+        last = self._segments.active
         if last.cut_unsynced:
             self._fsync(last)
         self._snapshots.write(self.end, self.producers)
-        segment = Segment.create(self._files, self.directory, self.end, self.config.index_interval_bytes)
-        self._names_unsynced = True
-        self._segments.append(segment)
-        return segment
+        self._segments.create(self.end, self.config.index_interval_bytes)
 
     def _remove_segments(self, first: int) -> None:
-        """Remove all segments from index `first`, the last one first, so that a crash between two leaves a prefix."""
-        if first == len(self._segments):
-            return
-        while len(self._segments) > first:
-            segment = self._segments.pop()
-            self.end = self._segments[-1].end if self._segments else self.start
-            segment.close()
-            self._files.delete(segment.path)
-        self._files.sync_directory(self.directory)
+        try:
+            self._segments.remove_from(first)
+        finally:
+            self.end = self._segments.active.end if self._segments else self.start
 
-    def _seen(self, header: Header) -> None:
-        """A batch was added at the end."""
+    def _on_batch(self, header: Header) -> None:
+        """Update end, epochs and producers for a batch at the end."""
         self.end = header.next_offset
         if header.leader_epoch != self.epochs.latest:
             self.epochs = self.epochs.with_batch(header.leader_epoch, header.base_offset)
@@ -493,7 +460,7 @@ class Log:
             segment.discard_partial_write()
         except OSError:
             self._fatal_error = error
-            self._log_line(f"log {self.directory}: a failed append cannot be undone, nothing more is taken: {error}")
+            self._log_line(f"log {self.directory}: a failed append cannot be undone, all changes are refused: {error}")
 
     def _refuse(self) -> None:
         raise OSError(EIO, f"the log failed before ({self._fatal_error})", self.directory)
@@ -509,27 +476,22 @@ class Log:
         return None if epochs is None else epochs.truncate_end(self.end)
 
     def _rebuild_producers(self) -> bool:
-        """Make the producer table of `end` from the newest known one at or below it. Whether batches had to be read."""
-        self._history.cut(self.end)
+        """Rebuild the producer table at `end` from the newest known one. Returns whether batches had to be read."""
+        self._history.truncate(self.end)
         known, table = self._history.known(self.end)
-        for header in self._headers(known):
+        for header in self._segments.headers(known):
             table = record(table, header)
             self._history.appended(header.next_offset, table)
         self.producers = table
         return known < self.end
 
     def _producers_at(self, offset: int) -> ProducerTable:
-        """The producer table before `offset`, the base of a segment."""
+        """The producer table before `offset`, the base offset of a segment."""
         if offset == self.end:
             return self.producers
         known, table = self._history.known(offset)
-        for header in self._headers(known):
+        for header in self._segments.headers(known):
             if header.base_offset >= offset:
                 break
             table = record(table, header)
         return table
-
-    def _headers(self, offset: int) -> Iterator[Header]:
-        """The headers of all batches from the one that holds `offset`, a segment's base or a batch's."""
-        for segment in self._segments[self._segment_at(offset) :]:
-            yield from segment.headers(max(offset, segment.base_offset))

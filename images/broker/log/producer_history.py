@@ -1,7 +1,7 @@
-"""Producer tables of a log at offsets gone by: a cut, or a start that moves, then need not read all of the log.
+"""Producer tables of a log at earlier offsets, so that a truncation need not read the whole log.
 
-Known are: the table before the first segment, which stands for batches that may be gone; one of every so many batches
-just appended, in memory, since most cuts are near the end; and the snapshots on disk.
+They are: the table before the first segment, which replaces batches that may be deleted; in memory one table every
+RECENT_TABLE_INTERVAL appended batches, since most truncations are near the end; and the snapshots on disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RECENT_TABLES_KEPT = 64
 
 
 class ProducerHistory:
-    """Of one log, whose first segment begins at `base`."""
+    """The earlier producer tables of one log, whose first segment begins at `base`."""
 
     __slots__ = ("_recent", "_snapshots", "_until_recent", "base", "before")
 
@@ -28,26 +28,26 @@ class ProducerHistory:
         self._recent: deque[tuple[int, ProducerTable]] = deque(maxlen=RECENT_TABLES_KEPT)
         self._until_recent = RECENT_TABLE_INTERVAL
 
-    def begin(self, base: int, *, snapshot_counts: bool = False) -> None:
-        """The log begins at `base`, with what a snapshot of it tells if that counts, else with nothing known before."""
-        found = self._snapshots.newest(above=base - 1, at_or_below=base) if snapshot_counts else None
-        self.base, self.before = base, ProducerTable() if found is None else found[1]
+    def begin(self, base: int, *, trust_snapshot: bool = False) -> None:
+        """The log begins at `base`, with the table of its snapshot if that is trusted, else with an empty one."""
+        snapshot = self._snapshots.newest(above=base - 1, at_or_below=base) if trust_snapshot else None
+        self.base, self.before = base, ProducerTable() if snapshot is None else snapshot[1]
         self._recent.clear()
         self._until_recent = RECENT_TABLE_INTERVAL
 
     def advance(self, base: int, before: ProducerTable) -> None:
-        """The log begins at `base` from now on, and `before` is the table before it."""
+        """The log begins at `base` from now on, with the table `before` in front of it."""
         self.base, self.before = base, before
 
     def appended(self, end: int, table: ProducerTable) -> None:
-        """A batch was appended, and gave `table`."""
+        """A batch was appended; `table` is the table behind it."""
         self._until_recent -= 1
         if not self._until_recent:
             self._until_recent = RECENT_TABLE_INTERVAL
             self._recent.append((end, table))
 
-    def cut(self, end: int) -> None:
-        """The log ends at `end` now."""
+    def truncate(self, end: int) -> None:
+        """Forget the tables above `end`."""
         while self._recent and self._recent[-1][0] > end:
             self._recent.pop()
         self._until_recent = RECENT_TABLE_INTERVAL

@@ -1,11 +1,11 @@
-"""The snapshot files of a log: the producer table as it was before an offset.
+"""The snapshot files of a log: the producer table before an offset.
 
     <20-digit offset>.snapshot
 
-One is kept for each segment's start and one from a clean close, so that a cut deep in the log need not read it from
-the beginning. These are not synced: a snapshot that is torn or damaged counts as missing, and after a power loss the
-log trusts none. The one of the first segment of a log whose start has moved stands for batches that are gone: it is
-synced, and trusted.
+There is one for each segment's base offset and one from a clean close, so that a truncation deep in the log need not
+read it from the beginning. These are not synced: a torn or damaged snapshot counts as missing, and after a power loss
+the log trusts none of them. The snapshot of the first segment, once the log start has advanced, replaces deleted
+batches: it is synced, and trusted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProducerSnapshots:
         self._directory = directory
 
     def write(self, offset: int, table: ProducerTable) -> None:
-        """Keep `table` as the state before `offset`, instead of any other."""
+        """Write `table` as the snapshot of `offset`, in place of an earlier one."""
         path = self._path(offset)
         self._files.delete(path)
         file = self._files.open(path)
@@ -52,19 +52,19 @@ class ProducerSnapshots:
         return None
 
     def delete_above(self, offset: int, but: int = -1) -> None:
-        """Forget every snapshot of a higher offset, except that of `but`: what it stands for has been cut off."""
-        for found in self.offsets():
-            if found > offset and found != but:
-                self._files.delete(self._path(found))
+        """Delete the snapshots of higher offsets, whose batches are truncated, except that of `but`."""
+        for snapshot in self.offsets():
+            if snapshot > offset and snapshot != but:
+                self._files.delete(self._path(snapshot))
 
     def delete_below(self, offset: int) -> None:
-        """Forget every snapshot of a lower offset: no cut goes back there any more."""
-        for found in self.offsets():
-            if found < offset:
-                self._files.delete(self._path(found))
+        """Delete the snapshots of lower offsets: no truncation reaches them any more."""
+        for snapshot in self.offsets():
+            if snapshot < offset:
+                self._files.delete(self._path(snapshot))
 
     def offsets(self) -> list[int]:
-        """The offsets there are snapshots of, lowest first."""
+        """The offsets of all snapshots, lowest first."""
         digits = [name.removesuffix(SUFFIX) for name in self._files.list(self._directory) if name.endswith(SUFFIX)]
         return sorted(int(offset) for offset in digits if len(offset) == OFFSET_DIGITS and offset.isdecimal())
 

@@ -1,25 +1,25 @@
-"""Producer state of one partition: which batch of an idempotent producer comes next, and which came before.
+"""Producer state of one partition: the last batches of each idempotent producer (KIP-98; docs/protocol.md §6).
 
-Protocol notes §6; KIP-98. Of each producer id the partition keeps the producer epoch and the last five batches: as
-many as an idempotent producer may have in flight, so that every retry of one meets its first copy here.
+For each producer id the partition keeps the producer epoch and the last five batches: as many as an idempotent producer
+may have in flight, so that the first copy of every retry is among them.
 
-A leader asks `judge` before it appends; leader and follower alike `record` what they did append, in log order and
-without judging, so that a replica's table follows from its log alone. Unsynced batches count like any other.
+A leader calls `check_sequence` before it appends. Leader and follower `record` every appended batch, in log order and
+without a check, so that a replica's table follows from its log alone. Unsynced batches count like any other.
 
-`judge`, first match from the top:
+`check_sequence`, first match from the top:
 
-    batch                                              verdict
+    batch                                              result
     -------------------------------------------------  --------------------------------------------------
-    no producer id, or nothing known of its producer   Accept
+    no producer id, or no state of its producer        Accept
     a producer id but no sequence number               Refuse(INVALID_RECORD)
-    known epoch, first and last sequence of one kept   Duplicate, with the offsets of its first copy
+    known epoch, same sequence numbers as a kept one   Duplicate, with the offsets of the first copy
     a lower epoch                                      Refuse(INVALID_PRODUCER_EPOCH)
     a new epoch that does not start at sequence 0      Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)
     the known epoch, not at last sequence + 1          Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)
     anything else                                      Accept
 
 Two rules can be switched off. Without `idempotent_dedupe` there is no Duplicate: a retry is accepted and appended
-once more, while gaps are still refused. Without `producer_sequence_checked` nothing is refused.
+again, while gaps are still refused. Without `producer_sequence_checked` no batch is refused.
 
 Sequence numbers count 0 … 2^31 - 1 and start again at 0.
 """
@@ -54,7 +54,7 @@ class ProducedBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What a partition knows of one producer id. `batches` is never empty; the newest is last."""
+    """The state of one producer id. `batches` is never empty; the newest is last."""
 
     epoch: int
     batches: tuple[ProducedBatch, ...]
@@ -91,7 +91,7 @@ ACCEPT = Accept()
 
 
 def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> SequenceCheck:
-    """What a leader whose log gave `table` should do with a batch just produced; its offset does not matter."""
+    """Whether a leader with this producer table appends a produced batch. The header's offset does not matter."""
     producer = header.producer_id
     if producer < 0:
         return ACCEPT
@@ -105,7 +105,7 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> Sequen
         return ACCEPT
     copy = _first_copy(state, header)
     if copy is not None:
-        # Without deduplication the mutant must take the retry as if new, so the gap check may not see it either.
+        # Without deduplication the retry is a new batch, so it must pass the gap check, too.
         return Duplicate(copy.base_offset, copy.last_offset) if rules.idempotent_dedupe else ACCEPT
     if not rules.producer_sequence_checked:
         return ACCEPT
@@ -124,9 +124,9 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> Sequen
 
 
 def record(table: ProducerTable, header: Header) -> ProducerTable:
-    """The table once this batch is in the log at the header's offset. Refuses nothing.
+    """The table once this batch is in the log at the header's offset. No batch is refused.
 
-    A second copy of a kept batch changes nothing: the first keeps its place, and the producer goes on from its last.
+    A second copy of a kept batch changes nothing: the first keeps its offsets, and the producer continues after it.
     """
     producer = header.producer_id
     if producer < 0 or header.base_sequence < 0:
@@ -151,8 +151,8 @@ def _first_copy(state: ProducerState, header: Header) -> ProducedBatch | None:
 
 # ---- snapshot --------------------------------------------------------------------------------------------------------
 #
-# Not Kafka's own layout, which keeps only the last batch of each producer: with it, a replica that had restarted would
-# no longer know the other four again.
+# Not Kafka's layout, which has only the last batch of each producer: a restarted replica would not detect retries of
+# the other four.
 
 SNAPSHOT_VERSION = 101
 

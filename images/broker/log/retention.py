@@ -1,13 +1,13 @@
-"""How much of a log may go: Kafka's `retention.ms` and `retention.bytes`.
+"""Retention: which segments `retention.ms` and `retention.bytes` delete, as in Kafka.
 
-Segments go whole and oldest first, and only while all of a segment lies below a bound, the high watermark: what is not
-committed is not deleted, however old or large. A segment goes
+Segments are deleted whole and oldest first, and only below the high watermark: uncommitted records are never deleted. A
+segment is deleted
 
-- by time, when its largest timestamp is more than `retention.ms` before now. Timestamps are the producers', now is
-  this node's: a clock that is wrong deletes early or late. A segment that tells no time stays;
-- by size, while the log without it would still be `retention.bytes` large.
+- by time, if its largest timestamp is more than `retention.ms` before now. Timestamps come from producers' clocks, now
+  from this node's clock: a wrong clock deletes early or late. A segment without timestamps is kept;
+- by size, if the log without it still has `retention.bytes`.
 
-The last segment may go too. The log is then rolled first, so that it is never without one.
+If the last segment is deleted, the log is rolled first, so that it always has one.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ UNLIMITED = -1
 
 
 class LogStartReason(StrEnum):
-    """Why a log's start moved."""
+    """The reason for which a log start advanced."""
 
     DELETE_RECORDS = "delete_records"
     RETENTION_MS = "retention_ms"
     RETENTION_BYTES = "retention_bytes"
     LEADER = "leader"
-    """The leader's log starts there."""
+    """The leader's log starts there (on a follower)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much is kept of a topic's logs; UNLIMITED is everything."""
+    """The retention of a topic's logs; UNLIMITED deletes nothing."""
 
     ms: int = UNLIMITED
     bytes: int = UNLIMITED
 
 
-class Removable(Protocol):
-    """A segment, as far as retention looks at it."""
+class RetainedSegment(Protocol):
+    """The properties of a segment that retention needs."""
 
     @property
     def end(self) -> int:
@@ -54,35 +54,41 @@ class Removable(Protocol):
 
 
 class Expiry(NamedTuple):
-    """The log may start at `offset`."""
+    """The log start that retention allows."""
 
     offset: int
     reason: LogStartReason
 
 
-def expiry(segments: Sequence[Removable], retention: Retention, *, now_ms: int, below: int) -> Expiry | None:
-    """How far the start may move for `retention`, all that is removed ending at or below `below`; None for nowhere."""
-    gone, by_time = 0, 0
+def expiry(segments: Sequence[RetainedSegment], retention: Retention, *, now_ms: int, below: int) -> Expiry | None:
+    """The log start once all expired segments that end at or below `below` are deleted; None if none is expired."""
+    expired, by_time = 0, 0
     if retention.ms != UNLIMITED:
-        while gone < len(segments) and _may_go(segments[gone], below) and _is_old(segments[gone], retention.ms, now_ms):
-            gone += 1
-        by_time = gone
+        while (
+            expired < len(segments)
+            and _may_be_deleted(segments[expired], below)
+            and _is_old(segments[expired], retention.ms, now_ms)
+        ):
+            expired += 1
+        by_time = expired
     if retention.bytes != UNLIMITED:
-        excess = sum(segment.size for segment in segments[gone:]) - retention.bytes
-        while gone < len(segments) and _may_go(segments[gone], below) and excess >= segments[gone].size:
-            excess -= segments[gone].size
-            gone += 1
-    if not gone:
+        excess = sum(segment.size for segment in segments[expired:]) - retention.bytes
+        while (
+            expired < len(segments) and _may_be_deleted(segments[expired], below) and excess >= segments[expired].size
+        ):
+            excess -= segments[expired].size
+            expired += 1
+    if not expired:
         return None
     return Expiry(
-        segments[gone - 1].end, LogStartReason.RETENTION_MS if gone == by_time else LogStartReason.RETENTION_BYTES
+        segments[expired - 1].end, LogStartReason.RETENTION_MS if expired == by_time else LogStartReason.RETENTION_BYTES
     )
 
 
-def _may_go(segment: Removable, below: int) -> bool:
+def _may_be_deleted(segment: RetainedSegment, below: int) -> bool:
     return segment.size > 0 and segment.end <= below
 
 
-def _is_old(segment: Removable, retention_ms: int, now_ms: int) -> bool:
+def _is_old(segment: RetainedSegment, retention_ms: int, now_ms: int) -> bool:
     youngest = segment.max_timestamp()
     return youngest >= 0 and now_ms - youngest > retention_ms

@@ -1,11 +1,11 @@
-"""One segment of a log: record batches end to end in a file named after the offset of the first.
+"""One segment of a log: record batches end to end in a file named by the offset of the first.
 
-The offset index lives in memory only: the base offset and file position of batches, by default of every batch, so
-that a read is two binary searches and one call to the file, and decodes nothing. When the index grows past
-INDEX_ENTRIES_MAX every second entry is dropped; from then on a read also walks the headers between two entries.
-A segment that was closed cleanly is opened without looking inside; its index is built by the first read.
+The offset index is in memory only: base offset and file position, by default of every batch, so that a read is two
+binary searches and one call to the file, and decodes nothing. When the index grows beyond INDEX_ENTRIES_MAX, every
+second entry is dropped; from then on a read also walks the headers between two entries. A segment that was closed
+cleanly is opened without reading it; the first read builds its index.
 
-A segment knows nothing of epochs, producers or syncing policy: that is the log's part.
+Epochs, producers and syncing policy are the log's part.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Segment:
         self.unsynced = False
         """Whether the file changed since the last fsync."""
         self.cut_unsynced = False
-        """Whether a truncation may be undone by a power loss, bringing back what it removed."""
+        """Whether a power loss may undo a truncation and restore the removed batches."""
         self._index_interval = index_interval
         self._clear_index()
         self._indexed = size == 0
@@ -74,7 +74,7 @@ class Segment:
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int, index_interval: int) -> Segment:
-        """A new, empty segment, whatever a file of its name held before."""
+        """A new, empty segment; a file with its name is emptied."""
         path = f"{directory}/{segment_name(base_offset)}"
         file = files.open(path)
         if file.size():
@@ -88,11 +88,11 @@ class Segment:
         file = files.open(path)
         return cls(file, path, base_offset, index_interval, end, file.size())
 
-    def recover(self, seen: Callable[[Header], None]) -> str:
-        """Check every batch and cut the file before the first that is not whole, intact and in its place.
+    def recover(self, on_batch: Callable[[Header], None]) -> str:
+        """Check every batch and truncate the file before the first that is not whole, intact and in its place.
 
-        Each good batch's header goes to `seen`, in order. Returns why the file was cut, empty when it was not.
-        A damaged leader epoch goes unnoticed, as in Kafka: no checksum covers it.
+        Calls `on_batch` with the header of each good batch, in order. Returns the reason of the truncation, empty
+        without one. As in Kafka a damaged leader epoch is not detected: no checksum covers it.
         """
         file_size = self._file.size()
         self.end, self.size, self._max_timestamp = self.base_offset, 0, -1
@@ -104,13 +104,13 @@ class Segment:
                 header = check(batch)
                 if header.base_offset != self.end:
                     raise CorruptBatch(f"a batch at offset {header.base_offset} where {self.end} belongs")
-                self._note(header)
-                seen(header)
+                self._index_batch(header)
+                on_batch(header)
         except CorruptBatch as error:
             reason = f"{self.path} at byte {self.size}: {error}"
         if self.size < file_size:
             self._file.truncate(self.size)
-        # A process that was killed may have left a cut, or anything else, unsynced.
+        # A killed process may have left a truncation, or any other write, unsynced.
         self.unsynced = self.cut_unsynced = True
         return reason
 
@@ -118,16 +118,16 @@ class Segment:
         """Write one batch at the end. On OSError the file may hold part of it: see `discard_partial_write`."""
         self._file.append(batch)
         self.unsynced = True
-        self._note(header)
+        self._index_batch(header)
 
     def discard_partial_write(self) -> None:
-        """Remove what a failed append may have left behind the last whole batch. Raises OSError."""
+        """Truncate what a failed append may have written behind the last whole batch. Raises OSError."""
         if self._file.size() > self.size:
             self._file.truncate(self.size)
             self.unsynced = True
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> bytes:
-        """Whole batches from the one that holds `offset`, base_offset ≤ offset < end, as far as `before` allows."""
+        """Whole batches from the one with `offset`, base_offset ≤ offset < end, all ending at or below `before`."""
         max_bytes = max(0, max_bytes)
         if not self._indexed:
             self._build_index()
@@ -143,7 +143,7 @@ class Segment:
         return self._file.read(start, stop - start) if stop > start else b""
 
     def headers(self, offset: int) -> Iterator[Header]:
-        """The headers of all batches from the one that holds `offset`, which may be `end`."""
+        """The headers of all batches from the one with `offset`, which may be `end`."""
         if offset >= self.end:
             return
         if not self._indexed:
@@ -152,7 +152,7 @@ class Segment:
             yield header
 
     def truncate(self, offset: int) -> None:
-        """Cut before the batch that holds `offset`, base_offset ≤ offset < end; that batch's base is the new `end`."""
+        """Truncate before the batch with `offset`, base_offset ≤ offset < end; its base offset is the new `end`."""
         if not self._indexed:
             self._build_index()
         position = self._position_of(offset)
@@ -165,9 +165,9 @@ class Segment:
         self._max_timestamp = None if position else -1
 
     def age_ms(self, timestamp: int) -> int:
-        """How much younger a record of `timestamp` is than the first batch here, which is not empty; both in ms.
+        """The time from the first batch of this segment, which is not empty, to `timestamp`, in ms.
 
-        0 when that batch tells no time. As in Kafka it is the producers' clocks that are compared.
+        0 if that batch has no timestamp. As in Kafka both timestamps are from producers' clocks.
         """
         first = self._first_timestamp
         if first is None:
@@ -181,13 +181,13 @@ class Segment:
         return self._max_timestamp
 
     def fsync(self) -> None:
-        """Sync, if anything changed. On OSError nothing is known of what is on disk."""
+        """Sync, if anything changed. After an OSError the content on disk is unknown."""
         if self.unsynced:
             self._file.fsync()
             self.unsynced = self.cut_unsynced = False
 
     def close(self) -> None:
-        """Release the file. Does not sync."""
+        """Close the file. Does not sync."""
         self._file.close()
 
     # ---- the index ---------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Segment:
         self._positions = array("q")
         self._sparse = False
 
-    def _note(self, header: Header) -> None:
+    def _index_batch(self, header: Header) -> None:
         position = self.size
         if position == 0:
             self._first_timestamp = header.max_timestamp
@@ -228,26 +228,26 @@ class Segment:
         self._indexed = True
 
     def _position_of(self, offset: int) -> int:
-        """Where the batch that holds `offset` begins."""
-        found = self._positions[bisect_right(self._offsets, offset) - 1]
+        """The file position of the batch with `offset`."""
+        entry = self._positions[bisect_right(self._offsets, offset) - 1]
         if self._sparse:
-            for position, header in self._walk(found):
+            for position, header in self._walk(entry):
                 if header.next_offset > offset:
                     return position
-        return found
+        return entry
 
     def _boundary_at_or_below(self, limit: int) -> int:
         """The end of the last batch that ends at or below the position `limit`."""
         if limit >= self.size:
             return self.size
-        found = self._positions[bisect_right(self._positions, limit) - 1]
+        entry = self._positions[bisect_right(self._positions, limit) - 1]
         if self._sparse:
-            for position, header in self._walk(found):
+            for position, header in self._walk(entry):
                 if position + header.size > limit:
                     return position
-        return found
+        return entry
 
-    # ---- what the file holds -----------------------------------------------------------------------------------------
+    # ---- batches in the file -----------------------------------------------------------------------------------------
 
     def _walk(self, position: int) -> Iterator[tuple[int, Header]]:
         """Position and header of every batch from `position`, a boundary, without reading what lies between headers."""
@@ -261,15 +261,15 @@ class Segment:
                 yield position + at, header
                 at += header.size
             if at == 0:
-                raise OSError(EIO, "the file changed behind the log's back", f"{self.path} at byte {position}")
+                raise OSError(EIO, "the file was changed by another process", f"{self.path} at byte {position}")
             position += at
 
     def _whole_batches(self, file_size: int) -> Iterator[bytes]:
-        """Every whole batch from the start of the file; CorruptBatch where the next thing is not one."""
+        """Every whole batch from the start of the file; raises CorruptBatch at the first other data."""
         position = 0
-        wanted = SCAN_BYTES
+        chunk_size = SCAN_BYTES
         while position < file_size:
-            chunk = self._file.read(position, wanted)
+            chunk = self._file.read(position, chunk_size)
             before = position
             for header, batch in iterate(chunk):
                 yield batch
@@ -278,11 +278,11 @@ class Segment:
                 missing = position + parse(chunk).size - file_size
                 if missing > 0:
                     raise CorruptBatch(f"the last batch is {missing} bytes short")
-                wanted = max(SCAN_BYTES, parse(chunk).size)
+                chunk_size = max(SCAN_BYTES, parse(chunk).size)
 
 
 def holds_records(files: Files, directory: str) -> bool:
-    """Whether a log in `directory`, opened or not, has as much as a byte in any segment. Raises OSError."""
+    """Whether any segment of a log in `directory`, open or not, has a byte. Raises OSError."""
     for name in files.list(directory):
         if base_offset_of(name) is not None:
             file = files.open(f"{directory}/{name}")

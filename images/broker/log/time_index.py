@@ -1,7 +1,7 @@
-"""Finding records of a log by their timestamps.
+"""Finds records of a log by their timestamps.
 
-A batch's header tells its largest timestamp, so most batches need not be looked into. Of one whose compression cannot
-be read here, the first offset and the largest timestamp are told.
+A batch's header has its largest timestamp, so most batches need not be decoded. For a batch whose compression is not
+supported here, the result is its first offset and its largest timestamp.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def first_not_older(segments: Sequence[Segment], start: int, timestamp: int) -> 
             if header.max_timestamp < timestamp:
                 continue
             try:
-                for found in records(_batch(segment, header)):
-                    if found.timestamp >= timestamp and found.offset >= start:
-                        return found.offset, found.timestamp
+                for record in records(_batch(segment, header)):
+                    if record.timestamp >= timestamp and record.offset >= start:
+                        return record.offset, record.timestamp
             except CorruptBatch:
                 return max(start, header.base_offset), header.max_timestamp
     return None
@@ -32,19 +32,19 @@ def first_not_older(segments: Sequence[Segment], start: int, timestamp: int) -> 
 def largest(segments: Sequence[Segment], start: int) -> int:
     """The largest timestamp (ms) of any record from `start` on, which lies in the first of `segments`."""
     first = segments[0]
-    found = [segment.max_timestamp() for segment in segments[1:]]
+    timestamps = [segment.max_timestamp() for segment in segments[1:]]
     if first.base_offset == start:
-        found.append(first.max_timestamp())
+        timestamps.append(first.max_timestamp())
     else:
-        found += [_largest_in(first, header, start) for header in first.headers(start)]
-    return max(found, default=-1)
+        timestamps += [_largest_in(first, header, start) for header in first.headers(start)]
+    return max(timestamps, default=-1)
 
 
 def _largest_in(segment: Segment, header: Header, start: int) -> int:
     if header.base_offset >= start:
         return header.max_timestamp
     try:
-        return max(found.timestamp for found in records(_batch(segment, header)) if found.offset >= start)
+        return max(record.timestamp for record in records(_batch(segment, header)) if record.offset >= start)
     except CorruptBatch:
         return header.max_timestamp
 

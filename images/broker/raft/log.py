@@ -11,7 +11,8 @@ import json
 from collections.abc import Sequence
 from errno import EIO
 
-from images.broker.log.log import NEVER, Log, LogConfig, OffsetOutOfRange
+from images.broker.log.log import Log, OffsetOutOfRange
+from images.broker.log.log_config import NEVER, LogConfig
 from images.broker.metadata.image import ClusterImage, Record, decode, encode
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
 from images.broker.ports import NodePorts

@@ -17,7 +17,8 @@ from errno import EIO
 from kio.schema.errors import ErrorCode
 
 from images.broker.config import Endpoint, NodeConfig, TopicConfig
-from images.broker.log.log import Log, LogConfig
+from images.broker.log.log import Log
+from images.broker.log.log_config import LogConfig
 from images.broker.log.retention import Retention
 from images.broker.log.segment import holds_records
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.log import EPOCH_CHECKPOINT, Log, LogConfig
+from images.broker.log.log import EPOCH_CHECKPOINT, Log
+from images.broker.log.log_config import LogConfig
 from images.broker.log.producer_state import ProducerTable, record
 from images.wire.batch import HEADER_BYTES, build, iterate, parse
 from tests.broker.log.disk_model import DiskModel, Draw, PowerCut

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from images.broker.log.log import Log, LogConfig
+from images.broker.log.log import Log
+from images.broker.log.log_config import LogConfig
 from images.broker.replication.partition import Limits, PartitionRegistration, ProposeIsr
 from images.broker.replication.replica import Replica
 from images.broker.rules import Rules

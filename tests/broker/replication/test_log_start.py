@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.log import LOG_START_CHECKPOINT, Log, LogConfig, OffsetOutOfRange
+from images.broker.log.log import LOG_START_CHECKPOINT, Log, OffsetOutOfRange
+from images.broker.log.log_config import LogConfig
 from images.broker.log.producer_state import Accept, Duplicate, check_sequence
 from images.broker.log.retention import Expiry, LogStartReason, Retention, expiry
 from images.broker.rules import Rules
@@ -200,7 +201,7 @@ def test_a_damaged_start_is_an_error_and_not_a_guess() -> None:
     assert content is not None
     disk.delete(path)
     disk.open(path).append(content[:-2])
-    with pytest.raises(OSError, match="does not tell where the log starts"):
+    with pytest.raises(OSError, match="the log start is unknown"):
         open_log(disk)
 
 

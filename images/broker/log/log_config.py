@@ -1,0 +1,23 @@
+"""The settings of one log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Settings of a log. Sizes in bytes."""
+
+    segment_bytes: int = 1 << 30
+    """A batch that would make the segment larger begins a new one."""
+    segment_ms: int = NEVER
+    """So does a batch whose timestamp is so much later than that of the segment's first batch."""
+    flush_interval_messages: int = NEVER
+    """Sync after so many records (Kafka's `flush.messages`)."""
+    max_batch_bytes: int = 1_048_588
+    """The largest batch that a leader accepts from a producer. The leader checks it, the log does not."""
+    index_interval_bytes: int = 0
+    """Least distance between two index entries; with 0 every batch has one."""
