@@ -22,7 +22,7 @@ from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
 from images.system import System
 
-_READY_LIMIT_S = 60.0
+_READY_LIMIT_S = 240.0
 
 
 class LoopbackError(RuntimeError):

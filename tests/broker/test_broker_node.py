@@ -22,7 +22,7 @@ from tests.broker.small_cluster import FULL, Cluster
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await scenario()
 
     asyncio.run(limited())
@@ -52,7 +52,7 @@ def test_a_broker_that_is_not_registered_yet_can_be_stopped_and_its_last_end_cou
             assert cluster.lines
             assert not cluster.files.exists(CLEAN_SHUTDOWN), "a crash now must not pass for a clean end"
             stopping.set()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 await life
         assert take_clean_shutdown(cluster.files) == epoch
 
@@ -101,7 +101,7 @@ def test_a_broker_does_not_wait_for_a_silent_controller_longer_than_it_was_given
 
     async def silent(self: ControllerChannel, request: Any, extra_timeout_s: float = 0.0) -> Any:
         if getattr(request, "want_shut_down", False):
-            await asyncio.sleep(30)
+            await asyncio.sleep(3600)
         return await call(self, request, extra_timeout_s)
 
     monkeypatch.setattr(ControllerChannel, "call", silent)
@@ -111,7 +111,7 @@ def test_a_broker_does_not_wait_for_a_silent_controller_longer_than_it_was_given
         async with cluster.controlled(), cluster.broker() as (life, stopping):
             await cluster.create_topic()
             stopping.set()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await life
         assert "leaving without having handed everything over" in cluster.lines[-2]
         assert cluster.files.exists(CLEAN_SHUTDOWN)

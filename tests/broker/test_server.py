@@ -74,7 +74,7 @@ class Running:
     lines: list[str] = field(default_factory=list)
 
     async def connect(self) -> Connection:
-        return await Connection.open("127.0.0.1", self.server.port, "test", 1.0)
+        return await Connection.open("127.0.0.1", self.server.port, "test", 60.0)
 
     async def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.server.port)

@@ -19,7 +19,7 @@ import pytest
 from harness.cluster.loopback import LoopbackCluster
 from harness.cluster.readiness import Expected
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 T = "t"
 WHOLE = Expected(T, partitions=1, replication_factor=3)
 

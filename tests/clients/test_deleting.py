@@ -16,7 +16,7 @@ from tests.clients.test_real_clients import kill_leader, restart
 from workloads.clients.native import EARLIEST, AdminClient, Client, Consumer
 
 RECORDS = 100
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture

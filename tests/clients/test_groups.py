@@ -25,7 +25,7 @@ from tests.clients.test_real_clients import TOPIC_CONFIG
 PARTITIONS = 2
 RECORDS_A_PART = 600
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 Delivered = list[tuple[int, int, bytes]]
 
@@ -209,7 +209,7 @@ def committed(cluster: LoopbackCluster, group: str) -> dict[int, int]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False})
-    told = consumer.committed([TopicPartition(group, number) for number in range(PARTITIONS)], timeout=30)
+    told = consumer.committed([TopicPartition(group, number) for number in range(PARTITIONS)], timeout=120)
     consumer.close()
     return {item.partition: item.offset for item in told}
 

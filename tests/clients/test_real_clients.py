@@ -40,7 +40,7 @@ def create_topic(cluster: LoopbackCluster, name: str) -> None:
 def kill_leader(cluster: LoopbackCluster, topic: str) -> str:
     from confluent_kafka.admin import AdminClient
 
-    metadata = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(topic, timeout=30)
+    metadata = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(topic, timeout=120)
     name = f"b{metadata.topics[topic].partitions[0].leader}"
     cluster.kill(name)
     return name
@@ -84,7 +84,7 @@ def test_confluent_kafka_loses_and_repeats_nothing_across_a_killed_leader(cluste
     consumer.assign([TopicPartition("confluent", 0, 0)])
     got: list[bytes | None] = []
     while len(got) < RECORDS:
-        messages = consumer.consume(RECORDS, timeout=10)
+        messages = consumer.consume(RECORDS, timeout=120)
         assert messages, f"only {len(got)} records came"
         got += [message.value() for message in messages]
     assert not consumer.consume(1, timeout=1)
@@ -118,7 +118,7 @@ def test_aiokafka_loses_and_repeats_nothing_across_a_killed_leader(cluster: Loop
         end = (await consumer.end_offsets([partition]))[partition]
         got: list[bytes | None] = []
         while len(got) < end:
-            batches = await consumer.getmany(partition, timeout_ms=10_000)
+            batches = await consumer.getmany(partition, timeout_ms=120_000)
             assert batches, f"only {len(got)} of {end} records came"
             got += [record.value for record in batches[partition]]
         await consumer.stop()
@@ -151,7 +151,7 @@ def test_kafka_python_loses_and_repeats_nothing_across_a_killed_leader(cluster: 
     end = consumer.end_offsets([partition])[partition]
     got: list[bytes | None] = []
     while len(got) < end:
-        batches = consumer.poll(timeout_ms=10_000)
+        batches = consumer.poll(timeout_ms=120_000)
         assert batches, f"only {len(got)} of {end} records came"
         got += [record.value for record in batches[partition]]
     consumer.close()

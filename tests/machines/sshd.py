@@ -22,7 +22,7 @@ from harness.environments.cleanup import CleanupStatus, clean, in_docker
 from harness.environments.docker.engine import connect, run_labels
 from harness.node_images.building import build
 
-_READY_LIMIT_S = 20.0
+_READY_LIMIT_S = 180.0
 _BOOT = """
 umask 077
 mkdir -p /run/sshd /root/.ssh

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class Agent:
             capture_output=True,
             cwd=ROOT,
             env={**os.environ, "FAULTLINE_RUN": str(self.directory / "run")},
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == status, done.stderr.decode()
@@ -77,7 +78,7 @@ def test_a_kill_takes_the_whole_group_and_is_no_crash(agent: Agent) -> None:
 
 def test_a_process_that_ends_by_itself_crashed_and_its_last_words_are_kept(agent: Agent) -> None:
     agent.start("sh", "-c", "echo the disk is gone >&2; exit 3")
-    ended = agent("wait", "1", "--limit", "10")["ended"]
+    ended = agent("wait", "1", "--limit", "120")["ended"]
     assert (ended["expected"], ended["status"], ended["error"]) == (False, 3, "the disk is gone")
     assert agent.start("sleep", "60")["incarnation"] == 2
     assert agent("wait", "2", "--limit", "0.2") == {"ended": None}
@@ -86,7 +87,7 @@ def test_a_process_that_ends_by_itself_crashed_and_its_last_words_are_kept(agent
 def test_a_stop_lets_the_process_finish_and_kills_it_when_it_does_not(agent: Agent) -> None:
     agent.start("sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done")
     until_logged(agent)
-    assert agent("stop", "--limit", "10") == {"stopped": 1, "killed": 0, "status": 0}
+    assert agent("stop", "--limit", "120") == {"stopped": 1, "killed": 0, "status": 0}
     agent.start("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done")
     until_logged(agent, "deaf")
     assert agent("stop", "--limit", "0.3") == {"stopped": 0, "killed": 1}
@@ -136,11 +137,12 @@ def test_what_cannot_be_started_is_one_line(agent: Agent) -> None:
 
 def until_logged(agent: Agent, needle: str = "") -> str:
     """The log's last line, once there is one with `needle`."""
-    for _ in range(500):
+    deadline_s = time.monotonic() + 120
+    while time.monotonic() < deadline_s:
         lines = (agent.directory / "log").read_text().splitlines() if (agent.directory / "log").exists() else []
         if lines and needle in lines[-1]:
             return lines[-1]
-        subprocess.run(["sleep", "0.01"], check=True)
+        time.sleep(0.01)
     raise AssertionError(f"{needle!r} was never logged")
 
 

@@ -30,6 +30,7 @@ NODES = ("b1", "b2", "b3", "c1", "c2", "c3")
 EVERYTHING = """
 environment: docker
 time_limit: 21s
+recovery_limit: 300s
 rate: 30
 faults:
   - {at: 1s, for: 3s, fault: partition, shape: isolate, nodes: [b1]}
@@ -44,6 +45,7 @@ FAMILIES = {"partition", "pause", "power-loss", "clock", "packets", "kill"}
 TOO_SOON = """
 environment: docker
 time_limit: 16s
+recovery_limit: 300s
 without: [ack_after_high_watermark]
 faults:
   - {at: 4, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]}
@@ -52,7 +54,7 @@ faults:
 ALL_OFF = """
 environment: docker
 time_limit: 8s
-recovery_limit: 5s
+recovery_limit: 120s
 settings: {min.insync.replicas: 1}
 faults:
   - {at: 4, for: 3, fault: power-loss-all, keep: nothing}
@@ -204,7 +206,7 @@ def going(directory: Path, engine: str = "", time_limit_s: int = 120) -> Iterato
         env=_environment(engine),
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not any(json.loads(path.read_text())["stage"] == "running" for path in store.glob("*/status.json")):
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -212,7 +214,7 @@ def going(directory: Path, engine: str = "", time_limit_s: int = 120) -> Iterato
         yield process, next(path.parent for path in store.glob("*/status.json") if not path.parent.is_symlink())
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def containers_of(directory: Path) -> str:
@@ -226,7 +228,7 @@ def test_an_interrupted_run_leaves_nothing_in_the_engine(tmp_path: Path, number:
         run = containers_of(directory)
         assert len(left_of(run)) == len(NODES) + 1
         process.send_signal(number)
-        assert process.wait(60) == INTERRUPTED
+        assert process.wait(300) == INTERRUPTED
     assert left_of(run) == []
     for node in NODES:
         assert (directory / "nodes" / node / "node.log").exists()
@@ -242,7 +244,7 @@ def test_what_a_killed_run_left_is_judged_as_far_as_it_goes_and_cleaned(tmp_path
         spared = faultline("clean", "--run", run)
         assert spared.stdout.count("the run is still going") == len(NODES) + 1, spared.stdout
         process.kill()
-        process.wait(60)
+        process.wait(300)
     assert len(left_of(run)) == len(NODES) + 1
     judged = faultline("check", directory)
     assert judged.returncode == UNKNOWN, judged.stdout + judged.stderr
@@ -308,7 +310,7 @@ def test_an_engine_that_goes_away_ends_the_run_in_one_line(tmp_path: Path) -> No
     with between(tmp_path) as engine, going(tmp_path, engine.address, 15) as (process, directory):
         run = containers_of(directory)
         engine.cut_off()
-        _, stderr = process.communicate(timeout=240)
+        _, stderr = process.communicate(timeout=600)
     try:
         assert process.returncode == NOT_CARRIED_OUT
         assert "faultline clean" in stderr

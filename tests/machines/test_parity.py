@@ -92,7 +92,7 @@ def _images() -> None:
 def test_a_spec_comes_to_the_same_everywhere(name: str, environment: str, tmp_path: Path) -> None:
     expected = TABLE[name]
     path = tmp_path / "spec.yaml"
-    path.write_text(f"seed: 1\nrate: 40\n{expected.spec}\n")
+    path.write_text(f"seed: 1\nrate: 40\nrecovery_limit: 300s\n{expected.spec}\n")
     command = [
         sys.executable,
         "-m",

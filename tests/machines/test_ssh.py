@@ -208,8 +208,8 @@ def test_a_file_that_is_put_is_there_whole_and_can_be_fetched(one: Lab) -> None:
 def test_a_connection_that_ends_takes_its_commands_with_it(one: Lab) -> None:
     async def use() -> None:
         reached = await SshMachine.connect("b1", one.hosts["b1"])
-        waiting = asyncio.create_task(reached.run(["sleep", "20"]))
-        await asyncio.sleep(0.3)
+        waiting = asyncio.create_task(reached.run(["sleep", "20"], timeout_s=600))
+        await asyncio.to_thread(one.shell, "b1", "until pgrep -x sleep; do sleep 0.1; done >/dev/null")
         await reached.close()
         with pytest.raises(MachineError, match="sleep 20 was cut off"):
             await waiting

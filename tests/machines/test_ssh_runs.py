@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("b1", "b2", "b3", "c1")
 FAULTS = """
 time_limit: 18s
+recovery_limit: 300s
 rate: 30
 faults:
   - {at: 1s, for: 3s, fault: partition, shape: isolate, nodes: [b1]}
@@ -99,7 +100,7 @@ def test_a_run_that_cannot_begin_is_one_line_and_leaves_nothing(four: Lab, spec:
 
 def test_a_port_in_use_ends_the_run_and_what_nodes_said_is_there(four: Lab, spec: Path, tmp_path: Path) -> None:
     before = state_of(four)
-    listen = "import socket, time; s = socket.create_server(('0.0.0.0', 9092)); time.sleep(60)"
+    listen = "import socket, time; s = socket.create_server(('0.0.0.0', 9092)); time.sleep(600)"
     four.containers["b2"].exec_run(["python3", "-c", listen], detach=True)
     try:
         done = faultline("run", spec, "--store", tmp_path / "runs")
@@ -116,13 +117,24 @@ def test_a_port_in_use_ends_the_run_and_what_nodes_said_is_there(four: Lab, spec
 @contextmanager
 def running(spec: Path, store: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A run of some length, from when clients and faults begin; killed if it still goes on after the block."""
-    command = [sys.executable, "-m", "harness", "run", str(spec), "--store", str(store), "--time-limit", "60", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        str(spec),
+        "--store",
+        str(store),
+        "--time-limit",
+        "120",
+        "--json",
+    ]
     # What a shell started in the background ignores SIGINT, and so does all that it starts.
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not any(json.loads(path.read_text())["stage"] == "running" for path in store.glob("*/status.json")):
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -130,7 +142,7 @@ def running(spec: Path, store: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(300)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -138,7 +150,7 @@ def test_an_interrupted_run_leaves_nothing(four: Lab, spec: Path, tmp_path: Path
     before = state_of(four)
     with running(spec, tmp_path / "runs") as process:
         process.send_signal(number)
-        assert process.wait(60) == INTERRUPTED
+        assert process.wait(300) == INTERRUPTED
     assert state_of(four) == before
 
 

@@ -166,7 +166,7 @@ class LocalMachine:
             case ["wait", *_]:
                 assert self.process is not None
                 status = self.process.wait()
-                return {"ended": {"told": self.stopped, "error": "", "status": status, "time_ns": 0}}
+                return {"ended": {"expected": self.stopped, "error": "", "status": status, "time_ns": 0}}
             case ["stop" | "kill", *options]:
                 assert self.process is not None
                 self.stopped = True

@@ -19,7 +19,7 @@ OWNER_LABEL = "faultline.owner"
 run that is still going.
 """
 
-_ANSWER_LIMIT_S = 10
+_ANSWER_LIMIT_S = 30
 
 
 def run_labels(run: str) -> dict[str, str]:

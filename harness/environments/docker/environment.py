@@ -204,7 +204,7 @@ class Container:
         """On the run's network."""
         return self._address
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120.0) -> bytes:
         """See Machine.run."""
         return await self._in_thread(partial(self._run, argv, stdin, timeout_s))
 

@@ -53,7 +53,7 @@ class Machine(Protocol):
     def address(self) -> str:
         """The IPv4 address at which the other nodes and the clients reach it; packets it sends come from there."""
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120.0) -> bytes:
         """Run a command as root, `stdin` being all it reads, and give back its stdout once it has ended.
 
         `argv` is not interpreted by a shell. Raises CommandFailed for a status that is not 0, and MachineError when

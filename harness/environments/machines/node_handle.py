@@ -22,7 +22,8 @@ from images.system import Service
 T = TypeVar("T")
 
 AGENT = "faultline-node"
-COMMAND_LIMIT_S = 30.0
+COMMAND_LIMIT_S = 120.0
+"""Far more than a command takes on a busy machine; a machine that does not answer is given up after it."""
 _WAIT_LIMIT_S = 20.0
 
 
@@ -119,7 +120,7 @@ class NodeHandle:
         while True:
             try:
                 answer = await self._asked(
-                    "wait", str(incarnation), "--limit", str(_WAIT_LIMIT_S), timeout_s=3 * _WAIT_LIMIT_S
+                    "wait", str(incarnation), "--limit", str(_WAIT_LIMIT_S), timeout_s=_WAIT_LIMIT_S + COMMAND_LIMIT_S
                 )
             except MachineError:
                 await asyncio.sleep(1.0)

@@ -127,6 +127,8 @@ class SshConnection:
                 _drain(channel, out, err)
                 status = channel.exit_status
         except (paramiko.SSHException, OSError, EOFError) as error:
+            if self._transport.is_active() and time.monotonic() > deadline:
+                raise late from None
             raise self._cut_off(what, reason_of(error)) from None
         finally:
             self._sessions.release()

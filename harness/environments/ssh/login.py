@@ -18,7 +18,7 @@ from harness.cluster.hosts import SSH_PORT, Host
 from harness.environments.machines.machine import MachineError
 from harness.environments.ssh.known_hosts import HostKeyStatus, KnownHosts, entry_name, fingerprint
 
-LOGIN_LIMIT_S: Final = 10.0
+LOGIN_LIMIT_S: Final = 30.0
 """For each step of connecting and logging in."""
 USUAL_KEYS: Final = ("id_ed25519", "id_ecdsa", "id_rsa")
 USUAL_KNOWN_HOSTS: Final = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")

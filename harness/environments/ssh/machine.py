@@ -49,7 +49,7 @@ class SshMachine:
         """See machines.Machine."""
         return self._connection.peer_address
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120.0) -> bytes:
         """See machines.Machine."""
         return await self._in_thread(partial(self._connection.run, argv, stdin, timeout_s))
 

@@ -36,7 +36,7 @@ LIBRARIES = tuple(
 
 _SETTING = "faketime"
 _STATE = "clock.json"
-_CLOCK_READER_LIMIT_S = 3.0
+_CLOCK_READER_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _EXITS = "exits.jsonl"
 _PROCESS = "process.json"
 _PAUSED = "paused.json"
 _POLL_S = 0.005
-_SIGNAL_LIMIT_S = 10.0
+_SIGNAL_LIMIT_S = 60.0
 _LOG_TAIL_BYTES = 4096
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from images.base.agent.run_directory import AgentError
 
-_LIMIT_S = 20
+_LIMIT_S = 60
 
 
 def run(argv: Sequence[str], text: str = "") -> bytes:

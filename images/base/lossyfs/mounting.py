@@ -25,8 +25,8 @@ from images.base.lossyfs.volume import Volume
 
 DEVICE: Final = Path("/dev/fuse")
 SUBTYPE: Final = "lossyfs"
-MOUNT_TIMEOUT_S: Final = 20.0
-UNMOUNT_TIMEOUT_S: Final = 10.0
+MOUNT_TIMEOUT_S: Final = 120.0
+UNMOUNT_TIMEOUT_S: Final = 60.0
 
 
 class MountError(Exception):
