@@ -48,7 +48,7 @@ def without_the_first(count: int, gone: int, **more: Any) -> RunEvidence:
 # ---- what is permitted -----------------------------------------------------------------------------------------------
 
 
-def test_what_was_asked_for_is_the_greatest_offset_of_all_deletions_of_a_partition() -> None:
+def test_the_requested_deletion_of_a_partition_is_the_greatest_offset_of_its_requests() -> None:
     faults = small_evidence.faults(deletion(4), deletion(2), deletion(9, partition=1), deletion(None, partition=2))
     assert deletion_requests(RunEvidence(faults=faults)) == {
         0: DeletionRequest(4),
@@ -57,13 +57,13 @@ def test_what_was_asked_for_is_the_greatest_offset_of_all_deletions_of_a_partiti
     }
 
 
-def test_nothing_is_permitted_where_nobody_asked_whatever_brokers_trace() -> None:
+def test_no_deletion_is_permitted_without_a_request_whatever_brokers_trace() -> None:
     evidence = without_the_first(4, 2, trace=small_evidence.trace(start_moved(3, "b1", 0, 2)))
     assert deletable_below(evidence) == {}
     assert loss.check(evidence).validity is Validity.INVALID
 
 
-def test_everything_below_the_high_watermark_is_what_brokers_trace_or_where_there_is_no_trace_their_logs() -> None:
+def test_a_deletion_up_to_the_high_watermark_is_bounded_by_the_trace_or_else_by_the_logs() -> None:
     trace = small_evidence.trace(start_moved(3, "b1", 0, 2), start_moved(4, "b2", 0, 3))
     faults = small_evidence.faults(deletion(None))
     assert deletable_below(without_the_first(4, 3, faults=faults, trace=trace)) == {("t", 0): 3}
@@ -73,7 +73,7 @@ def test_everything_below_the_high_watermark_is_what_brokers_trace_or_where_ther
 
 
 @pytest.mark.parametrize("settings", [{"retention_ms": 5}, {"retention_bytes": 0}])
-def test_retention_permits_what_brokers_trace(settings: dict[str, int]) -> None:
+def test_retention_permits_deletion_up_to_the_traced_log_start(settings: dict[str, int]) -> None:
     trace = small_evidence.trace(start_moved(3, "b1", 0, 2, "retention_ms"))
     evidence = without_the_first(4, 2, trace=trace, settings=CheckSettings(**settings))
     assert deletable_below(evidence) == {("t", 0): 2}
@@ -83,7 +83,7 @@ def test_retention_permits_what_brokers_trace(settings: dict[str, int]) -> None:
 # ---- loss, reads, linearizability, logs, groups ----------------------------------------------------------------------
 
 
-def test_a_deleted_record_is_not_lost_and_the_one_above_is() -> None:
+def test_a_record_missing_below_the_deletion_is_not_lost_and_one_above_is() -> None:
     verdict = loss.check(without_the_first(4, 2, faults=small_evidence.faults(deletion(2))))
     assert (verdict.validity, verdict.figures["deleted"]) == (Validity.VALID, 2)
     beyond = loss.check(without_the_first(4, 3, faults=small_evidence.faults(deletion(2))))
@@ -93,7 +93,7 @@ def test_a_deleted_record_is_not_lost_and_the_one_above_is() -> None:
     ].to_pylist() == [2]
 
 
-def test_another_partitions_deletion_permits_nothing() -> None:
+def test_a_deletion_in_another_partition_permits_nothing() -> None:
     evidence = without_the_first(4, 2, faults=small_evidence.faults(deletion(2, partition=1)))
     assert loss.check(evidence).validity is Validity.INVALID
 
@@ -105,7 +105,7 @@ def test_a_history_whose_first_records_were_deleted_unread_is_linearizable() -> 
 
 
 @pytest.mark.parametrize(("below", "validity"), [(1, Validity.INVALID), (2, Validity.VALID)])
-def test_a_second_copy_is_excused_only_where_the_first_was_deleted(below: int, validity: Validity) -> None:
+def test_a_duplicate_is_excused_only_if_the_first_copy_was_deleted(below: int, validity: Validity) -> None:
     main = [
         append(6, 1, 2, 0),
         append(7, 1, outcome=INFO),
@@ -117,7 +117,7 @@ def test_a_second_copy_is_excused_only_where_the_first_was_deleted(below: int, v
     assert reads.check(evidence).validity is validity
 
 
-def test_logs_are_compared_from_the_later_of_their_starts() -> None:
+def test_replica_logs_are_compared_from_the_later_of_their_starts() -> None:
     replicas, ends = small_evidence.logs(
         b1=[(1, 10), (1, 11), (2, 12)], b2=[None, None, (2, 12)], b3=[(1, 66), (1, 11), (2, 12)]
     )
@@ -136,7 +136,7 @@ def of_group(story: Story, below: int) -> Verdict:
     )
 
 
-def test_a_group_passes_over_what_was_deleted_and_nothing_else() -> None:
+def test_a_group_may_skip_deleted_records_and_no_others() -> None:
     story = Story().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 2).commit(5, 7, 1, 5).poll(6, 7, 5, 8)
     assert of_group(story, 5).validity is Validity.VALID
     verdict = of_group(story, 4)
@@ -146,7 +146,7 @@ def test_a_group_passes_over_what_was_deleted_and_nothing_else() -> None:
 # ---- the trace -------------------------------------------------------------------------------------------------------
 
 
-def judged(events: list[Event], *faults: dict[str, Any], **settings: Any) -> list[str]:
+def violations_of(events: list[Event], *faults: dict[str, Any], **settings: Any) -> list[str]:
     evidence = RunEvidence(
         trace=small_evidence.trace(*events), settings=CheckSettings(**settings), faults=small_evidence.faults(*faults)
     )
@@ -155,30 +155,32 @@ def judged(events: list[Event], *faults: dict[str, Any], **settings: Any) -> lis
     return [finding.kind for finding in verdict.findings]
 
 
-def test_a_start_that_was_asked_for_and_followed_keeps_every_promise() -> None:
+def test_a_log_start_that_was_requested_and_followed_keeps_every_promise() -> None:
     events = [*COMMITTED, start_moved(4, "b1", 0, 3), start_moved(5, "b2", 0, 3, "leader")]
-    assert judged(events, deletion(3)) == []
+    assert violations_of(events, deletion(3)) == []
 
 
-def test_a_start_above_every_high_watermark_is_a_breach_whoever_asked() -> None:
+def test_a_log_start_above_every_high_watermark_is_a_violation_even_if_requested() -> None:
     events = [*COMMITTED, appended(3.5, "b1", 5, 8), start_moved(4, "b1", 0, 7)]
-    assert judged(events, deletion(7)) == ["log-start-uncommitted"]
-    assert judged(events, deletion(None)) == ["log-start-uncommitted"]
+    assert violations_of(events, deletion(7)) == ["log-start-uncommitted"]
+    assert violations_of(events, deletion(None)) == ["log-start-uncommitted"]
     retained = [*events[:-1], start_moved(4, "b1", 0, 7, "retention_ms")]
-    assert judged(retained, retention_ms=1) == ["log-start-uncommitted"]
+    assert violations_of(retained, retention_ms=1) == ["log-start-uncommitted"]
 
 
-def test_a_start_nobody_asked_for_is_a_breach() -> None:
+def test_a_log_start_beyond_the_requested_deletion_is_a_violation() -> None:
     events = [*COMMITTED, start_moved(4, "b1", 0, 3)]
-    assert judged(events) == ["log-start-unasked"]
-    assert judged(events, deletion(2)) == ["log-start-unasked"]
-    assert judged(events, deletion(None)) == []
-    assert judged([*COMMITTED, start_moved(4, "b1", 0, 3, "retention_bytes")], retention_ms=1) == ["log-start-unasked"]
+    assert violations_of(events) == ["log-start-unasked"]
+    assert violations_of(events, deletion(2)) == ["log-start-unasked"]
+    assert violations_of(events, deletion(None)) == []
+    assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 3, "retention_bytes")], retention_ms=1) == [
+        "log-start-unasked"
+    ]
 
 
-def test_no_deletion_is_asked_for_of_a_topic_of_the_system() -> None:
+def test_a_deletion_request_does_not_apply_to_an_internal_topic() -> None:
     events = [event | {"topic": "__consumer_offsets"} for event in [*COMMITTED, start_moved(4, "b1", 0, 3)]]
-    assert judged(events, deletion(3)) == ["log-start-unasked"]
+    assert violations_of(events, deletion(3)) == ["log-start-unasked"]
 
 
 @pytest.mark.parametrize(
@@ -190,22 +192,22 @@ def test_no_deletion_is_asked_for_of_a_topic_of_the_system() -> None:
     ],
     ids=["led", "recovered", "begun anew"],
 )
-def test_nobody_starts_above_what_somebody_decided(event: Event) -> None:
-    assert judged([*COMMITTED, start_moved(4, "b1", 0, 3), event], deletion(4)) == ["log-start-unfounded"]
-    assert judged([*COMMITTED, start_moved(4, "b1", 0, 4), event], deletion(4)) == []
+def test_a_log_start_that_no_leader_decided_on_is_a_violation(event: Event) -> None:
+    assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 3), event], deletion(4)) == ["log-start-unfounded"]
+    assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 4), event], deletion(4)) == []
 
 
-def test_what_a_candidate_lacks_below_its_start_is_no_breach_and_above_is() -> None:
+def test_a_candidate_may_lack_records_below_its_log_start_and_none_above() -> None:
     events = [*COMMITTED, start_moved(4, "b1", 0, 3)]
     anew = small_evidence.event(5, "b3", "truncated", {"log_start": 3}, offset=3, log_end=5)
     led = [changed(7, 3, 2, (1, 2, 3)), leads(8, "b3", 2, 5)]
-    assert judged([*events, anew, appended(6, "b3", 3, 5), *led], deletion(3)) == []
+    assert violations_of([*events, anew, appended(6, "b3", 3, 5), *led], deletion(3)) == []
     short = [changed(7, 3, 2, (1, 2, 3)), leads(8, "b3", 2, 4)]
-    found = judged([*events, anew, appended(6, "b3", 3, 4), *short], deletion(3))
+    found = violations_of([*events, anew, appended(6, "b3", 3, 4), *short], deletion(3))
     assert set(found) == {"candidate-incomplete", "leader-incomplete"}
 
 
-def test_other_records_below_a_start_do_not_matter_to_what_a_replica_holds() -> None:
+def test_other_records_below_the_log_start_of_a_replica_are_ignored() -> None:
     born = COMMITTED[:2]
     logs = [
         appended(2, "b1", 0, 5, 2),
@@ -215,14 +217,14 @@ def test_other_records_below_a_start_do_not_matter_to_what_a_replica_holds() -> 
     ]
     committed = [changed(2, 1, 2, (1, 2)), moved(3, "b1", 0, 5, (1, 2), 2), start_moved(4, "b1", 0, 3)]
     joined = changed(6, 1, 2, (1, 2, 3), reason="alter_partition")
-    assert judged([*born, *logs, *committed, start_moved(5, "b3", 0, 3, "leader"), joined], deletion(3)) == []
-    assert judged([*born, *logs, *committed, joined], deletion(3)) == ["candidate-incomplete"]
+    assert violations_of([*born, *logs, *committed, start_moved(5, "b3", 0, 3, "leader"), joined], deletion(3)) == []
+    assert violations_of([*born, *logs, *committed, joined], deletion(3)) == ["candidate-incomplete"]
 
 
 # ---- the fault model -------------------------------------------------------------------------------------------------
 
 
-def test_a_replica_that_begins_anew_above_what_it_lost_is_without_it_no_more() -> None:
+def test_a_replica_whose_log_restarts_above_its_loss_lacks_nothing() -> None:
     """Otherwise a loss of another replica, later, would count as too many at one time."""
     born = [appended(1, node, 0, 5) for node in ("b1", "b2", "b3")]
     first = [small_evidence.event(3, "b1", "log_recovered", offset=0, log_end=2)]

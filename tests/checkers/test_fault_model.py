@@ -42,18 +42,18 @@ def test_two_replicas_without_one_record_at_one_time_exceed_min_isr_two() -> Non
     assert (excess.offset, excess.time_ns) == (7, 7 * small_evidence.S)
 
 
-def test_a_replica_that_had_caught_up_before_the_other_lost_data_exceeds_nothing() -> None:
+def test_a_loss_after_the_first_replica_has_caught_up_does_not_exceed_the_fault_model() -> None:
     events = [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 10), recovered(8, "b2", 4)]
     assert tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 7))) == {}
 
 
-def test_a_replica_half_caught_up_exceeds_from_where_it_stopped() -> None:
+def test_a_replica_half_caught_up_exceeds_the_fault_model_from_its_log_end() -> None:
     events = [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 6), recovered(8, "b2", 0)]
     (excess,) = tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 7)))[T].exceeded
     assert excess.offset == 6
 
 
-def test_different_tails_exceed_nothing() -> None:
+def test_losses_of_different_tails_do_not_exceed_the_fault_model() -> None:
     events = [
         appended(1, "b1", 0, 10),
         appended(1, "b2", 0, 5),
@@ -92,7 +92,7 @@ def test_a_recovery_traced_without_comparable_clocks_does_not_tell_what_was_lost
     assert (excess.offset, excess.time_ns) == (0, 7 * small_evidence.S)
 
 
-def test_numbers_of_one_node_are_preferred_to_the_sum() -> None:
+def test_evidence_by_node_is_preferred_to_the_sum_over_nodes() -> None:
     both = {"lost_bytes": 8, "nodes": {"b1": {"lost_bytes": 8}, "b2": {"lost_bytes": 0}}}
     measured = node_failures(small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, both)))
     assert [failure.lost_bytes for failure in measured] == [8, 0]
@@ -102,7 +102,7 @@ def test_numbers_of_one_node_are_preferred_to_the_sum() -> None:
     assert [failure.lost_bytes for failure in summed] == [8, 8]
 
 
-def test_a_second_disaster_is_told_apart_from_the_first() -> None:
+def test_a_second_loss_on_two_replicas_is_an_excess_of_its_own() -> None:
     both = ("b1", "b2")
     events = [*FULL, *(recovered(6, node, 4) for node in both), *(appended(7, node, 4, 20) for node in both)]
     events += [recovered(16, node, 15) for node in both]

@@ -1,4 +1,4 @@
-"""What the groups checker calls wrong, and what it must not."""
+"""The checker of consumer groups: histories that are valid, and one of each violation."""
 
 from __future__ import annotations
 
@@ -79,49 +79,49 @@ def test_a_group_that_hands_over_at_its_commit_is_valid() -> None:
     assert verdict.figures["commits_acknowledged"] == 2
 
 
-def test_two_owners_in_one_generation() -> None:
+def test_two_owners_in_one_generation_are_a_violation() -> None:
     assert kinds(begun().start(8, 8, 1, 5).poll(10, 8, 5, 8).verdict()) == ["owned-twice"]
 
 
-def test_a_commit_beyond_what_was_given() -> None:
+def test_a_commit_beyond_the_records_read_is_a_violation() -> None:
     story = begun().commit(8, 7, 1, 6).poll(10, 7, 5, 8)
     assert kinds(story.verdict()) == ["commit-beyond-read"]
 
 
-def test_a_member_that_is_asked_from_beyond_where_it_stood() -> None:
+def test_a_fetch_from_beyond_the_members_position_skips_records() -> None:
     assert kinds(begun().poll(8, 7, 6, 8).append(10, 5).poll(12, 7, 5, 6).verdict()) == ["records-skipped"]
 
 
-def test_a_member_may_go_back_to_where_logs_part() -> None:
+def test_a_member_may_go_back_to_a_divergence() -> None:
     assert begun().poll(8, 7, 3, 8).verdict().validity is Validity.VALID
 
 
-def test_a_commit_of_a_generation_that_is_over() -> None:
+def test_an_acknowledged_commit_of_an_older_generation_is_stale() -> None:
     story = begun().start(8, 8, 2, 5).poll(9, 8, 5, 8).commit(11, 7, 1, 5)
     assert kinds(story.verdict()) == ["stale-commit"]
 
 
-def test_a_commit_that_was_on_its_way_when_the_next_generation_began_is_not_stale() -> None:
+def test_a_commit_in_flight_when_the_next_generation_began_is_not_stale() -> None:
     story = Story().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2)
     story.add(4, 7, "commit", until_s=9, value=1, offset=2)
     assert story.start(5, 8, 2, 2).verdict().validity is Validity.VALID
 
 
-def test_commits_of_one_member_that_go_back() -> None:
+def test_commits_of_one_member_that_go_back_are_a_violation() -> None:
     story = begun().commit(8, 7, 1, 3).poll(10, 7, 5, 8)
     assert kinds(story.verdict()) == ["commit-went-back"]
 
 
-def test_an_acknowledged_offset_that_the_next_member_is_not_told() -> None:
+def test_a_start_at_an_overwritten_commit_is_a_lost_offset() -> None:
     story = begun().poll(8, 7, 5, 8).commit(10, 7, 1, 8).start(12, 8, 2, 5)
     assert kinds(story.verdict()) == ["committed-offset-lost"]
 
 
-def test_a_start_from_the_beginning_after_a_commit() -> None:
+def test_a_start_at_0_after_an_acknowledged_commit_is_a_lost_offset() -> None:
     assert kinds(begun().poll(7, 7, 5, 8).start(8, 8, 2, 0).verdict()) == ["committed-offset-lost"]
 
 
-def test_an_offset_that_nobody_committed() -> None:
+def test_a_start_at_an_offset_never_committed_is_a_violation() -> None:
     assert kinds(begun().poll(7, 7, 5, 8).start(9, 8, 2, 4).verdict()) == ["uncommitted-start"]
 
 
@@ -137,7 +137,7 @@ def test_a_commit_of_unknown_outcome_cannot_arrive_after_one_of_a_later_generati
     assert kinds(story.verdict()) == ["committed-offset-lost"]
 
 
-def test_a_failed_commit_was_not_made() -> None:
+def test_a_start_at_a_failed_commit_is_a_violation() -> None:
     story = Story().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2).commit(4, 7, 1, 2, "fail").start(6, 8, 2, 2)
     assert kinds(story.verdict()) == ["uncommitted-start"]
 
@@ -151,9 +151,11 @@ def test_a_failed_commit_was_not_made() -> None:
         ({"unclean_election": True}, Validity.VALID),
     ],
 )
-def test_an_acknowledged_record_that_no_member_was_given(settings: dict[str, Any], validity: Validity) -> None:
+def test_an_acknowledged_record_that_no_member_read_is_not_delivered(
+    settings: dict[str, Any], validity: Validity
+) -> None:
     assert begun().verdict(**settings).validity is validity
 
 
-def test_a_group_of_which_nothing_is_known_is_not_valid() -> None:
+def test_a_group_without_assignments_is_unknown() -> None:
     assert Story().append(0, 1).verdict().validity is Validity.UNKNOWN

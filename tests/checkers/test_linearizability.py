@@ -1,4 +1,4 @@
-"""What the linearizability check calls wrong, and what it must not."""
+"""The checker of linearizability: histories that are valid, and one of each violation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workloads.synthetic_history import history, with_violation
 VALID, INVALID, UNKNOWN = Validity.VALID, Validity.INVALID, Validity.UNKNOWN
 
 
-def judged(*rows: Row, **settings: object) -> Verdict:
+def verdict_on(*rows: Row, **settings: object) -> Verdict:
     """The fast check's verdict, which the oracle shares."""
     verdict = check_partition(columns(rows), **settings)  # type: ignore[arg-type]
     recency = str(settings.get("recency", "default"))
@@ -38,100 +38,100 @@ def kinds(verdict: Verdict) -> set[str]:
 
 
 def test_operations_that_touch_at_one_instant_are_concurrent() -> None:
-    assert judged(append(1, 0, 5, 1), append(2, 5, 9, 0)).validity is VALID
-    assert judged(append(1, 0, 5, 1), append(2, 6, 9, 0)).validity is INVALID
+    assert verdict_on(append(1, 0, 5, 1), append(2, 5, 9, 0)).validity is VALID
+    assert verdict_on(append(1, 0, 5, 1), append(2, 6, 9, 0)).validity is INVALID
 
 
 def test_two_reads_of_one_end_are_unordered_among_themselves() -> None:
-    assert judged(end_offset(5, 6, 0), end_offset(0, 1, 0)).validity is VALID
+    assert verdict_on(end_offset(5, 6, 0), end_offset(0, 1, 0)).validity is VALID
 
 
 def test_an_unknown_append_has_no_deadline() -> None:
     rows = (append(1, 0, 3, outcome=INFO), append(2, 5, 6, 0), poll(0, 8, 9, 2, 1))
-    assert judged(*rows).validity is VALID
+    assert verdict_on(*rows).validity is VALID
 
 
 def test_a_poll_is_a_deadline_for_everything_below_what_it_returned() -> None:
     rows = (append(1, 7, 8, 0), append(2, 0, 9, 1), poll(1, 3, 4, 2))
-    assert kinds(judged(*rows)) == {"real-time-order"}
+    assert kinds(verdict_on(*rows)) == {"real-time-order"}
 
 
 def test_a_poll_may_return_an_old_prefix() -> None:
     rows = (append(1, 0, 1, 0), append(2, 2, 3, 1), poll(0, 4, 5, 1, 2), poll(0, 6, 7, 1), poll(2, 8, 9))
-    assert judged(*rows).validity is VALID
+    assert verdict_on(*rows).validity is VALID
 
 
 def test_an_empty_poll_asserts_the_end_only_when_recency_is_strict() -> None:
     rows = (append(1, 0, 1, 0), poll(0, 4, 5))
-    assert judged(*rows).validity is VALID
-    assert judged(*rows, recency="strict").validity is INVALID
-    assert judged(append(1, 0, 4, 0), poll(0, 4, 5), recency="strict").validity is VALID
+    assert verdict_on(*rows).validity is VALID
+    assert verdict_on(*rows, recency="strict").validity is INVALID
+    assert verdict_on(append(1, 0, 4, 0), poll(0, 4, 5), recency="strict").validity is VALID
 
 
 # each kind of violation
 
 
 def test_an_append_invoked_after_a_poll_that_returned_it_is_wrong() -> None:
-    assert kinds(judged(poll(0, 0, 1, 7), append(7, 2, 3, 0))) == {"real-time-order"}
+    assert kinds(verdict_on(poll(0, 0, 1, 7), append(7, 2, 3, 0))) == {"real-time-order"}
 
 
 def test_an_end_offset_that_goes_back_in_time_is_wrong() -> None:
     rows = (append(1, 0, 1, 0), end_offset(2, 3, 1), end_offset(4, 5, 0))
-    verdict = judged(*rows)
+    verdict = verdict_on(*rows)
     assert kinds(verdict) == {"real-time-order"}
     assert [finding.operations for finding in verdict.findings] == [(0, 2), (1, 2)]
 
 
 def test_an_append_below_an_end_told_before_it_was_invoked_is_wrong() -> None:
     rows = (append(1, 0, 9, outcome=INFO), end_offset(0, 1, 1), append(2, 3, 4, 0))
-    assert INVALID is judged(*rows).validity
+    assert INVALID is verdict_on(*rows).validity
 
 
 def test_a_failed_append_must_not_be_seen() -> None:
-    verdict = judged(append(7, 0, 1, outcome=FAIL), poll(0, 2, 3, 7))
+    verdict = verdict_on(append(7, 0, 1, outcome=FAIL), poll(0, 2, 3, 7))
     assert "failed-append-seen" in kinds(verdict)
     assert verdict.findings[0].operations == (1, 0)
 
 
 def test_a_value_nobody_appended_must_not_be_seen() -> None:
-    assert "phantom-value" in kinds(judged(poll(0, 2, 3, 7)))
+    assert "phantom-value" in kinds(verdict_on(poll(0, 2, 3, 7)))
 
 
-def test_one_value_stands_at_one_offset() -> None:
+def test_one_value_at_two_offsets_is_wrong() -> None:
     rows = (append(7, 0, 1, 0), append(8, 0, 1, outcome=INFO), poll(0, 2, 3, 7, 7))
-    assert "duplicate" in kinds(judged(*rows))
+    assert "duplicate" in kinds(verdict_on(*rows))
     seen_twice = (append(7, 0, 1, outcome=INFO), append(8, 0, 1, outcome=INFO), poll(0, 2, 3, 7), poll(1, 2, 3, 7))
-    assert "duplicate" in kinds(judged(*seen_twice))
+    assert "duplicate" in kinds(verdict_on(*seen_twice))
 
 
-def test_one_offset_holds_one_value() -> None:
-    assert "conflicting-offset" in kinds(judged(append(7, 0, 1, 0), append(8, 0, 1, 0)))
+def test_two_values_at_one_offset_are_wrong() -> None:
+    assert "conflicting-offset" in kinds(verdict_on(append(7, 0, 1, 0), append(8, 0, 1, 0)))
     both_seen = (append(7, 0, 1, outcome=INFO), append(8, 0, 1, outcome=INFO), poll(0, 2, 3, 7), poll(0, 2, 3, 8))
-    assert "conflicting-offset" in kinds(judged(*both_seen))
+    assert "conflicting-offset" in kinds(verdict_on(*both_seen))
 
 
 def test_a_poll_that_skips_an_offset_is_wrong() -> None:
     skipping = replace(poll(0, 2, 3, 7, 8), records=((0, 7), (2, 8)))
     rows = (append(7, 0, 1, 0), append(9, 0, 1, 1), append(8, 0, 1, 2), skipping)
-    assert "poll-gap" in kinds(judged(*rows))
+    assert "poll-gap" in kinds(verdict_on(*rows))
 
 
 def test_an_offset_nobody_can_have_taken_is_wrong() -> None:
-    verdict = judged(append(7, 0, 1, 0), append(8, 0, 1, 2))
+    verdict = verdict_on(append(7, 0, 1, 0), append(8, 0, 1, 2))
     assert kinds(verdict) == {"unexplained-offset"}
     assert verdict.findings[0].offsets == (1,)
 
 
 def test_an_offset_between_others_may_be_taken_by_an_append_nobody_saw() -> None:
-    assert judged(append(7, 0, 1, 0), append(8, 2, 3, 2), append(9, 2, outcome=INFO)).validity is VALID
-    too_late = judged(append(7, 0, 1, 0), append(8, 2, 3, 2), append(9, 4, outcome=INFO))
+    assert verdict_on(append(7, 0, 1, 0), append(8, 2, 3, 2), append(9, 2, outcome=INFO)).validity is VALID
+    too_late = verdict_on(append(7, 0, 1, 0), append(8, 2, 3, 2), append(9, 4, outcome=INFO))
     assert kinds(too_late) == {"real-time-order"}
 
 
 def test_of_the_appends_nobody_saw_the_earliest_stand_at_the_lowest_offsets() -> None:
     hidden = (append(1, 0, outcome=INFO), append(2, 5, outcome=INFO))
-    assert judged(*hidden, append(3, 0, 3, 1), append(4, 6, 7, 3)).validity is VALID
-    assert judged(*hidden, append(3, 0, 3, 2), append(4, 6, 7, 3)).validity is INVALID
+    assert verdict_on(*hidden, append(3, 0, 3, 1), append(4, 6, 7, 3)).validity is VALID
+    assert verdict_on(*hidden, append(3, 0, 3, 2), append(4, 6, 7, 3)).validity is INVALID
 
 
 def test_an_absurd_end_offset_is_wrong_and_costs_no_memory() -> None:
@@ -140,7 +140,7 @@ def test_an_absurd_end_offset_is_wrong_and_costs_no_memory() -> None:
 
 
 def test_a_negative_offset_is_impossible() -> None:
-    assert "impossible-offset" in kinds(judged(append(1, 0, 1, 0), end_offset(2, 3, -4)))
+    assert "impossible-offset" in kinds(verdict_on(append(1, 0, 1, 0), end_offset(2, 3, -4)))
 
 
 def test_a_reused_value_makes_the_history_undecidable() -> None:
@@ -157,7 +157,7 @@ def test_a_reused_value_makes_the_history_undecidable() -> None:
 
 def test_a_finding_names_both_operations_their_times_and_offsets() -> None:
     rows = (append(1, 5_000_000, 6_000_000, 0), append(2, 1_000_000, 2_000_000, 1))
-    finding = judged(*rows).findings[0]
+    finding = verdict_on(*rows).findings[0]
     assert finding.operations == (1, 0)
     assert finding.offsets == (1, 0)
     assert finding.lines == (
@@ -167,9 +167,9 @@ def test_a_finding_names_both_operations_their_times_and_offsets() -> None:
     )
 
 
-def test_at_most_a_handful_of_findings_is_worded_and_all_are_counted() -> None:
+def test_at_most_a_handful_of_findings_is_explained_and_all_are_counted() -> None:
     rows = [append(value, 100 - 2 * value, 101 - 2 * value, value) for value in range(30)]
-    verdict = judged(*rows)
+    verdict = verdict_on(*rows)
     assert len(verdict.findings) == 3
     assert verdict.figures["invalid"] == 29
 
@@ -177,32 +177,32 @@ def test_at_most_a_handful_of_findings_is_worded_and_all_are_counted() -> None:
 # what is allowed
 
 
-def test_acknowledgements_that_bind_nothing_are_not_held_against_the_log() -> None:
+def test_acknowledgements_that_do_not_bind_cannot_contradict_the_log() -> None:
     rows = (append(1, 0, 1, 0), append(2, 2, 3, 0), poll(0, 4, 5, 2))
-    assert judged(*rows, offsets_binding=False).validity is VALID
+    assert verdict_on(*rows, offsets_binding=False).validity is VALID
     two_reads = (*rows, poll(0, 6, 7, 1))
-    assert kinds(judged(*two_reads, offsets_binding=False)) == {"conflicting-offset"}
+    assert kinds(verdict_on(*two_reads, offsets_binding=False)) == {"conflicting-offset"}
 
 
-def test_losses_beyond_the_fault_model_excuse_what_they_may_have_caused_and_nothing_else() -> None:
+def test_a_loss_beyond_the_fault_model_excuses_only_violations_that_it_may_have_caused() -> None:
     lost = (append(1, 0, 1, 0), append(2, 2, 3, 1), append(3, 20, 21, 1))
     beyond = Tolerance(exceeded=(FaultModelExceeded(offset=1, time_ns=10, lines=("both lost offset 1",)),))
-    verdict = judged(*lost, tolerance=beyond)
+    verdict = verdict_on(*lost, tolerance=beyond)
     assert verdict.validity is UNKNOWN
     assert verdict.findings[0].lines[0] == "both lost offset 1"
     too_high = Tolerance(exceeded=(FaultModelExceeded(offset=2, time_ns=10, lines=()),))
-    assert judged(*lost, tolerance=too_high).validity is INVALID
+    assert verdict_on(*lost, tolerance=too_high).validity is INVALID
     too_late = Tolerance(exceeded=(FaultModelExceeded(offset=1, time_ns=30, lines=()),))
-    assert judged(*lost, tolerance=too_late).validity is INVALID
+    assert verdict_on(*lost, tolerance=too_late).validity is INVALID
     inexcusable = (*lost[:1], append(2, 2, 3, outcome=FAIL), poll(0, 20, 21, 1, 2))
-    assert judged(*inexcusable, tolerance=beyond).validity is INVALID
+    assert verdict_on(*inexcusable, tolerance=beyond).validity is INVALID
 
 
 def test_unclean_topics_may_lose_but_not_invent() -> None:
     unclean = Tolerance(unclean=True)
-    verdict = judged(append(1, 0, 1, 0), append(2, 2, 3, 0), tolerance=unclean)
+    verdict = verdict_on(append(1, 0, 1, 0), append(2, 2, 3, 0), tolerance=unclean)
     assert (verdict.validity, verdict.figures["allowed"]) == (VALID, 2)
-    assert judged(append(1, 0, 1, outcome=FAIL), poll(0, 2, 3, 1), tolerance=unclean).validity is INVALID
+    assert verdict_on(append(1, 0, 1, outcome=FAIL), poll(0, 2, 3, 1), tolerance=unclean).validity is INVALID
 
 
 # at scale
@@ -228,7 +228,7 @@ def test_the_same_seed_makes_the_same_history() -> None:
     assert not np.array_equal(one.invoked_ns, history(5_000, 4).invoked_ns)
 
 
-def test_partitions_are_judged_apart() -> None:
+def test_each_partition_is_checked_by_itself() -> None:
     good, bad = columns([append(1, 0, 1, 0)]), columns([append(1, 5, 6, 0), append(2, 1, 2, 1)])
     both = pa.concat_tables([good.to_table("t", 0), bad.to_table("t", 1)])
     verdict = check(RunEvidence(history=both, settings=CheckSettings()))

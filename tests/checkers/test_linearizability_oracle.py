@@ -34,7 +34,7 @@ class Bytes:
 
 
 def answers(rows: list[Row], recency: str) -> tuple[bool, Verdict]:
-    """What the oracle says, and what the fast check says."""
+    """The answers of the oracle and of the fast check."""
     history = columns(rows)
     return oracle.linearizable(oracle.operations(history), recency), check_partition(history, recency=recency)
 
@@ -100,7 +100,7 @@ def test_the_fast_check_agrees_with_the_oracle_on_twenty_thousand_histories() ->
     assert unknown > total / 4, shares
 
 
-def test_the_order_of_rows_does_not_matter() -> None:
+def test_the_order_of_rows_does_not_change_the_verdict() -> None:
     data = np.random.default_rng(5).bytes(4_000)
     decide = Bytes(data)
     while decide.at < len(data):
@@ -109,7 +109,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
         assert len(answers) == 1, rows
 
 
-def test_a_table_of_the_history_is_judged_as_its_columns_are() -> None:
+def test_a_history_table_and_its_columns_get_the_same_verdict() -> None:
     data = np.random.default_rng(6).bytes(6_000)
     decide = Bytes(data)
     while decide.at < len(data):

@@ -1,4 +1,4 @@
-"""What counts as a lost record, and what does not."""
+"""The checker of losses: records that count as lost, and records that do not."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workloads.columns import INFO
 READ = {"recovered": True, "final_reads": True}
 
 
-def judged(main: list[Row], final: list[Row], recovery: dict[str, Any] = READ, **more: Any) -> Verdict:
+def verdict_on(main: list[Row], final: list[Row], recovery: dict[str, Any] = READ, **more: Any) -> Verdict:
     settings = CheckSettings(**more.pop("settings", {}))
     return check(RunEvidence(history=small_evidence.history(main, final), recovery=recovery, settings=settings, **more))
 
 
-def test_an_acknowledged_append_that_the_final_reads_pass_over_is_lost() -> None:
+def test_an_acknowledged_append_missing_from_the_final_reads_is_lost() -> None:
     replicas, ends = small_evidence.logs(b1=[(1, 8)], b2=[(1, 8)], b3=[(1, 8)])
-    verdict = judged(
+    verdict = verdict_on(
         [append(7, 1, 2, 0), append(8, 3, outcome=INFO)], [poll(0, 9, 10, 8)], replicas=replicas, replica_ends=ends
     )
     assert verdict.validity is Validity.INVALID
@@ -35,38 +35,38 @@ def test_an_acknowledged_append_that_the_final_reads_pass_over_is_lost() -> None
 
 
 def test_the_end_of_the_log_can_be_lost_too() -> None:
-    verdict = judged([append(7, 1, 2, 0), append(8, 1, 2, 1)], [poll(0, 9, 10, 7)])
+    verdict = verdict_on([append(7, 1, 2, 0), append(8, 1, 2, 1)], [poll(0, 9, 10, 7)])
     assert verdict.findings[0].lines[1] == "the final reads did not return value 8: they ended at 1"
 
 
 def test_an_unknown_append_may_be_lost_until_somebody_has_read_it() -> None:
-    assert judged([append(7, 1, outcome=INFO)], []).validity is Validity.VALID
-    verdict = judged([append(7, 1, outcome=INFO), poll(0, 2, 3, 7)], [])
+    assert verdict_on([append(7, 1, outcome=INFO)], []).validity is Validity.VALID
+    verdict = verdict_on([append(7, 1, outcome=INFO), poll(0, 2, 3, 7)], [])
     assert [finding.kind for finding in verdict.findings] == ["lost-read"]
 
 
-def test_a_record_on_no_disk_is_lost_even_when_nothing_was_finally_read() -> None:
+def test_a_record_on_no_disk_is_lost_even_without_final_reads() -> None:
     replicas, ends = small_evidence.logs(b1=[], b2=[], b3=[])
-    verdict = judged([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends)
+    verdict = verdict_on([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends)
     assert verdict.validity is Validity.INVALID
 
 
-def test_without_final_reads_a_record_on_some_disk_is_undecided() -> None:
+def test_a_record_on_some_disk_is_unknown_without_final_reads() -> None:
     replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[], b3=[])
-    assert judged([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends).validity is Validity.UNKNOWN
+    assert verdict_on([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends).validity is Validity.UNKNOWN
     two_logs = ends.filter([True, True, False])
-    assert judged([append(7, 1, 2, 0)], [], {}, replica_ends=two_logs).validity is Validity.UNKNOWN
+    assert verdict_on([append(7, 1, 2, 0)], [], {}, replica_ends=two_logs).validity is Validity.UNKNOWN
 
 
-def test_acks_1_may_lose_what_was_acknowledged_but_not_what_was_read() -> None:
-    verdict = judged([append(7, 1, 2, 0)], [], settings={"acks": 1})
+def test_acks_1_may_lose_acknowledged_records_but_no_records_that_were_read() -> None:
+    verdict = verdict_on([append(7, 1, 2, 0)], [], settings={"acks": 1})
     assert (verdict.validity, verdict.figures["acknowledged_lost_allowed"]) == (Validity.VALID, 1)
-    read = judged([append(7, 1, 2, 0), poll(0, 3, 4, 7)], [], settings={"acks": 1})
+    read = verdict_on([append(7, 1, 2, 0), poll(0, 3, 4, 7)], [], settings={"acks": 1})
     assert read.validity is Validity.INVALID
 
 
-def test_unclean_topics_lose_and_are_counted() -> None:
-    verdict = judged([append(7, 1, 2, 0)], [], settings={"unclean_election": True})
+def test_losses_of_unclean_topics_are_counted_and_allowed() -> None:
+    verdict = verdict_on([append(7, 1, 2, 0)], [], settings={"unclean_election": True})
     assert (verdict.validity, verdict.figures["allowed"]) == (Validity.VALID, 1)
 
 
@@ -78,11 +78,11 @@ def lossy_trace(*nodes: str) -> Any:
     return small_evidence.trace(*events)
 
 
-def test_a_loss_on_min_isr_replicas_at_one_time_is_undecided_and_on_fewer_is_a_bug() -> None:
+def test_a_loss_on_min_isr_replicas_at_one_time_is_unknown_and_on_fewer_is_invalid() -> None:
     def after_power_loss(*nodes: str) -> Verdict:
         fault = small_evidence.fault("power-loss", list(nodes), 5, 7, {"lost_bytes": 10})
         main = [append(7, 1, 2, 0)]
-        return judged(main, [], trace=lossy_trace(*nodes), faults=small_evidence.faults(fault))
+        return verdict_on(main, [], trace=lossy_trace(*nodes), faults=small_evidence.faults(fault))
 
     assert after_power_loss("b1").validity is Validity.INVALID
     verdict = after_power_loss("b1", "b2")
@@ -93,8 +93,8 @@ def test_a_loss_on_min_isr_replicas_at_one_time_is_undecided_and_on_fewer_is_a_b
     )
 
 
-def test_what_was_acknowledged_after_the_disaster_is_not_excused_by_it() -> None:
+def test_a_record_acknowledged_after_the_power_loss_is_not_excused_by_it() -> None:
     fault = small_evidence.fault("power-loss", ["b1", "b2"], 5, 7, {"lost_bytes": 10})
     later = [append(7, 8, 9, 0)]
-    verdict = judged(later, [], trace=lossy_trace("b1", "b2"), faults=small_evidence.faults(fault))
+    verdict = verdict_on(later, [], trace=lossy_trace("b1", "b2"), faults=small_evidence.faults(fault))
     assert verdict.validity is Validity.INVALID

@@ -60,12 +60,12 @@ BORN = [changed(1, 1, 1, (1, 2, 3), reason="created"), leads(1, "b1", 1, 0)]
 COMMITTED = [*BORN, *(appended(2, node, 0, 5) for node in ("b1", "b2", "b3")), moved(3, "b1", 0, 5, (1, 2, 3))]
 
 
-def judged(events: Sequence[Event], **settings: Any) -> Verdict:
+def verdict_on(events: Sequence[Event], **settings: Any) -> Verdict:
     return check(RunEvidence(trace=small_evidence.trace(*events), settings=CheckSettings(**settings)))
 
 
 def kinds(events: Sequence[Event], **settings: Any) -> list[str]:
-    verdict = judged(events, **settings)
+    verdict = verdict_on(events, **settings)
     assert (verdict.validity is Validity.INVALID) is bool(verdict.findings)
     return [finding.kind for finding in verdict.findings]
 
@@ -81,19 +81,19 @@ def test_a_clean_fail_over_keeps_every_promise() -> None:
         small_evidence.event(8, "b2", "acknowledged", {"acks": -1}, offset=5, log_end=7, high_watermark=7),
         small_evidence.event(9, "b2", "latest_told", high_watermark=7),
     ]
-    verdict = judged(events)
+    verdict = verdict_on(events)
     assert (verdict.validity, verdict.figures["committed"], verdict.figures["trace_gaps"]) == (Validity.VALID, 7, 0)
 
 
-def test_one_epoch_has_one_leader() -> None:
+def test_two_leaders_of_one_epoch_are_a_violation() -> None:
     assert kinds([*BORN, leads(2, "b2", 1, 0)]) == ["two-leaders-one-epoch"]
     assert kinds([*BORN, changed(2, 2, 2, (1, 2, 3)), leads(3, "b3", 2, 0)]) == ["two-leaders-one-epoch"]
 
 
-def test_a_leader_holds_everything_committed() -> None:
+def test_a_leader_that_lacks_a_committed_record_is_a_violation() -> None:
     events = [*BORN, *(appended(2, node, 0, 5) for node in ("b1", "b2")), changed(2, 1, 1, (1, 2))]
     events += [moved(3, "b1", 0, 5, (1, 2)), leads(5, "b3", 2, 0)]
-    verdict = judged(events)
+    verdict = verdict_on(events)
     assert [finding.kind for finding in verdict.findings] == ["leader-incomplete"]
     assert verdict.findings[0].lines == (
         "b3 became leader in leader epoch 2 at 5.000000 s, its log ends at 0",
@@ -107,7 +107,7 @@ def test_a_node_that_learns_late_of_an_old_election_need_not_know_later_commits(
     assert kinds([*events, leads(7, "b3", 2, 5)]) == []
 
 
-def test_every_candidate_holds_everything_committed() -> None:
+def test_a_candidate_that_lacks_a_committed_record_is_a_violation() -> None:
     events = [*BORN, *(appended(2, node, 0, 5) for node in ("b1", "b2")), changed(2.5, 1, 1, (1, 2))]
     events += [moved(3, "b1", 0, 5, (1, 2)), changed(4, 1, 1, (1, 2, 3), reason="alter_partition")]
     assert kinds(events) == ["candidate-incomplete"]
@@ -118,7 +118,7 @@ def test_every_candidate_holds_everything_committed() -> None:
 LOST = [started(4, "b2"), recovered(4, "b2", 3)]
 
 
-def test_between_restart_and_registration_a_former_membership_binds_nobody() -> None:
+def test_a_node_is_not_checked_between_restart_and_registration() -> None:
     still_member = changed(4.5, 1, 1, (1, 2), reason="alter_partition")
     taken_out = [changed(5, 1, 1, (1, 3), reason="registered"), registered(5, 2)]
     assert kinds([*COMMITTED, *LOST, still_member, *taken_out]) == []
@@ -128,18 +128,18 @@ def test_between_restart_and_registration_a_former_membership_binds_nobody() -> 
     ]
 
 
-def test_a_log_recovered_after_registration_is_judged_then() -> None:
+def test_a_log_recovered_after_registration_is_checked_at_its_recovery() -> None:
     events = [*COMMITTED, started(4, "b2"), registered(5, 2, clean=True), recovered(6, "b2", 3)]
     assert kinds(events) == ["candidate-incomplete"]
 
 
-def test_what_happens_in_one_instant_is_judged_when_it_is_over() -> None:
+def test_events_of_one_instant_are_checked_after_the_last_of_them() -> None:
     halfway = changed(5, 1, 1, (1,), elr=(2,), reason="registered")
     events = [*COMMITTED, changed(3.5, 1, 1, (1, 2)), *LOST, registered(5, 2), halfway, changed(5, 1, 1, (1,))]
     assert kinds(events) == []
 
 
-def test_who_registers_uncleanly_is_excluded_until_it_joins_the_isr_anew() -> None:
+def test_a_broker_registered_after_an_unclean_shutdown_is_excluded_until_it_joins_the_isr() -> None:
     back = [changed(5, 1, 1, (1, 3), reason="registered"), registered(5, 2)]
     rejoined = [*COMMITTED, started(4, "b2"), *back, changed(7, 1, 1, (1, 2, 3), reason="alter_partition")]
     assert kinds(rejoined) == []
@@ -149,7 +149,7 @@ def test_who_registers_uncleanly_is_excluded_until_it_joins_the_isr_anew() -> No
     assert kinds(clean) == []
 
 
-def test_only_isr_and_elr_are_elected_unless_the_topic_allows_it() -> None:
+def test_an_election_outside_isr_and_elr_is_a_violation_unless_the_topic_allows_it() -> None:
     events = [*COMMITTED, changed(4, 1, 1, (1, 2)), changed(5, 3, 2, (3,))]
     assert kinds(events) == ["unclean-election"]
     assert kinds(events, unclean_election=True) == []
@@ -162,14 +162,14 @@ def test_a_replica_that_its_leader_proposes_may_be_elected_in_the_change_that_co
     assert kinds([*without_3, changed(5, 3, 2, (2, 3), reason="fenced")]) == ["unclean-election"]
 
 
-def test_the_high_watermark_needs_min_isr_members() -> None:
+def test_a_high_watermark_moved_by_fewer_than_min_isr_members_is_a_violation() -> None:
     alone = [*BORN, changed(2, 1, 1, (1,), elr=(2,)), appended(2, "b1", 0, 5), moved(3, "b1", 0, 5, (1,))]
     assert "quorum-too-small" in kinds(alone)
     one_replica = [changed(1, 1, 1, (1,), reason="created", replicas=[1]), leads(1, "b1", 1, 0)]
     assert kinds([*one_replica, appended(2, "b1", 0, 5), moved(3, "b1", 0, 5, (1,))]) == []
 
 
-def test_a_leader_is_held_to_the_minimum_of_the_partition_epoch_that_it_knows() -> None:
+def test_the_minimum_that_counts_is_that_of_the_partition_epoch_the_leader_knows() -> None:
     born = [BORN[0] | {"partition_epoch": 4}, BORN[1]]
     raised = changed(2.5, 1, 1, (1, 2), min_isr=3) | {"partition_epoch": 5}
     before = [*born, *(appended(2, node, 0, 5) for node in ("b1", "b2")), raised]
@@ -178,7 +178,7 @@ def test_a_leader_is_held_to_the_minimum_of_the_partition_epoch_that_it_knows() 
     assert "quorum-too-small" in kinds([*before, informed])
 
 
-def test_the_quorum_holds_the_controllers_isr_for_the_leader_in_office() -> None:
+def test_the_quorum_of_the_current_leader_contains_the_controllers_isr() -> None:
     without_3 = [*(appended(2, node, 0, 5) for node in ("b1", "b2")), moved(3, "b1", 0, 5, (1, 2))]
     assert kinds([*BORN, *without_3]) == ["quorum-not-superset"]
     proposed = moved(3, "b1", 0, 5, (1, 2, 3))
@@ -187,9 +187,9 @@ def test_the_quorum_holds_the_controllers_isr_for_the_leader_in_office() -> None
     assert "quorum-not-superset" not in kinds([*deposed, without_3[2]])
 
 
-def test_every_member_counted_holds_what_becomes_committed() -> None:
+def test_a_member_counted_without_holding_the_records_is_a_violation() -> None:
     behind = [*BORN, appended(2, "b1", 0, 5), appended(2, "b2", 0, 5), appended(2, "b3", 0, 4)]
-    verdict = judged([*behind, moved(3, "b1", 0, 5, (1, 2, 3))])
+    verdict = verdict_on([*behind, moved(3, "b1", 0, 5, (1, 2, 3))])
     assert verdict.findings[0].lines == (
         "b1 moved the high watermark 0 → 5 at 3.000000 s in leader epoch 1 with the quorum {b1, b2, b3}",
         "b3 did not hold the record at offset 4: its log ended at 4",
@@ -198,14 +198,14 @@ def test_every_member_counted_holds_what_becomes_committed() -> None:
     assert kinds(another) == ["replica-counted-wrongly"]
 
 
-def test_what_a_replica_lost_after_it_was_counted_is_not_the_leaders_mistake() -> None:
+def test_a_loss_after_a_replica_was_counted_is_not_a_violation_by_the_leader() -> None:
     lost = [*COMMITTED[:-1], started(2.5, "b2"), recovered(2.5, "b2", 3), COMMITTED[-1]]
     assert kinds(lost) == []
     back = [changed(2.6, 1, 1, (1, 3)), registered(2.6, 2), changed(2.7, 1, 1, (1, 2, 3), reason="alter_partition")]
     assert "replica-counted-wrongly" in kinds([*lost[:-1], *back, COMMITTED[-1]])
 
 
-def test_what_is_committed_is_never_overwritten() -> None:
+def test_a_committed_record_that_is_overwritten_is_a_violation() -> None:
     events = [*COMMITTED, *(small_evidence.event(4, node, "truncated", offset=3, log_end=5) for node in ("b2", "b3"))]
     events += [
         appended(5, "b2", 3, 5, epoch=2),
@@ -215,22 +215,24 @@ def test_what_is_committed_is_never_overwritten() -> None:
     assert "committed-overwritten" in kinds(events)
 
 
-def test_the_high_watermark_never_falls_within_a_leadership() -> None:
+def test_a_high_watermark_that_falls_within_a_leadership_is_a_violation() -> None:
     assert "high-watermark-fell" in kinds([*COMMITTED, moved(4, "b1", 2, 3, (1, 2, 3))])
 
 
-def test_the_latest_offset_is_told_only_from_the_start_of_the_leaders_epoch_on() -> None:
+def test_a_latest_offset_below_the_start_of_the_leader_epoch_is_a_violation() -> None:
     events = [*COMMITTED, changed(4, 2, 2, (2, 3)), leads(5, "b2", 2, 5)]
     assert kinds([*events, small_evidence.event(6, "b2", "latest_told", high_watermark=4)]) == ["latest-below-start"]
 
 
 @pytest.mark.parametrize(("acks", "expected"), [(-1, ["acknowledged-uncommitted"]), (1, [])])
-def test_acks_all_is_told_when_the_high_watermark_has_passed(acks: int, expected: list[str]) -> None:
+def test_an_acknowledgement_above_the_high_watermark_is_a_violation_for_acks_all_only(
+    acks: int, expected: list[str]
+) -> None:
     told = small_evidence.event(3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5)
     assert kinds([*COMMITTED, told]) == expected
 
 
-def test_losses_beyond_the_fault_model_excuse_what_candidates_lack() -> None:
+def test_a_loss_beyond_the_fault_model_excuses_records_that_candidates_lack() -> None:
     events = [*COMMITTED, started(5, "b2"), recovered(5, "b2", 3), started(5, "b3"), recovered(5, "b3", 3)]
     events += [registered(6, 2, clean=True), registered(6, 3, clean=True)]
     assert kinds(events) == ["candidate-incomplete", "candidate-incomplete"]
@@ -239,12 +241,12 @@ def test_losses_beyond_the_fault_model_excuse_what_candidates_lack() -> None:
     assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "fault-model-exceeded")
 
 
-def test_what_the_trace_leaves_out_is_held_against_nobody() -> None:
+def test_a_gap_in_the_trace_is_not_a_violation() -> None:
     events = [*BORN, appended(2, "b1", 0, 5), *(appended(2, node, 3, 5) for node in ("b2", "b3"))]
-    verdict = judged([*events, moved(3, "b1", 0, 5, (1, 2, 3))])
+    verdict = verdict_on([*events, moved(3, "b1", 0, 5, (1, 2, 3))])
     assert (verdict.validity, verdict.figures["trace_gaps"]) == (Validity.VALID, 2)
 
 
-def test_without_a_trace_nothing_is_decided() -> None:
-    assert judged([]).validity is Validity.UNKNOWN
-    assert judged(COMMITTED, comparable_clocks=False).validity is Validity.UNKNOWN
+def test_the_protocol_verdict_is_unknown_without_an_ordered_trace() -> None:
+    assert verdict_on([]).validity is Validity.UNKNOWN
+    assert verdict_on(COMMITTED, comparable_clocks=False).validity is Validity.UNKNOWN

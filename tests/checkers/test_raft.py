@@ -109,18 +109,18 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)
-def test_a_promise_kept(events: list[Event]) -> None:
+def test_every_promise_holds_in_a_correct_trace(events: list[Event]) -> None:
     found = verdict(*events)
     assert (found.validity, found.findings) == (Validity.VALID, ())
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_promise_broken(kind: str) -> None:
+def test_each_broken_promise_is_found(kind: str) -> None:
     assert verdict(*BROKEN[kind]).validity is Validity.INVALID
     assert kinds(*BROKEN[kind]) == [kind]
 
 
-def test_what_is_committed_stays_what_it_is() -> None:
+def test_a_committed_metadata_record_never_changes() -> None:
     events = [
         *COMMITTED,
         *(cut(2, node, 0, 1) for node in ("c1", "c2")),
@@ -141,7 +141,7 @@ def test_records_below_those_committed_must_be_the_same_as_well() -> None:
     assert kinds(*events, appended(3, "c2", 1, 2, 3)) == ["metadata-logs-differ"]
 
 
-def test_a_disk_that_lies_about_fsync_leaves_it_open() -> None:
+def test_a_violation_on_a_disk_that_lies_about_fsync_is_unknown() -> None:
     lies = small_evidence.fault("fsync-lies", ["c2"], 0, 5, {"lies": 3})
     assert verdict(*BROKEN["metadata-lost"], faults=[lies]).validity is Validity.UNKNOWN
     assert verdict(*COMMITTED, faults=[lies]).validity is Validity.VALID

@@ -1,4 +1,4 @@
-"""What is read is what was appended, and replicas hold the same."""
+"""The checkers of reads and of replica logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def on_disk(**of_node: Any) -> dict[str, Any]:
 # reads
 
 
-def test_what_agrees_is_valid() -> None:
+def test_claims_that_agree_are_valid() -> None:
     rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO), poll(0, 3, 4, 7, 8)]
     assert read(rows, recovered=True, **on_disk(b1=[(1, 7), (1, 8)])).validity is Validity.VALID
 
@@ -66,7 +66,7 @@ def test_one_offset_with_two_values_is_a_conflict() -> None:
     assert verdict.findings[0].operations == (2, 3)
 
 
-def test_a_disk_bears_witness_below_its_high_watermark_or_after_recovery() -> None:
+def test_a_disk_counts_below_its_high_watermark_or_after_recovery() -> None:
     rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO)]
     stale = on_disk(b1=[(1, 8)], b2=[(2, 7)])
     assert kinds(read(rows, **stale)) == ["conflicting-offset"]
@@ -75,7 +75,7 @@ def test_a_disk_bears_witness_below_its_high_watermark_or_after_recovery() -> No
     assert kinds(read(rows, recovered=True, **stale)) == ["conflicting-offset"]
 
 
-def test_with_acks_1_an_acknowledged_offset_may_be_given_again() -> None:
+def test_with_acks_1_an_acknowledged_offset_may_be_reused() -> None:
     rows = [append(7, 1, 2, 0), append(8, 3, 4, 0), poll(0, 5, 6, 8)]
     assert kinds(read(rows)) == ["conflicting-offset"]
     assert read(rows, settings={"acks": 1}).validity is Validity.VALID
@@ -101,7 +101,7 @@ def matched(recovered: bool, marks: dict[str, int] | None = None, unclean: bool 
     return logs.check(RunEvidence(replicas=replicas, replica_ends=ends, settings=settings, recovery=recovery))
 
 
-def test_equal_logs_match_and_after_recovery_nothing_less_will_do() -> None:
+def test_after_recovery_replica_logs_must_be_equal() -> None:
     same = [(1, 7), (2, 8)]
     assert matched(True, b1=same, b2=same, b3=same).validity is Validity.VALID
     assert matched(False, b1=same, b2=same[:1]).validity is Validity.VALID
@@ -110,14 +110,14 @@ def test_equal_logs_match_and_after_recovery_nothing_less_will_do() -> None:
     assert behind.findings[0].lines[0] == "b2's log ends at 1, b1's at 2"
 
 
-def test_above_the_high_watermark_logs_may_part_until_recovery() -> None:
+def test_logs_may_diverge_above_the_high_watermark_until_recovery() -> None:
     parted = {"b1": [(1, 7), (1, 8)], "b2": [(1, 7), (2, 9)]}
     assert matched(False, {"b1": 1}, **parted).validity is Validity.VALID
     assert kinds(matched(False, **parted)) == ["log-divergence"]
     assert kinds(matched(True, {"b1": 1}, **parted)) == ["replicas-differ"]
 
 
-def test_an_unclean_topic_may_part_below_the_high_watermark_but_must_come_together() -> None:
+def test_logs_of_an_unclean_topic_may_diverge_below_the_high_watermark_until_recovery() -> None:
     parted = {"b1": [(1, 7), (1, 8)], "b2": [(1, 7), (2, 9)]}
     assert matched(False, unclean=True, **parted).validity is Validity.VALID
     assert matched(True, unclean=True, **parted).validity is Validity.INVALID
@@ -146,7 +146,7 @@ def test_a_hole_in_one_log_is_a_difference() -> None:
     assert any("b2 has no record at offset 1" in line for line in verdict.findings[0].lines)
 
 
-def test_fewer_logs_than_replicas_do_not_pass() -> None:
+def test_fewer_logs_than_replicas_are_unknown() -> None:
     replicas, ends = small_evidence.logs(b1=[(1, 7)])
     verdict = logs.check(RunEvidence(replicas=replicas, replica_ends=ends))
     assert (verdict.validity, kinds(verdict)) == (Validity.UNKNOWN, ["logs-missing"])

@@ -11,7 +11,7 @@ import pytest
 from checkers import availability, faults, liveness, registry
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Validity, Verdict, checker_name, worst
-from results.run.encoding import verdicts_from_json
+from results.run.json_encoding import verdicts_from_json
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import append, end_offset, poll
 from workloads.columns import FAIL, INFO
@@ -29,7 +29,7 @@ STUCK = {
 # liveness
 
 
-def test_a_whole_cluster_that_was_read_to_the_end_is_live() -> None:
+def test_a_recovered_cluster_that_was_read_to_the_end_is_live() -> None:
     assert liveness.check(RunEvidence(recovery=WHOLE)).validity is Validity.VALID
 
 
@@ -39,18 +39,18 @@ def test_not_recovering_in_time_is_invalid_and_says_what_was_missing() -> None:
     assert "no leader of t-0" in verdict.findings[0].lines
 
 
-def test_reads_that_do_not_finish_on_a_whole_cluster_are_invalid() -> None:
+def test_final_reads_that_do_not_finish_on_a_recovered_cluster_are_invalid() -> None:
     verdict = liveness.check(RunEvidence(recovery=WHOLE | {"final_reads": False}))
     assert verdict.findings[0].kind == "reads-not-finished"
 
 
-def test_a_run_that_ended_before_recovery_is_undecided() -> None:
+def test_a_run_that_ended_before_recovery_is_unknown() -> None:
     assert liveness.check(RunEvidence()).validity is Validity.UNKNOWN
     unread = {name: value for name, value in WHOLE.items() if name != "final_reads"}
     assert liveness.check(RunEvidence(recovery=unread)).validity is Validity.UNKNOWN
 
 
-def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_undecided() -> None:
+def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_unknown() -> None:
     def stuck(killed: list[str], leader: int) -> Verdict:
         changed = small_evidence.event(9, "c1", "partition_changed", {"elr": []}, leader=leader, leader_epoch=3)
         fault = small_evidence.fault("kill", killed, 5, 6, {"killed": len(killed)})
@@ -98,7 +98,7 @@ def test_a_fault_that_missed_is_named_and_does_not_fail_the_run() -> None:
 
 
 @pytest.mark.parametrize("injected", [0, 1])
-def test_faults_that_were_asked_for_and_never_bit_leave_the_run_undecided(injected: int) -> None:
+def test_a_run_whose_requested_faults_had_no_effect_is_unknown(injected: int) -> None:
     rows = [small_evidence.fault("pause", ["b2"], 1, 2, {}, bit=False)] * injected
     asked = RunEvidence(faults=small_evidence.faults(*rows), settings=CheckSettings(faults_asked=True))
     assert faults.check(asked).validity is Validity.UNKNOWN
@@ -108,7 +108,7 @@ def test_faults_that_were_asked_for_and_never_bit_leave_the_run_undecided(inject
 # availability
 
 
-def test_availability_tells_the_share_the_longest_gap_and_latencies() -> None:
+def test_availability_gives_the_share_the_longest_gap_and_latencies() -> None:
     rows = [append(1, 1, 2, 0), append(2, 3, outcome=INFO), append(3, 4, 5, outcome=FAIL), append(4, 11, 14, 1)]
     figures = availability.check(RunEvidence(history=small_evidence.history(rows, [poll(0, 50, 51, 1, 4)]))).figures
     assert figures["acks_share"] == 0.5
@@ -117,7 +117,7 @@ def test_availability_tells_the_share_the_longest_gap_and_latencies() -> None:
     assert "poll_ms_p50" not in figures
 
 
-def test_time_in_which_nobody_asked_is_not_unavailability() -> None:
+def test_time_without_an_open_append_is_not_unavailability() -> None:
     rows = [append(1, 1, 2, 0), append(2, 100, 101, 1)]
     figures = availability.check(RunEvidence(history=small_evidence.history(rows))).figures
     assert figures["unavailable_seconds_longest"] == 1
@@ -143,7 +143,7 @@ def test_a_good_run_is_valid_by_every_checker() -> None:
     assert worst(verdict.validity for verdict in verdicts) is Validity.VALID
 
 
-def test_a_run_that_left_nothing_is_never_valid() -> None:
+def test_a_run_without_evidence_is_never_valid() -> None:
     verdicts = {verdict.checker: verdict for verdict in registry.check(RunEvidence())}
     assert {name for name, verdict in verdicts.items() if verdict.validity is Validity.VALID} == {"faults"}
     assert all(verdict.findings for name, verdict in verdicts.items() if name != "faults")
@@ -161,13 +161,13 @@ def test_a_trace_that_a_system_has_but_nobody_recorded_is_unknown() -> None:
     assert validity["protocol"] is validity["raft"] is Validity.UNKNOWN
 
 
-def test_groups_are_judged_where_consumers_form_one() -> None:
+def test_the_groups_checker_runs_where_consumers_form_a_group() -> None:
     run = replace(good_run(), settings=CheckSettings(groups=True))
     (verdict,) = [verdict for verdict in registry.check(run) if verdict.checker == "groups"]
     assert verdict.validity is Validity.UNKNOWN
 
 
-def test_a_checker_that_crashes_says_unknown_and_disturbs_nobody() -> None:
+def test_a_checker_that_crashes_says_unknown_and_the_others_still_run() -> None:
     def crashing(_: RunEvidence) -> Verdict:
         raise ZeroDivisionError("by zero")
 

@@ -1,6 +1,6 @@
 """An administrator's day with real clients: four broker processes and three controllers on loopback.
 
-What confluent-kafka and kafka-python offer an administrator is asked for once and looked at from outside: groups,
+Each call that confluent-kafka and kafka-python offer an administrator is made once and its effect is observed: groups,
 offsets by time and with epochs, configuration, reassignments, elections, eligible leader replicas, retention, the
 quorum.
 """
@@ -60,7 +60,7 @@ def create_topic(cluster: LoopbackCluster, confluent: Any, replicas: list[int], 
 
 
 def produce(cluster: LoopbackCluster, count: int, size: int = 10, **settings: Any) -> list[str]:
-    """What went wrong."""
+    """The error, if any."""
     from confluent_kafka import Producer
 
     errors: list[str] = []
@@ -214,7 +214,7 @@ def test_below_the_minimum_an_eligible_leader_replica_is_shown_and_a_lower_minim
 
 
 @pytest.mark.parametrize(("key", "value", "kept"), [("retention.bytes", "4000", True), ("retention.ms", "300", False)])
-def test_retention_moves_the_start_and_who_asks_below_it_goes_on_there(
+def test_retention_moves_the_log_start_and_a_consumer_below_it_goes_on_there(
     cluster: LoopbackCluster, confluent: Any, python: Any, key: str, value: str, kept: bool
 ) -> None:
     from confluent_kafka import Consumer, TopicPartition
@@ -260,7 +260,7 @@ def test_a_controller_that_stops_and_one_that_is_killed_are_succeeded(
 
 
 @pytest.mark.parametrize("node", ["b1", "c1"])
-def test_garbage_at_the_port_costs_its_connection_and_nothing_else(
+def test_garbage_on_a_port_closes_its_connection_and_no_other(
     cluster: LoopbackCluster, confluent: Any, node: str
 ) -> None:
     create_topic(cluster, confluent, [1, 2, 3])

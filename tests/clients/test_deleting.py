@@ -40,7 +40,7 @@ def filled_topic(cluster: LoopbackCluster, name: str, **config: str) -> None:
 
 
 def read_from_earliest(cluster: LoopbackCluster, name: str, count: int) -> list[tuple[int, bytes]]:
-    """What a consumer that stood at 0 is given, reset to the earliest offset."""
+    """The records that a consumer at 0 reads after its reset to the earliest offset."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": name, "auto.offset.reset": "earliest"})
@@ -100,7 +100,7 @@ def test_kafka_python_and_the_native_client_delete_records(cluster: LoopbackClus
     consumer.close()
 
 
-def test_what_a_real_client_wrote_expires_by_the_time_it_was_written(cluster: LoopbackCluster) -> None:
+def test_records_of_a_real_client_expire_by_their_timestamps(cluster: LoopbackCluster) -> None:
     """Real clients write Unix time; what is of today expires in a topic that keeps a millisecond, and not in others."""
     filled_topic(cluster, "kept")
     filled_topic(cluster, "expires", retention_ms="1")

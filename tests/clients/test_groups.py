@@ -308,7 +308,7 @@ def test_a_static_member_comes_back_without_a_rebalance(cluster: LoopbackCluster
     check_order(other.ended(), [])
 
 
-def test_clients_of_three_makes_share_one_group(cluster: LoopbackCluster) -> None:
+def test_clients_of_three_libraries_share_one_group(cluster: LoopbackCluster) -> None:
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
     class RangeMember(AiokafkaMember):

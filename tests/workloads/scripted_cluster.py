@@ -2,7 +2,7 @@
 
 Brokers are real servers on loopback that share one log per partition: there is no replication to go wrong, only what
 a client can see of it. Each Produce takes the next `Step` of `script` (then `otherwise`), which says whether the batch
-is appended and how the client hears of it. Idempotence is judged as protocol.md §6 has it.
+is appended and how the client hears of it. Idempotence is checked as in docs/protocol.md §6.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_TIME = timedelta(0)
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to one Produce: append if its sequence allows, wait, then answer `error` or drop the connection."""
+    """The handling of one Produce: append if its sequence allows, wait, then answer `error` or drop the connection."""
 
     append: bool = True
     error: int = 0

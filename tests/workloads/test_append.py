@@ -1,4 +1,4 @@
-"""What the append workload records is what happened."""
+"""The append workload records exactly what happened."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def read_back(workload: Workload, seconds: float = 30.0) -> bool:
     return await workload.final_reads(asyncio.get_running_loop().time() + seconds)
 
 
-def test_a_quiet_run_appends_at_its_rate_and_reads_everything_back_twice() -> None:
+def test_a_run_without_faults_appends_at_its_rate_and_reads_everything_back_twice() -> None:
     logs: list[list[int]] = []
 
     async def test(cluster: ScriptedCluster, workload: Workload) -> None:
@@ -93,7 +93,7 @@ def test_a_quiet_run_appends_at_its_rate_and_reads_everything_back_twice() -> No
     assert [row["invoked_ns"] for row in rows] == sorted(row["invoked_ns"] for row in rows)
 
 
-def test_trouble_is_recorded_as_what_it_may_have_done() -> None:
+def test_an_append_that_may_have_happened_is_recorded_as_info() -> None:
     logs: list[list[int]] = []
 
     async def test(cluster: ScriptedCluster, workload: Workload) -> None:
@@ -122,7 +122,7 @@ def test_trouble_is_recorded_as_what_it_may_have_done() -> None:
     assert {"NOT_LEADER_OR_FOLLOWER", "OFFSET_OUT_OF_RANGE", "OFFSET_NOT_AVAILABLE"} <= errors
 
 
-def test_nothing_is_appended_after_the_end_and_everything_has_ended() -> None:
+def test_no_append_is_invoked_after_the_end_and_every_one_completes() -> None:
     async def test(cluster: ScriptedCluster, workload: Workload) -> None:
         cluster.otherwise = Step(append=False, delay_s=1000)
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ def test_nothing_is_appended_after_the_end_and_everything_has_ended() -> None:
     assert all(row["invoked_ns"] <= 5e9 for row in appends)
 
 
-def test_one_partition_in_trouble_does_not_stop_the_appends_to_the_other() -> None:
+def test_an_unavailable_partition_does_not_stop_appends_to_the_other() -> None:
     async def test(cluster: ScriptedCluster, workload: Workload) -> None:
         cluster.leaders[0] = (9, 5)
         await run_for(workload, 10)
@@ -159,7 +159,7 @@ def test_final_reads_that_cannot_finish_say_so_in_time() -> None:
     with_workload(test)
 
 
-def test_empty_polls_are_recorded_when_they_are_wanted() -> None:
+def test_empty_polls_are_recorded_with_the_setting_for_it() -> None:
     async def test(cluster: ScriptedCluster, workload: Workload) -> None:
         await run_for(workload, 5)
 
@@ -186,7 +186,7 @@ def test_the_same_streams_give_the_same_history() -> None:
     assert with_workload(test) == with_workload(test)
 
 
-def test_set_up_creates_the_topic_across_trouble() -> None:
+def test_set_up_creates_the_topic_after_retries() -> None:
     async def test(cluster: ScriptedCluster, workload: Workload) -> None:
         cluster.create_script.extend([answer(41), answer(38), answer(7), DROP_BEFORE, DROP_AFTER])
         await workload.set_up()
@@ -195,7 +195,7 @@ def test_set_up_creates_the_topic_across_trouble() -> None:
     assert with_workload(test, exists=False) == []
 
 
-def test_set_up_refuses_a_topic_that_was_there_before_and_one_that_cannot_be() -> None:
+def test_set_up_refuses_a_topic_that_exists_and_one_that_cannot_be_created() -> None:
     async def there_before(cluster: ScriptedCluster, workload: Workload) -> None:
         with pytest.raises(SetUpError, match="create topic t: TOPIC_ALREADY_EXISTS"):
             await workload.set_up()
@@ -218,6 +218,6 @@ def test_set_up_refuses_a_topic_that_was_there_before_and_one_that_cannot_be() -
 @pytest.mark.parametrize(
     ("field", "value"), [("acks", 2), ("rate", 0), ("partitions", 0), ("max_in_flight", 6), ("consumers", -1)]
 )
-def test_settings_that_make_no_sense_are_named(field: str, value: int) -> None:
+def test_a_setting_out_of_range_is_refused_by_name(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):
         WorkloadSettings(bootstrap=(("b1", 9092),), **{field: value})

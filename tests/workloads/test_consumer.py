@@ -133,7 +133,7 @@ def test_stale_metadata_never_takes_a_consumer_back_to_an_older_epoch() -> None:
 @pytest.mark.parametrize(("code", "name"), [(6, "NOT_LEADER_OR_FOLLOWER"), (74, "FENCED_LEADER_EPOCH"),
                                             (75, "UNKNOWN_LEADER_EPOCH"),
                                             (100, "UNKNOWN_TOPIC_ID"), (78, "OFFSET_NOT_AVAILABLE")])  # fmt: skip
-def test_an_error_is_told_and_reading_goes_on(code: int, name: str) -> None:
+def test_an_error_is_returned_and_reading_goes_on(code: int, name: str) -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1)
         cluster.fetch_errors.append(code)
@@ -144,7 +144,7 @@ def test_an_error_is_told_and_reading_goes_on(code: int, name: str) -> None:
     with_consumer(test)
 
 
-def test_a_dead_broker_is_told_as_a_lost_connection() -> None:
+def test_a_dead_broker_is_reported_as_a_lost_connection() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1)
         await read(consumer, 1)
@@ -188,7 +188,7 @@ def test_the_token_of_a_fetch_comes_back_with_its_answer_and_was_drawn_before_it
     with_consumer(test, on_fetch=on_fetch)
 
 
-def test_a_fetch_made_pointless_by_a_seek_comes_back_without_records() -> None:
+def test_a_fetch_made_obsolete_by_a_seek_comes_back_without_records() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         await consumer.poll(0.1)  # a fetch at 0 now waits at the broker
         consumer.seek(TOPIC, 0, 1)
@@ -200,7 +200,7 @@ def test_a_fetch_made_pointless_by_a_seek_comes_back_without_records() -> None:
     with_consumer(test)
 
 
-def test_end_and_beginning_are_told_with_the_epoch_of_the_leader() -> None:
+def test_end_and_beginning_offsets_carry_the_epoch_of_the_leader() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2)
         cluster.leaders[0] = (1, 7)

@@ -50,12 +50,12 @@ def validated(position: FetchPosition, leader: Log, leader_epoch: int) -> FetchP
     raise AssertionError("it goes on asking for ever")
 
 
-def test_a_position_that_stands_is_left_alone() -> None:
+def test_a_valid_position_is_unchanged() -> None:
     position = read((1, 1, 2))
     assert validated(position, (1, 1, 2, 2), 3) is position
 
 
-def test_a_log_that_was_cut_and_grew_past_the_position_is_found_out() -> None:
+def test_a_log_truncated_and_grown_past_the_position_is_detected() -> None:
     found = validated(read((1, 1, 1, 1)), (1, 1, 2, 2, 2, 2), 2)
     assert found == Truncation(OffsetAndEpoch(4, 1), OffsetAndEpoch(2, 1))
 
@@ -66,7 +66,7 @@ def test_an_end_after_the_position_proves_nothing_when_it_is_of_another_epoch() 
     assert found == Truncation(OffsetAndEpoch(4, 2), OffsetAndEpoch(3, 1))
 
 
-def test_several_unclean_elections_are_unravelled_epoch_by_epoch() -> None:
+def test_the_divergence_after_several_unclean_elections_is_found_epoch_by_epoch() -> None:
     # Of epochs 2 and 4 the leader knows nothing, of 3 the consumer; they agree on the first two records.
     found = validated(read((1, 1, 2, 2, 4, 4)), (1, 1, 3, 3, 3, 3, 5), 5)
     assert found == Truncation(OffsetAndEpoch(6, 4), OffsetAndEpoch(2, 1))
@@ -94,7 +94,9 @@ def test_an_answer_without_an_epoch_neither_proves_nor_disproves() -> None:
         (FetchPosition(4, 2, validated_in=3), 4, "validate"),
     ],
 )
-def test_what_must_come_before_a_fetch(position: FetchPosition, leader_epoch: int, what: str) -> None:
+def test_the_precondition_of_a_fetch_depends_on_both_epochs(
+    position: FetchPosition, leader_epoch: int, what: str
+) -> None:
     assert required_before_fetch(position, leader_epoch) == what
 
 
@@ -109,7 +111,7 @@ def common(left: Log, right: Log) -> int:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Log, Log]:
-    """What was read, and a leader's log, as elections leave them: where both have an epoch it begins at one offset."""
+    """The log read and a leader's log, as elections leave them: an epoch in both begins at the same offset."""
     base = draw(LOGS)
     cut = draw(st.integers(0, len(base)))
     low = base[cut - 1] + 1 if cut else 0
@@ -120,7 +122,7 @@ def histories(draw: st.DrawFn) -> tuple[Log, Log]:
 
 @settings(max_examples=500, deadline=None)
 @given(histories())
-def test_who_read_from_the_start_finds_the_very_offset_where_the_logs_part(logs: tuple[Log, Log]) -> None:
+def test_a_consumer_that_read_from_the_start_finds_the_exact_divergence(logs: tuple[Log, Log]) -> None:
     mine, theirs = logs
     if not mine:
         return
@@ -137,7 +139,7 @@ def test_who_read_from_the_start_finds_the_very_offset_where_the_logs_part(logs:
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.integers(0, 9))
-def test_who_read_only_a_part_never_goes_on_in_another_log(logs: tuple[Log, Log], first: int) -> None:
+def test_a_consumer_that_read_a_part_never_goes_on_in_another_log(logs: tuple[Log, Log], first: int) -> None:
     mine, theirs = logs
     if first >= len(mine):
         return

@@ -44,20 +44,20 @@ def test_an_assignment_is_written_as_kafka_writes_it() -> None:
     assert decode_assignment(b"") == ()
 
 
-def test_of_later_versions_only_what_is_known_is_read() -> None:
+def test_fields_of_later_versions_are_ignored() -> None:
     content = bytes.fromhex("0003" + "00000001" + "000174" + "ffffffff" + "00000000" + "00000007")
     assert decode_subscription(content) == ("t",)
 
 
 @pytest.mark.parametrize("content", [b"\x00", b"\x00\x00\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x01\x00\x09ab"])
-def test_what_is_neither_is_refused(content: bytes) -> None:
+def test_bytes_that_are_neither_are_refused(content: bytes) -> None:
     with pytest.raises(UnreadableAssignment):
         decode_subscription(content)
     with pytest.raises(UnreadableAssignment):
         decode_assignment(content)
 
 
-def test_partitions_are_dealt_in_stretches_to_those_who_want_them() -> None:
+def test_partitions_are_assigned_in_ranges_to_the_members_subscribed() -> None:
     wanted = {"b": ("t",), "a": ("t", "u"), "c": ()}
     assert by_range(wanted, {"t": 3, "u": 1}) == {
         "a": (("t", 0), ("t", 1), ("u", 0)),
@@ -73,7 +73,7 @@ def test_a_run_of_groups_is_valid_under_all_faults_and_the_group_did_something(f
     assert verdict.figures["commits_acknowledged"] > 20
 
 
-def test_members_come_and_go_and_are_drained_in_the_end(finished: Outcome) -> None:
+def test_members_come_and_go_and_the_group_is_drained_in_the_end(finished: Outcome) -> None:
     assert finished.directory is not None
     history = pq.read_table(Path(finished.directory) / "history.parquet")
     starts = history.filter(pc.field("kind") == "assign")
@@ -92,6 +92,6 @@ def test_the_same_seed_of_groups_ends_in_the_same_digest(finished: Outcome) -> N
     assert run_in_simulation(parse(SPEC)).digest == finished.digest
 
 
-def test_a_run_of_appends_has_no_groups_to_judge() -> None:
+def test_the_groups_checker_is_left_out_of_a_run_of_appends() -> None:
     outcome = run_in_simulation(parse({"time_limit": "3s", "seed": 1, "faults": "none"}))
     assert "groups" not in [verdict.checker for verdict in outcome.verdicts]

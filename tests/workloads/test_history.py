@@ -1,4 +1,4 @@
-"""What the recorder writes is what a reader finds, whenever the run dies."""
+"""A reader finds exactly the rows that the recorder wrote, whenever the run dies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_memory_and_file_hold_the_same_history(tmp_path: Path) -> None:
     assert in_file.to_table().equals(in_memory.to_table())
 
 
-def test_a_history_cut_at_any_byte_reads_back_as_far_as_its_last_whole_line(tmp_path: Path) -> None:
+def test_a_history_truncated_at_any_byte_reads_back_up_to_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     write_a_history(Recorder(path, Clock()))
     written = path.read_bytes()
@@ -67,7 +67,7 @@ def test_a_history_cut_at_any_byte_reads_back_as_far_as_its_last_whole_line(tmp_
         assert read_jsonl(path).num_rows == invoked
 
 
-def test_an_append_is_on_disk_before_it_is_sent_and_a_read_only_once_it_told_something(tmp_path: Path) -> None:
+def test_an_append_is_written_at_its_invocation_and_a_read_at_its_completion(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     recorder = Recorder(path, Clock())
     poll = recorder.invoke(0, "poll", "t", 0, offset=0)

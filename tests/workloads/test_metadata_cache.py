@@ -1,4 +1,4 @@
-"""What a client believes of leaders never goes back in time."""
+"""The metadata cache of a client never goes back to an older leader."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def leader_after(*answers: MetadataResponse) -> Leader | None:
     return cache.leader("t", 0)
 
 
-def test_a_newer_epoch_replaces_an_older_one_and_not_the_other_way_round() -> None:
+def test_a_leader_is_replaced_by_a_newer_epoch_only() -> None:
     assert leader_after(metadata(1, 3), metadata(2, 4)) == Leader(2, 4)
     assert leader_after(metadata(2, 4), metadata(1, 3)) == Leader(2, 4)
 
 
-def test_no_leader_in_a_newer_epoch_is_news_and_in_an_older_one_is_not() -> None:
+def test_no_leader_replaces_a_leader_in_a_newer_epoch_only() -> None:
     assert leader_after(metadata(1, 3), metadata(-1, 4)) is None
     assert leader_after(metadata(1, 3), metadata(-1, 2)) == Leader(1, 3)
     assert leader_after(metadata(1, 3), metadata(-1, 4), metadata(1, 3)) is None
 
 
-def test_another_topic_id_begins_anew() -> None:
+def test_another_topic_id_replaces_every_leader() -> None:
     assert leader_after(metadata(1, 9), metadata(2, 0, OTHER_ID)) == Leader(2, 0)
 
 
-def test_a_broker_that_does_not_know_the_topic_yet_unteaches_nothing() -> None:
+def test_an_unknown_topic_error_leaves_the_cache_unchanged() -> None:
     assert leader_after(metadata(1, 3), metadata(2, 9, error=3)) == Leader(1, 3)
 
 
-def test_a_hint_counts_only_with_a_newer_epoch_and_a_known_address() -> None:
+def test_a_leader_in_an_error_answer_counts_only_with_a_newer_epoch_and_a_known_address() -> None:
     cache = MetadataCache()
     cache.update(metadata(1, 3), 0.0)
     cache.update_leader("t", 0, Leader(2, 2))

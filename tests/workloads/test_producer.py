@@ -48,7 +48,7 @@ def with_producer(
 
 
 def deliver(script: list[Step], otherwise: Step = APPEND) -> tuple[Delivery, ScriptedCluster]:
-    """What becomes of one append under a script."""
+    """The outcome of one append under a script."""
     result: list[Delivery] = []
     clusters: list[ScriptedCluster] = []
 
@@ -68,7 +68,7 @@ def test_an_acknowledged_batch_is_ok_with_its_offset() -> None:
     assert cluster.logs[0].values() == [1]
 
 
-def test_not_enough_replicas_to_the_end_is_fail() -> None:
+def test_not_enough_replicas_until_the_timeout_is_fail() -> None:
     delivery, cluster = deliver([], otherwise=answer(19))
     assert (delivery.outcome, delivery.error) == ("fail", "NOT_ENOUGH_REPLICAS")
     assert delivery.attempts > 5
@@ -91,13 +91,13 @@ def test_an_error_that_may_follow_an_append_is_info(error: int, appended: bool) 
 
 
 @pytest.mark.parametrize("step", [DROP_BEFORE, DROP_AFTER])
-def test_lost_connections_to_the_end_are_info(step: Step) -> None:
+def test_lost_connections_until_the_timeout_are_info(step: Step) -> None:
     delivery, _ = deliver([], otherwise=step)
     assert (delivery.outcome, delivery.error) == ("info", "connection")
 
 
 @pytest.mark.parametrize("step", [SILENCE, APPEND_IN_SILENCE])
-def test_no_answer_to_the_end_is_info_within_the_delivery_and_one_request_timeout(step: Step) -> None:
+def test_no_answer_until_the_timeout_is_info_within_the_delivery_and_one_request_timeout(step: Step) -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         cluster.otherwise = step
         loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ def test_no_answer_to_the_end_is_info_within_the_delivery_and_one_request_timeou
     with_producer(test)
 
 
-def test_what_could_never_be_sent_is_fail() -> None:
+def test_a_batch_that_was_never_sent_is_fail() -> None:
     async def main() -> None:
         async with ScriptedCluster() as cluster:
             addresses = cluster.addresses
@@ -147,7 +147,7 @@ def test_a_final_refusal_is_fail_alone_and_info_after_an_attempt_that_may_have_a
 
 
 @pytest.mark.parametrize(("error", "same_id"), [(45, True), (10, True), (47, False), (59, False)])
-def test_after_a_final_refusal_the_sequence_begins_anew(error: int, same_id: bool) -> None:
+def test_after_a_final_refusal_the_sequence_restarts(error: int, same_id: bool) -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.append(0, [b"1"])
         cluster.script.append(answer(error))
@@ -162,7 +162,7 @@ def test_after_a_final_refusal_the_sequence_begins_anew(error: int, same_id: boo
     with_producer(test)
 
 
-def test_a_forgotten_duplicate_is_info_and_the_sequence_goes_on() -> None:
+def test_a_duplicate_without_a_known_offset_is_info_and_the_sequence_goes_on() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         cluster.script.append(answer(46, append=True))
         assert await producer.append(0, [b"1"]) == Delivery("info", error="DUPLICATE_SEQUENCE_NUMBER", attempts=1)
@@ -173,7 +173,7 @@ def test_a_forgotten_duplicate_is_info_and_the_sequence_goes_on() -> None:
 
 
 @pytest.mark.parametrize("trouble", [answer(19), answer(7), DROP_BEFORE, DROP_AFTER, SILENCE])
-def test_five_in_flight_stay_in_order_across_trouble_with_the_first(trouble: Step) -> None:
+def test_five_batches_in_flight_stay_in_order_when_the_first_is_retried(trouble: Step) -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.append(0, [b"0"])  # so that the broker knows the producer and can see a gap
         cluster.script.append(trouble)
@@ -184,7 +184,7 @@ def test_five_in_flight_stay_in_order_across_trouble_with_the_first(trouble: Ste
     with_producer(test)
 
 
-def test_the_first_batch_of_a_producer_id_travels_alone() -> None:
+def test_the_first_batch_of_a_producer_id_is_sent_alone() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         cluster.script.append(answer(7))  # not appended: were the next one there, an unknowing broker would take it
         deliveries = await asyncio.gather(*(producer.append(0, [b"%d" % value]) for value in range(5)))
@@ -204,7 +204,7 @@ def test_batches_of_several_records_are_numbered_by_record() -> None:
     with_producer(test)
 
 
-def test_behind_a_batch_refused_for_good_the_certain_ones_are_renumbered_and_arrive_once() -> None:
+def test_batches_behind_a_final_refusal_are_renumbered_and_appended_once() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.append(0, [b"0"])
         cluster.script.append(answer(10))
@@ -215,7 +215,7 @@ def test_behind_a_batch_refused_for_good_the_certain_ones_are_renumbered_and_arr
     with_producer(test)
 
 
-def test_behind_an_unresolved_batch_whatever_may_have_been_appended_is_info_and_the_rest_goes_on() -> None:
+def test_batches_behind_an_unresolved_one_that_may_be_appended_are_info_and_the_rest_goes_on() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.append(0, [b"-1"])
         cluster.otherwise = SILENCE
@@ -270,7 +270,7 @@ def test_partitions_do_not_wait_for_each_other() -> None:
     with_producer(test, brokers=2, partitions=2)
 
 
-def test_acks_0_is_info_since_nobody_acknowledged() -> None:
+def test_acks_0_is_info_since_no_broker_acknowledged() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         deliveries = [await producer.append(0, [b"%d" % value]) for value in range(3)]
         assert deliveries == [Delivery("info", error="no acknowledgement", attempts=1)] * 3
@@ -290,7 +290,7 @@ def test_acks_1_is_idempotent_too() -> None:
     with_producer(test, acks=1)
 
 
-def test_closing_resolves_everything_honestly() -> None:
+def test_close_resolves_every_batch_with_the_outcome_that_is_known() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.append(0, [b"-1"])
         cluster.otherwise = SILENCE

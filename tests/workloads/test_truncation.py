@@ -64,7 +64,7 @@ def test_without_a_policy_the_truncation_is_raised_until_the_position_is_moved()
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_with_a_policy_the_position_goes_back_to_where_the_logs_part(reset: str) -> None:
+def test_with_a_policy_the_position_goes_back_to_the_divergence(reset: str) -> None:
     found: list[Truncation] = []
 
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
@@ -76,7 +76,7 @@ def test_with_a_policy_the_position_goes_back_to_where_the_logs_part(reset: str)
     with_consumer(test, reset=reset, on_truncation=lambda topic, partition, truncation: found.append(truncation))
 
 
-def test_a_consumer_of_old_misses_what_was_written_below_its_position() -> None:
+def test_a_consumer_without_validation_misses_records_written_below_its_position() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         await cut_and_grow(cluster, consumer)
         assert values(await read(consumer, 5)) == [(4, 50), (5, 60)]
@@ -125,7 +125,7 @@ def test_a_position_of_an_epoch_ahead_of_metadata_waits_for_newer_metadata() -> 
     with_consumer(test)
 
 
-def test_out_of_range_is_told_and_then_reset_by_the_policy() -> None:
+def test_out_of_range_is_returned_and_then_reset_by_the_policy() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2)
         consumer.seek(*P0, 9)
@@ -137,7 +137,7 @@ def test_out_of_range_is_told_and_then_reset_by_the_policy() -> None:
 
 
 @pytest.mark.parametrize(("reset", "goes_on"), [("earliest", [(2, 3), (3, 4)]), ("latest", [(4, 5)])])
-def test_who_read_below_what_was_deleted_goes_on_where_the_policy_says(reset: str, goes_on: list[object]) -> None:
+def test_a_consumer_below_the_log_start_goes_on_where_the_policy_says(reset: str, goes_on: list[object]) -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2, 3, 4)
         cluster.logs[0].start = 2
@@ -149,7 +149,7 @@ def test_who_read_below_what_was_deleted_goes_on_where_the_policy_says(reset: st
     with_consumer(test, reset=reset)
 
 
-def test_without_a_policy_out_of_range_is_told_then_raised_until_the_position_is_moved() -> None:
+def test_without_a_policy_out_of_range_is_returned_then_raised_until_the_position_is_moved() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2, 3)
         cluster.logs[0].start = 2
@@ -180,7 +180,7 @@ def test_an_offset_found_by_time_is_sought_with_its_epoch() -> None:
     with_consumer(test)
 
 
-def test_what_was_fetched_ahead_is_neither_delivered_after_a_seek_nor_counted_as_delivered() -> None:
+def test_records_fetched_ahead_are_neither_delivered_after_a_seek_nor_counted_as_delivered() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2)
         assert values(await read(consumer, 1)) == [(0, 1), (1, 2)]

@@ -160,7 +160,7 @@ def test_the_high_watermark_waits_for_every_in_sync_replica() -> None:
     assert HighWatermarkMoved(0, 4, (1, 2, 3), (5, 5, 4)) in answer.step.decisions
 
 
-def test_the_high_watermark_never_falls_within_a_leadership() -> None:
+def test_a_high_watermark_that_falls_within_a_leadership_is_a_violation() -> None:
     state = fetched(fetched(grown(leader(), 5), 2, 5), 3, 5)
     assert fetched(state, 3, 2).high_watermark == 5
 
