@@ -44,7 +44,7 @@ import pyarrow as pa
 
 from workloads.compact_json import compact
 
-OperationKind = Literal["append", "poll", "end_offset", "assign", "commit"]
+HistoryKind = Literal["append", "poll", "end_offset", "assign", "commit"]
 Phase = Literal["main", "final"]
 OperationOutcome = Literal["ok", "fail", "info"]
 
@@ -91,12 +91,12 @@ class Recorder:
         self._now_ns = now_ns
         self._next_index = 0
         self._open: dict[int, dict[str, Any]] = {}
-        self._counts: dict[tuple[OperationKind, OperationOutcome], int] = {}
+        self._counts: dict[tuple[HistoryKind, OperationOutcome], int] = {}
 
     def invoke(
         self,
         process: int,
-        kind: OperationKind,
+        kind: HistoryKind,
         topic: str,
         partition: int,
         *,
@@ -139,7 +139,7 @@ class Recorder:
     ) -> None:
         """Record that the operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""
         invocation = self._open.pop(index)
-        kind: OperationKind = invocation["kind"]
+        kind: HistoryKind = invocation["kind"]
         row: dict[str, Any] = {"index": index} if kind in CHANGES else invocation
         row["completed_ns"] = self._now_ns()
         row["outcome"] = outcome
@@ -163,7 +163,7 @@ class Recorder:
             raise ValueError(f"operation {index} is of kind {kind}; it can only be completed")
         del self._open[index]
 
-    def count(self, kind: OperationKind, outcome: OperationOutcome) -> int:
+    def count(self, kind: HistoryKind, outcome: OperationOutcome) -> int:
         """How many operations of `kind` ended in `outcome` so far."""
         return self._counts.get((kind, outcome), 0)
 
