@@ -77,7 +77,13 @@ def test_every_command_of_the_readme_is_one_and_every_command_is_in_the_readme()
 
 def test_the_exit_codes_of_the_readme_are_those_of_the_command() -> None:
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
-    assert codes == {exit_codes.VALID, exit_codes.INVALID, exit_codes.UNKNOWN, exit_codes.NOT_CARRIED_OUT, exit_codes.BAD_USAGE}
+    assert codes == {
+        exit_codes.VALID,
+        exit_codes.INVALID,
+        exit_codes.UNKNOWN,
+        exit_codes.NOT_CARRIED_OUT,
+        exit_codes.BAD_USAGE,
+    }
 
 
 def test_every_checker_is_in_the_readme_and_nothing_else_is_said_to_be_judged() -> None:
