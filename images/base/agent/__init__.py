@@ -1,7 +1,8 @@
-"""The node agent: everything an environment does to a node, done on the node, by the command `faultline-node`.
+"""The node agent: carries out everything an environment does to a node, by the command `faultline-node` on
+the node.
 
-Standard library only, Python 3.11, Linux. It knows no system under test: it starts what it is told to start, and treats
-that process and its children as one. What it keeps between two commands stands in /run/faultline. By hand:
+Standard library only, Python 3.11, Linux. It knows no system under test: it starts a given command, and treats that
+process and its children as one. Its state between two commands is in /run/faultline. By hand:
 
     faultline-node describe
     echo '{"argv": ["sleep", "60"], "log": "/tmp/log"}' | faultline-node start
@@ -12,6 +13,6 @@ that process and its children as one. What it keeps between two commands stands 
 Every command but `collect` prints one JSON object and exits 0, or prints one line on standard error and exits 1.
 `python -m images.base.agent --help` lists them.
 
-*True time* is CLOCK_BOOTTIME of the machine, in nanoseconds: no fault bends it, and all containers of a machine share
-it. Whatever the agent tells of time is in it.
+*True time* is CLOCK_BOOTTIME of the machine, in nanoseconds: no fault changes it, and all containers of a machine share
+it. All times reported by the agent are true time.
 """

@@ -1,4 +1,4 @@
-"""The command `faultline-node`; see the package's docstring."""
+"""The command `faultline-node`; see the docstring of the package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from images.base.agent.run_directory import AgentError, true_ns
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command; returns the exit status."""
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], dict[str, Any] | None] = options.command
     try:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe() -> dict[str, Any]:
-    """What the machine can do, each as the reason why it cannot, empty when it can; and what time it truly is."""
+    """Features of the machine, each with the reason why it is unavailable, empty if available; and the true time."""
     return {
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "true_ns": true_ns(),
@@ -46,7 +46,7 @@ def describe() -> dict[str, Any]:
 
 
 def prepare(request: Any) -> dict[str, Any]:
-    """Put `files` (path → text) there, make `directories`, mount `disk` ([backing, mountpoint]); then `describe`."""
+    """Write `files` (path → text), make `directories`, mount `disk` ([backing, mountpoint]); then `describe`."""
     for path, text in request.get("files", {}).items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
@@ -58,17 +58,17 @@ def prepare(request: Any) -> dict[str, Any]:
 
 
 def power_off(keep: str, seed: int) -> dict[str, Any]:
-    """Kill the process, then drop what its disk had not synced, as far as `keep` says."""
+    """Kill the process, then drop unsynced data of its disk, as far as `keep` says."""
     return {**process.kill(), **disk.send_command("power-loss", keep=keep, seed=seed)}
 
 
 def wipe(directory: str) -> dict[str, Any]:
-    """Kill the process, then delete all below `directory`, for good."""
+    """Kill the process, then delete everything below `directory` durably."""
     return {**process.kill(), **disk.wipe(directory)}
 
 
 def remove() -> dict[str, Any]:
-    """Leave the machine as it was found, but for files: data, logs and traces stay."""
+    """Undo everything the agent did, except for files: data, logs and traces stay."""
     ended = process.kill()
     network.remove()
     disk.unmount()
@@ -76,7 +76,7 @@ def remove() -> dict[str, Any]:
 
 
 def idle() -> NoReturn:
-    """Be process 1 of a container: bury whoever dies, until SIGTERM."""
+    """Run as process 1 of a container: reap dead processes until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])

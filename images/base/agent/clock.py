@@ -41,41 +41,41 @@ _CLOCK_READER_LIMIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ClockSkew:
-    """A clock against true time: it was `offset_ns` ahead at `since_ns` and has run at `rate` since."""
+    """Offset of a clock from true time: `offset_ns` ahead at `since_ns`, running at `rate` since then."""
 
     since_ns: int
     offset_ns: int = 0
     rate: float = 1.0
     before_ns: int | None = None
-    """How far ahead it was before it was bent; None while it is not bent."""
+    """Offset before the fault; None without a clock fault."""
 
     def offset_at(self, now_ns: int) -> int:
-        """How far it is ahead at `now_ns`."""
+        """Offset at `now_ns`."""
         return self.offset_ns + round((now_ns - self.since_ns) * (self.rate - 1))
 
     def skewed(self, now_ns: int, jump_ms: float, rate: float) -> ClockSkew:
-        """It jumps now and then runs at `rate`."""
+        """The clock jumps now and then runs at `rate`."""
         offset_ns = self.offset_at(now_ns)
         before_ns = offset_ns if self.before_ns is None else self.before_ns
         return ClockSkew(now_ns, offset_ns + round(jump_ms * 1e6), max(rate, FROZEN), before_ns)
 
     def steadied(self, now_ns: int) -> ClockSkew:
-        """It runs true from now on and stays where it is."""
+        """The clock runs at the true rate from now on and keeps its offset."""
         return ClockSkew(now_ns, self.offset_at(now_ns))
 
     def setting(self, start_ns: int) -> str:
-        """What libfaketime is to read, in a process that was started at `start_ns`."""
+        """The setting that libfaketime reads, in a process that was started at `start_ns`."""
         offset_ns = self.offset_ns + round((start_ns - self.since_ns) * (self.rate - 1))
         return f"{offset_ns / 1e9:+.9f} x{self.rate:.9g}\n"
 
 
 def library() -> str | None:
-    """Where libfaketime is; None when it is not installed."""
+    """Path of libfaketime; None if it is not installed."""
     return next((path for path in LIBRARIES if os.path.exists(path)), None)
 
 
 def environment(start_ns: int) -> dict[str, str]:
-    """The environment for a process started now, which goes on with the machine's clock. Raises AgentError."""
+    """The environment for a process started now, which continues the machine's clock. Raises AgentError."""
     path = library()
     if path is None:
         raise AgentError("libfaketime is not installed, so clocks cannot be bent")
@@ -93,14 +93,14 @@ def environment(start_ns: int) -> dict[str, str]:
 
 
 def change(jump_ms: float, rate: float) -> dict[str, Any]:
-    """Jump by `jump_ms` and run at `rate` from now on; see `offset`."""
+    """Jump by `jump_ms` and run at `rate` from now on; returns `offset`."""
     with locked("clock"):
         _store(_current_skew().skewed(true_ns(), jump_ms, rate))
     return offset()
 
 
 def reset() -> dict[str, Any]:
-    """Run true from now on, without a step; `offset` as it was before."""
+    """Run at the true rate from now on, without a step; returns `offset` before that."""
     with locked("clock"):
         reading = offset()
         _store(_current_skew().steadied(true_ns()))

@@ -1,8 +1,8 @@
-"""Reads the clock from inside the bent time: started beside the system's process, under the same library.
+"""Reads the clock of the system's process: runs beside it under the same library.
 
-Whoever connects to its socket is told one JSON line: the wall clock as this process sees it, and as it truly is. The
-true one is asked of the C library itself, by handle: the preloaded library stands before it only for names that are
-looked up in the whole process. Run as a script, and outlived by nobody: the supervisor ends it.
+Each connection to its socket receives one JSON line: the wall clock as this process sees it, and the true one. The true
+clock is read from the C library itself, by handle: the preloaded library precedes it only for names that are looked up
+in the whole process. Run as a script; the supervisor ends it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Timespec(ctypes.Structure):
 
 
 def main(path: str) -> None:
-    """Listen on the Unix socket `path` and answer for ever."""
+    """Listen on the Unix socket `path` and serve for ever."""
     libc = ctypes.CDLL("libc.so.6")
     moment = _Timespec()
     if os.path.exists(path):

@@ -4,7 +4,7 @@
     faultline-node disk control '{"command": "power-loss", "keep": "torn", "seed": 7}'
     faultline-node disk unmount
 
-What can be told stands in `images.base.lossyfs.control`.
+`images.base.lossyfs.control` lists the commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOG = "disk.log"
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Hang the commands below `disk`."""
+    """Add the commands of `disk`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     mounts = commands.add_parser("mount", help="show BACKING at MOUNTPOINT, both made when missing")
     mounts.add_argument("backing")
@@ -36,7 +36,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def mount(backing: str, mountpoint: str) -> dict[str, Any]:
-    """Mount it; programs can use it on return. Raises AgentError, in the file system's own words."""
+    """Mount the lossy file system; it is usable on return. Raises AgentError with the file system's message."""
     for directory in (str(RUN), backing, mountpoint):
         os.makedirs(directory, exist_ok=True)
     try:
@@ -48,7 +48,7 @@ def mount(backing: str, mountpoint: str) -> dict[str, Any]:
 
 
 def send_command(command: str, **arguments: Any) -> dict[str, Any]:
-    """What the mounted file system answers. Raises AgentError."""
+    """Send one command to the mounted file system; returns its response. Raises AgentError."""
     try:
         return control.call(str(RUN / CONTROL), command, **arguments)
     except control.ControlError as error:
@@ -56,7 +56,7 @@ def send_command(command: str, **arguments: Any) -> dict[str, Any]:
 
 
 def wipe(directory: str) -> dict[str, Any]:
-    """Delete all below `directory`, so that no power loss brings any of it back. Raises OSError."""
+    """Delete everything below `directory`, durably. Raises OSError."""
     lost_bytes = lost_files = 0
     for directory_path, directories, files in os.walk(directory, topdown=False):
         for name in files:
@@ -74,7 +74,7 @@ def wipe(directory: str) -> dict[str, Any]:
 
 
 def unmount() -> dict[str, Any]:
-    """Unmount what is mounted, dead or alive."""
+    """Unmount every lossy file system, with a live daemon or a dead one."""
     mountpoints = [mount.mountpoint for mount in mounting.mounts()]
     for mountpoint in mountpoints:
         try:
@@ -85,7 +85,7 @@ def unmount() -> dict[str, Any]:
 
 
 def unavailable_reason() -> str:
-    """Empty when there is FUSE here, else what is missing."""
+    """Why FUSE is unavailable here; empty if it is available."""
     if not Path("/dev/fuse").exists():
         return "/dev/fuse is missing: modprobe fuse"
     try:

@@ -1,8 +1,8 @@
-"""Links that are slow, by netem on the machine that sends; for kernels that have it.
+"""Slow links, by netem on the sending machine, for kernels that have it.
 
-All that leaves by a device goes through a `prio` queue whose first band is the ordinary one; every address with a delay
-has a band of its own, with a netem queue in it. Replacing the request replaces the whole tree, so packets that wait in
-it are lost and sent again by TCP. Fifteen addresses fit a device.
+All packets that leave by a device pass a `prio` queue whose first band is the normal one; every address with a delay
+has a band of its own with a netem queue. A new request replaces the whole tree, so packets queued in it are lost, and
+TCP sends them again. A device has room for fifteen addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DEVICES = "netem.json"
 
 
 def apply(delays: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Have exactly these hold; the packets that each address's queue, now gone, had delayed. Raises AgentError."""
+    """Replace all delays by these; returns the packets delayed so far by each removed queue. Raises AgentError."""
     previous: dict[str, dict[str, str]] = read(_DEVICES) or {}
     if not delays and not previous:
         return {}
@@ -42,7 +42,7 @@ def apply(delays: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def commands(device: str, links: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """What `tc` is to be told, one command a list."""
+    """The `tc` commands, each a list."""
     if len(links) >= BANDS:
         raise AgentError(f"{device}: {len(links)} slow links; at most {BANDS - 1} fit")
     lines = [["qdisc", "add", "dev", device, "root", "handle", "1:", "prio", "bands", str(BANDS), "priomap", *"0" * 16]]
@@ -59,7 +59,7 @@ def commands(device: str, links: Sequence[Mapping[str, Any]]) -> list[list[str]]
 
 
 def available() -> str:
-    """Empty when the kernel has netem, else why it cannot be used. Tried on the loopback device, for an instant."""
+    """Why netem is unavailable; empty if it is available. Tries it on the loopback device for an instant."""
     try:
         _tc(["qdisc", "replace", "dev", "lo", "root", "netem", "delay", "0ms"])
         _tc(["qdisc", "del", "dev", "lo", "root"])

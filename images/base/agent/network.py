@@ -1,19 +1,19 @@
-"""Links that are cut or degraded, by nftables on the machine that receives and netem on the one that sends.
+"""Cut and degraded links, by nftables on the receiving machine and netem on the sending one.
 
-A request names all that is to hold from now on, and replaces what held before in one transaction:
+A request lists all cut, lossy and slow links, and replaces the previous request in one transaction:
 
     {"cut": [{"from": ADDRESS, "how": "drop"}], "degrade": [{"from": ADDRESS, "loss": 0.1}],
      "delay": [{"to": ADDRESS, "delay_ms": 50, "jitter_ms": 20}]}
 
-`drop` swallows every packet that comes from the address, so that open connections hang. `reset` refuses each with a TCP
-reset: whoever sends learns that the connection is gone, at either end as soon as it sends. Resets themselves always
-pass, or two nodes that refuse each other would never learn of it.
+`drop` drops every packet from the address, so that open connections hang. `reset` answers each with a TCP reset, so
+that both ends learn that the connection is gone once they send. Resets themselves always pass, or two nodes that refuse
+each other would never learn of it.
 
-Counters are kept for each address and never start anew; the caller takes differences. `held` packets of a cut link,
-`refused` attempts to connect over it, `reset` packets answered with a reset, `lost` packets of a lossy link, `delayed`
-packets of a slow one.
+Counters are kept for each address and never restart; the caller computes differences. `held`: packets of a cut link,
+`refused`: attempts to connect over it, `reset`: packets answered with a reset, `lost`: packets of a lossy link,
+`delayed`: packets of a slow one.
 
-Rules live in the table `inet faultline` and nowhere else; without any link to break it is deleted.
+Rules are in the table `inet faultline` only; without a cut or degraded link it is deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Counters = dict[str, dict[str, int]]
 
 
 def apply(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Have exactly this hold; `counters` up to the moment before. Raises AgentError."""
+    """Replace all network faults by `request`; returns `counters` up to then. Raises AgentError."""
     with locked("network"):
         counters = _add_counters(_nft_counters())
         run(["nft", "-f", "-"], ruleset(request.get("cut", ()), request.get("degrade", ())))
@@ -49,19 +49,19 @@ def apply(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counters() -> dict[str, Any]:
-    """The counters as they are now."""
+    """The current counters."""
     with locked("network"):
         return {"counters": _add_counters(_nft_counters())}
 
 
 def remove() -> None:
-    """Take every rule away; where there is no nft there is none."""
+    """Remove every rule; without nft there is none."""
     if shutil.which("nft") is not None:
         apply({})
 
 
 def ruleset(cut: Sequence[Mapping[str, Any]], degrade: Sequence[Mapping[str, Any]]) -> str:
-    """The transaction, for `nft -f`: the table as it was is dropped and made anew in one step."""
+    """The transaction for `nft -f`: drops the old table and creates the new one in one step."""
     lines = [f"add table {TABLE}", f"delete table {TABLE}"]
     if cut or degrade:
         lines += [
@@ -77,7 +77,7 @@ def ruleset(cut: Sequence[Mapping[str, Any]], degrade: Sequence[Mapping[str, Any
 
 
 def available() -> str:
-    """Empty when nftables can be used here, else why not."""
+    """Why nftables is unavailable; empty if it is available."""
     try:
         run(["nft", "list", "tables"], "")
     except AgentError as error:
@@ -112,7 +112,7 @@ def _lossy(address: str, loss: float) -> list[str]:
 
 
 def _nft_counters() -> Counters:
-    """Those of the table that is in force; it begins at 0."""
+    """Counters of the current table, which begin at 0."""
     listing = json.loads(run(["nft", "-j", "list", "counters"], "") or b"{}")
     counters: Counters = {}
     for item in listing.get("nftables", ()):

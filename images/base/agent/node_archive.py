@@ -1,4 +1,4 @@
-"""What a node leaves behind, as one tar: files are read whole, so one that grows meanwhile is still a whole entry."""
+"""The files of a node as one tar. Each file is read whole, so a growing file is a whole entry."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 HIDDEN = ".lossyfs"
-"""What the lossy file system keeps for itself."""
+"""Directory of the lossy file system's own files."""
 
 
 def collect(sources: Sequence[str], out: BinaryIO) -> None:
-    """Write a tar of NAME=PATH pairs: each file or directory under its name. What is missing is left out."""
+    """Write a tar of NAME=PATH pairs: each file or directory under its name. Missing paths are left out."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for source in sources:
             name, _, path = source.partition("=")
@@ -22,7 +22,7 @@ def collect(sources: Sequence[str], out: BinaryIO) -> None:
                 name_in_tar = name if file == Path(path) else f"{name}/{file.relative_to(path)}"
                 try:
                     contents = file.read_bytes()
-                except OSError:  # gone since it was listed, or unreadable: told by its absence
+                except OSError:  # deleted since it was listed, or unreadable: left out
                     continue
                 entry = tarfile.TarInfo(name_in_tar)
                 entry.size, entry.mode = len(contents), 0o644

@@ -1,11 +1,12 @@
-"""The process of the system under test: started under a supervisor, signalled as one group, its end recorded.
+"""The process of the system under test: started under a supervisor, signalled as one group, its exit
+recorded.
 
-The supervisor is a process of its own, apart from whoever called `start`; it starts the system in a process group of
-its own, appends what that prints to the log, and writes down how it ended. An end is *told* when a command of the agent
-asked for it beforehand, and a crash otherwise. A machine runs one such process at a time; each start is an incarnation,
-counted from 1.
+The supervisor is a process of its own, detached from the caller of `start`; it starts the system in a process group of
+its own, appends its output to the log, and records how it exited. An exit is *expected* if a command of the agent
+caused it, otherwise it is a crash. A machine runs one such process at a time; each start is an incarnation, counted
+from 1.
 
-Signals go to the whole group, so that a start script dies, freezes and wakes with what it started.
+Signals go to the whole group, so that a start script dies, freezes and wakes with the processes it started.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _LOG_TAIL_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """The process of one incarnation, running or not any more."""
+    """The process of one incarnation, running or exited."""
 
     pid: int
     """Also the id of its process group."""
     ticks: int
-    """When the kernel says it was started: with the pid it names the process for good."""
+    """Start time by the kernel: pid and start time identify the process for good."""
     incarnation: int
     started_ns: int
 
@@ -56,13 +57,13 @@ class Incarnation:
 
 
 def current() -> Incarnation | None:
-    """What was started last."""
+    """The latest incarnation."""
     kept = read(_PROCESS)
     return Incarnation(**kept) if kept else None
 
 
 def exits() -> list[dict[str, Any]]:
-    """How every incarnation ended so far: incarnation, pid, status, told, time_ns, error (the log's last lines)."""
+    """Exit records of all incarnations: incarnation, pid, status, expected, time_ns, error (the log's last lines)."""
     try:
         lines = (RUN / _EXITS).read_bytes().splitlines()
     except FileNotFoundError:
@@ -74,9 +75,9 @@ def exits() -> list[dict[str, Any]]:
 
 
 def start(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start `argv` with `environment` on top of this one's in `directory`, its output going to the file `log`.
+    """Start `argv` with `environment` added to the agent's, in `directory`, with output to the file `log`.
 
-    With `bend_clock`, the process lives under libfaketime. Nothing happens when the last one still runs.
+    With `bend_clock` the process runs under libfaketime. No effect if the last incarnation still runs.
     """
     with locked("process") as lock:
         last = current()
@@ -100,7 +101,7 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stop(limit_s: float) -> dict[str, Any]:
-    """SIGTERM, then wait; SIGKILL when it has not ended after `limit_s`. `stopped` is 1 if it ended by itself."""
+    """SIGTERM, then wait; SIGKILL if it has not exited after `limit_s`. `stopped` is 1 if it exited by itself."""
     running = _expect_end()
     if running is None:
         return {"stopped": 0, "killed": 0}
@@ -124,7 +125,7 @@ def kill() -> dict[str, Any]:
 
 
 def pause() -> dict[str, Any]:
-    """SIGSTOP, to every process of the group; returns once it holds."""
+    """SIGSTOP to every process of the group; returns once it is stopped."""
     running = current()
     if running is None or not running.alive:
         return {"paused": 0}
@@ -136,7 +137,7 @@ def pause() -> dict[str, Any]:
 
 
 def resume() -> dict[str, Any]:
-    """SIGCONT. `frozen_seconds`; `missed`: connections with something unread or waiting to be accepted by then."""
+    """SIGCONT. `frozen_seconds`; `missed`: connections with unread data or waiting to be accepted by then."""
     running, paused = current(), read(_PAUSED)
     (RUN / _PAUSED).unlink(missing_ok=True)
     if running is None or not running.alive or paused is None or paused["incarnation"] != running.incarnation:
@@ -151,7 +152,7 @@ def resume() -> dict[str, Any]:
 
 
 def restart_waits() -> None:
-    """Have the process look at its clock again: waits that are under way end early and begin anew (signal(7))."""
+    """Stop and continue the process: its waits end early and start again with the current clock (signal(7))."""
     running = current()
     if running is not None and running.alive and not running.stopped:
         os.killpg(running.pid, signal.SIGSTOP)
@@ -160,7 +161,7 @@ def restart_waits() -> None:
 
 
 def status() -> dict[str, Any]:
-    """Whether the last incarnation runs, and how all others ended."""
+    """State of the last incarnation, and exit records of all."""
     running = current()
     return {
         "alive": running is not None and running.alive,
@@ -173,10 +174,10 @@ def status() -> dict[str, Any]:
 
 
 def wait(incarnation: int, limit_s: float) -> dict[str, Any]:
-    """The end of this incarnation, as soon as it has ended; `exit_status` is None when it has not after `limit_s`.
+    """Wait for the exit of this incarnation; `ended` is None if it has not exited after `limit_s`.
 
-    None at once when nobody knows of it any more: what the agent kept was removed meanwhile. An empty line comes
-    first, as a sign that waiting has begun.
+    None at once if the incarnation is unknown, because the agent's state was removed. An empty line comes first, to
+    show that the wait has begun.
     """
     print(flush=True)
     try:
@@ -190,7 +191,7 @@ def wait(incarnation: int, limit_s: float) -> dict[str, Any]:
 
 
 def _become_supervisor(request: Mapping[str, Any], incarnation: int, writer: int) -> NoReturn:
-    """Leave the caller's session, start the process, tell the caller through `writer`, and stay until it ends."""
+    """Leave the caller's session, start the process, report it through `writer`, and stay until it exits."""
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -243,7 +244,7 @@ def _supervise(request: Mapping[str, Any], incarnation: int, writer: int, log: A
 
 
 def _start_clock_reader(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process beside the system's, under the same clock, to read that clock from."""
+    """Start a process under the same clock as the system's, from which that clock is read."""
     return subprocess.Popen(
         [sys.executable, "-S", str(Path(__file__).with_name("clock_reader.py")), str(RUN / clock.CLOCK_READER)],
         env=environment,
@@ -252,7 +253,7 @@ def _start_clock_reader(environment: Mapping[str, str]) -> subprocess.Popen[byte
 
 
 def _expect_end() -> Incarnation | None:
-    """The process, its end being told from now on; None when none runs."""
+    """The running process, whose exit is expected from now on; None if none runs."""
     running = current()
     if running is None or not running.alive:
         return None
@@ -280,7 +281,7 @@ def _wait_until(
 
 
 def _stat(pid: int) -> tuple[str, int, int]:
-    """State, process group and start time in ticks; state X when there is no such process."""
+    """State, process group and start time in ticks; state X if there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Other programs, run to their end."""
+"""Running other programs to completion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LIMIT_S = 60
 
 
 def run(argv: Sequence[str], text: str = "") -> bytes:
-    """What the program printed, given `text` to read. Raises AgentError with its last words when it fails."""
+    """The output of a program, given `text` on stdin. Raises AgentError with its error output if it fails."""
     try:
         done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

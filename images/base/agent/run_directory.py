@@ -1,4 +1,4 @@
-"""Where the agent keeps what it knows between two commands, and how it writes it."""
+"""The run directory: state of the agent between two commands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 RUN = Path(os.environ.get("FAULTLINE_RUN", "/run/faultline"))
-"""Gone with the machine's power, as all of it should be."""
+"""Lost with the machine's power, as it should be."""
 
 
 class AgentError(Exception):
-    """What was asked for cannot be done; one line."""
+    """A command cannot be carried out; one line."""
 
 
 def true_ns() -> int:
@@ -25,7 +25,7 @@ def true_ns() -> int:
 
 
 def read(name: str) -> Any:
-    """What was kept under this name; None when nothing was."""
+    """The value stored under this name; None if there is none."""
     try:
         return json.loads((RUN / name).read_bytes())
     except FileNotFoundError:
@@ -33,12 +33,12 @@ def read(name: str) -> Any:
 
 
 def keep(name: str, value: Any) -> None:
-    """Keep a JSON value under this name; a reader sees the old or the new one."""
+    """Store a JSON value under this name; a reader sees the old or the new one."""
     replace(name, json.dumps(value))
 
 
 def replace(name: str, text: str) -> None:
-    """Make the file hold `text`; a reader sees the old or the new one."""
+    """Replace the content of the file by `text`; a reader sees the old or the new one."""
     RUN.mkdir(parents=True, exist_ok=True)
     temporary = RUN / f"{name}.{os.getpid()}"
     temporary.write_text(text)
@@ -47,9 +47,9 @@ def replace(name: str, text: str) -> None:
 
 @contextmanager
 def locked(name: str) -> Iterator[int]:
-    """One command at a time in here. The lock is the kernel's and goes with whoever held it.
+    """A lock around one command at a time. The kernel releases it with its holder.
 
-    Gives the descriptor that holds it: who is forked in here and is to live on must close it.
+    Yields the descriptor of the lock: a process forked inside that outlives the command must close it.
     """
     RUN.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(RUN / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

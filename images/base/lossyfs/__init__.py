@@ -6,14 +6,14 @@
 Stands alone: this package (with `images` and `images.base` above it), Python 3.11, mfusepy and libfuse3. In a container
 it needs CAP_SYS_ADMIN and /dev/fuse, nothing else.
 
-What is where
+Where data is kept
     The *backing directory* always holds what programs wrote, file by file, so that reads and writes cost little and a
     daemon that is killed loses nothing. The way back to the last fsync is kept apart, in the daemon's memory: of every
     write the bytes it replaced (an append replaces none), of every directory change the reverse (unlinked files wait
     in BACKING/.lossyfs). Only a power loss walks that way. Injected damage (`damage.py`) is a third thing, one value:
     `damage off` makes fsync, speed, errors and power losses harmless at once, and `damage on` brings them back.
 
-What a power loss keeps
+Effect of a power loss
     Contents and names are lost independently of each other.
     Contents: of every file, writes and truncations since its last fsync are kept
         nothing      none of them;
@@ -26,18 +26,18 @@ What a power loss keeps
     all its contents, synced or not.
     A file whose name is durable and whose contents were never synced is there and empty.
 
-What fsync makes durable
+Effect of fsync
     fsync and fdatasync of a file: its contents; and its name, if that is not durable yet, as ext4, XFS and btrfs do:
     the changes that gave it that name, with all that came before them in the directories concerned, and the names of
     the directories above it.
-    fsync of a directory: all changes in it so far, whatever these depend on, and its own name and those above it.
+    fsync of a directory: all changes in it so far, their dependencies, and its own name and those above it.
     `--strict-names` is POSIX to the letter: fsync of a file says nothing about its name.
     msync, and the writes of shared mappings, arrive as writes of whole pages. Nothing is ever written back by itself,
     but for the journal of names: when its unlinked files exceed 1 GiB or it has 50,000 changes, its oldest half becomes
     durable, as a full journal commits.
     `lie on` acknowledges every fsync and makes nothing durable; only an fsync after `lie off` does.
 
-What it does not do
+Limits
     Modes, owners and times are durable at once. Hard links, extended attributes, exchanging renames and O_TMPFILE are
     refused, as file systems without them do. Names beginning with .fuse_hidden are libfuse's own.
     Neighbouring changes of a file count as one beyond 65,536 appends in a row, 4,096 other changes or 16 MiB of

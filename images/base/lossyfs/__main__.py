@@ -29,7 +29,7 @@ class _LossyfsParser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one command; gives back the exit code."""
+    """Run one command; returns the exit code."""
     parsed = _parser().parse_args(arguments)
     try:
         answer = _carry_out(parsed)
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
             "--on", nargs="+", choices=[kind.value for kind in OperationKind], default=[], metavar="KIND"
         )
     command("heal", "no lies, not slow, nothing fails")
-    command("report", "what is unsynced, what damage is asked for, how often it bit")
+    command("report", "unsynced data, requested damage, how often it took effect")
     return parser
 
 

@@ -1,12 +1,12 @@
-"""Keeping the daemon on the processor of the program it serves.
+"""Keeps the daemon on the CPU of the program it serves.
 
-While a program waits for its file system its processor is free, and what it wants written is in that processor's cache.
-The scheduler does not see this: it wakes the daemon where it last ran, and where that is another processor every
-operation pays for two interrupts between them and for fetching the bytes. On a virtual machine with two processors
-64 KiB appends took 12 µs side by side and 35 to 45 µs apart, and apart they stayed.
+While a program waits for its file system its CPU is idle, and the data it writes is in that CPU's cache. The scheduler
+does not see this: it wakes the daemon where it last ran; if that is another CPU, every operation costs two interrupts
+and a transfer of the data. On a virtual machine with two CPUs 64 KiB appends took 12 µs on one CPU and 35 to 45 µs on
+two, and the daemon stayed on the other.
 
-So, up to fifty times a second, the daemon's thread moves to where its caller is. When others keep that processor busy,
-the scheduler moves the caller, and the daemon follows.
+So, up to fifty times a second, the daemon's thread moves to the CPU of its caller. If other programs keep that CPU
+busy, the scheduler moves the caller, and the daemon follows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final
 
 CHECK_INTERVAL_NS: Final = 20_000_000
 _CPU_FIELD: Final = 36
-"""Of /proc/<thread>/stat, counted from after the name in parentheses."""
+"""Field of /proc/<thread>/stat, counted from after the name in parentheses."""
 
 
 class CallerAffinity:
-    """Moves the thread that calls it."""
+    """Moves the calling thread."""
 
     __slots__ = ("_allowed", "_cpu", "_next_check_ns")
 
@@ -32,7 +32,7 @@ class CallerAffinity:
         self._next_check_ns = 0
 
     def follow(self, thread_id: Callable[[], int]) -> None:
-        """Be on the processor where that thread is or was last; does nothing when it has looked a moment ago."""
+        """Move to the CPU where that thread is or was last; no effect within 20 ms of the last check."""
         now_ns = time.monotonic_ns()
         if now_ns < self._next_check_ns:
             return
@@ -47,7 +47,7 @@ class CallerAffinity:
 
 
 def _cpu_of(thread_id: int) -> int:
-    """-1 when there is no such thread, or it is in another PID namespace."""
+    """-1 if there is no such thread, or it is in another PID namespace."""
     try:
         with open(f"/proc/{thread_id}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[_CPU_FIELD])

@@ -11,7 +11,7 @@
 
 An answer has "ok": true and what was asked for, or "ok": false and one line in "error". A connection may carry any
 number of commands. Every answer but a power loss's is the report: what is unsynced, what damage is asked for, how often
-it bit, and what the last power loss took.
+it took effect, and the result of the last power loss.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _PATH_BYTES_MAX: Final = 107
 
 
 class ControlError(Exception):
-    """A command was not carried out; the message is one line."""
+    """A command failed; the message is one line."""
 
 
 def call(socket_path: str, command: str, **arguments: Any) -> dict[str, Any]:
-    """Send one command; gives back its answer. Raises ControlError, also when nobody answers."""
+    """Send one command; returns its response. Raises ControlError, also without a response."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_TIMEOUT_S)
@@ -59,18 +59,18 @@ def call(socket_path: str, command: str, **arguments: Any) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Control:
-    """Carries commands out on one mounted volume."""
+    """Carries out commands on one mounted volume."""
 
     volume: Volume
     injector: DamageInjector
     lock: Lock
-    """Held by whoever uses the volume."""
+    """Held while the volume is used."""
     mountpoint: str
     last_loss: PowerLossOutcome | None = None
     _server: socket.socket | None = field(default=None, repr=False)
 
     def serve(self, socket_path: str) -> None:
-        """Answer commands on a thread of its own from now on. Raises OSError when the socket cannot be made."""
+        """Answer commands on a thread of its own from now on. Raises OSError if the socket cannot be created."""
         if len(os.fsencode(socket_path)) > _PATH_BYTES_MAX:
             raise OSError(f"--control {socket_path}: a socket's path has no more than {_PATH_BYTES_MAX} bytes")
         if os.path.exists(socket_path):
@@ -87,14 +87,14 @@ class Control:
         Thread(target=self._accept, args=(self._server,), name="control", daemon=True).start()
 
     def close(self, socket_path: str) -> None:
-        """Nobody answers any more."""
+        """Stop answering commands."""
         if self._server is not None:
             self._server.close()
             os.unlink(socket_path)
             self._server = None
 
     def answer(self, line: bytes) -> bytes:
-        """One command's answer, both without the line's end."""
+        """The response to one command, both without line ends."""
         try:
             request = json.loads(line)
             command = request.pop("command")
@@ -107,7 +107,7 @@ class Control:
             return json.dumps({"ok": False, "error": message}).encode()
 
     def report(self) -> dict[str, Any]:
-        """What is unsynced, what damage is asked for and how often it bit, and the last power loss."""
+        """Unsynced data, requested damage and its counters, and the last power loss."""
         with self.lock:
             damage = self.injector.damage
             return {
@@ -185,12 +185,12 @@ class Control:
                     for line in lines:
                         lines.write(self.answer(line) + b"\n")
                         lines.flush()
-                except OSError:  # whoever asked has gone
+                except OSError:  # the client has gone
                     continue
 
 
 def flush(mountpoint: str) -> None:
-    """Have the kernel hand over what it holds of shared mappings, so that it is unsynced and not still to come."""
+    """Make the kernel write back shared mappings, so that their pages are unsynced writes."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

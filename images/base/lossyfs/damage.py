@@ -1,7 +1,7 @@
-"""Damage asked for, as one value, and what it does to the operation at hand.
+"""Requested damage as one value, and its effect on the current operation.
 
-It lies over the pristine volume and never changes it: with `armed` off every operation goes through as if nothing had
-been asked for. Counters say how often damage bit.
+Damage is an overlay on the pristine volume and never changes it: with `armed` off every operation goes through
+undamaged. Counters say how often damage took effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ERRORS: Final = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 
 
 class OperationKind(StrEnum):
-    """What a program asks of the disk."""
+    """Kinds of operations."""
 
     READ = "read"
     WRITE = "write"
@@ -30,19 +30,20 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InjectedError:
-    """Operations that fail."""
+    """An error injected into operations."""
 
     error: str
     """EIO or ENOSPC."""
     after_bytes: int = 0
-    """Bytes read and written before the first failure; with ENOSPC the room that is left."""
+    """Bytes read and written before the first error; with ENOSPC the remaining room."""
     path: str | None = None
-    """Only files matching this pattern, as in the shell, where * also matches /; paths have no leading slash."""
+    """Only files matching this shell pattern, in which * also matches /; paths have no leading slash."""
     kinds: frozenset[OperationKind] = frozenset()
-    """Empty: with EIO reads, writes and syncs; with ENOSPC what takes room: writes past the end, and creations."""
+    """Empty: with EIO reads, writes and syncs; with ENOSPC operations that need room: writes past the end, and
+    creations."""
 
     def matches(self, kind: OperationKind, grows: bool) -> bool:
-        """Whether it is about such operations."""
+        """Whether the error applies to such operations."""
         if self.error == "ENOSPC" and not grows:
             return False
         if self.kinds:
@@ -52,10 +53,10 @@ class InjectedError:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Everything that is asked for."""
+    """All requested damage."""
 
     armed: bool = True
-    """Off: nothing of it acts, a power loss included."""
+    """Off: no damage acts, a power loss included."""
     lying: bool = False
     """Syncs are acknowledged and make nothing durable."""
     slow_ms: float = 0.0
@@ -64,7 +65,7 @@ class Damage:
     """At most one for each error."""
 
     acts: bool = field(init=False)
-    """Whether there is anything to do; asked before every operation."""
+    """Whether any damage can act; checked before every operation."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "acts", self.armed and bool(self.lying or self.slow_ms or self.failures))
@@ -72,10 +73,10 @@ class Damage:
 
 @dataclass(slots=True)
 class DamageCounters:
-    """How often damage bit since the mount."""
+    """How often damage took effect since the mount."""
 
     lies: int = 0
-    """Syncs acknowledged and not kept."""
+    """Syncs acknowledged and not carried out."""
     slowed: int = 0
     slowed_seconds: float = 0.0
     failed_eio: int = 0
@@ -90,16 +91,16 @@ class DamageInjector:
     damage: Damage = field(default_factory=Damage)
     counters: DamageCounters = field(default_factory=DamageCounters)
     _passed_bytes: dict[str, int] = field(default_factory=dict)
-    """By error: read and written since that failure was asked for."""
+    """By error: bytes read and written since it was requested."""
 
     def fail(self, error: str, failure: InjectedError | None) -> None:
-        """Replace what fails with `error`, counting bytes anew; None: nothing does."""
+        """Replace the injected error `error`, counting bytes from zero; None removes it."""
         others = tuple(other for other in self.damage.failures if other.error != error)
         self._passed_bytes[error] = 0
         self.damage = replace(self.damage, failures=others if failure is None else (*others, failure))
 
     def delay(self, kind: OperationKind) -> None:
-        """Sleep as long as an operation is to be slowed."""
+        """Sleep for the requested delay of an operation."""
         damage = self.damage
         if damage.acts and damage.slow_ms and kind in damage.slow_kinds:
             time.sleep(damage.slow_ms / 1000)
@@ -107,15 +108,15 @@ class DamageInjector:
             self.counters.slowed_seconds += damage.slow_ms / 1000
 
     def lies(self) -> bool:
-        """Whether the sync at hand is to be a lie."""
+        """Whether the current sync is only acknowledged."""
         lying = self.damage.acts and self.damage.lying
         self.counters.lies += lying
         return lying
 
     def allow(self, kind: OperationKind, path: Callable[[], str], size: int = 0, *, grows: bool = False) -> int:
-        """How many of `size` bytes go through. Raises the OSError that is asked for.
+        """How many of `size` bytes go through. Raises the injected OSError.
 
-        A write may go through in part; a read, or what has no size, goes through or does not.
+        A write may go through in part; a read, or an operation without a size, entirely or not at all.
         """
         damage = self.damage
         if not damage.acts:

@@ -1,7 +1,7 @@
-"""One mount, from mounting to unmounting: mfusepy's session, with what its own callbacks drop.
+"""One FUSE session, from mount to unmount: mfusepy's, with arguments that its callbacks drop.
 
-These are: open files where libfuse gives no path, the flags of a rename, "now" and "leave it as it is" among times. And
-writes are handed on without a copy.
+These are: open files where libfuse gives no path, the flags of a rename, and "now" and "unchanged" among times. Writes
+are passed on without a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UTIME_NOW: Final = (1 << 30) - 1
 UTIME_OMIT: Final = (1 << 30) - 2
 _UNCHANGED: Final = 2**32 - 1
 _BUFFER_MAX: Final = ctypes.c_char * (16 << 20)
-"""More than the kernel ever hands over at once; only ever looked at as far as it did."""
+"""More than the kernel ever passes at once; only the part it passes is read."""
 
 
 class FuseSession(mfusepy.FUSE):
@@ -35,7 +35,7 @@ class FuseSession(mfusepy.FUSE):
 
     _buffer_address = 0
     _buffer: memoryview
-    """libfuse hands over every write in the same memory: it is wrapped once."""
+    """libfuse passes every write in the same memory, which is wrapped once."""
 
     def write(self, path: Any, buffer: Any, size: int, offset: int, file_info: Any) -> int:
         address = ctypes.addressof(buffer.contents)

@@ -1,4 +1,4 @@
-"""Mounting, unmounting, and the mounts there are, dead ones included.
+"""Mounting and unmounting, and the list of mounts, dead ones included.
 
 `serve` is the daemon: it returns once the file system is unmounted. `start` starts one in the background and waits
 until programs can use it. A daemon that dies leaves its mount behind; every access then fails with ENOTCONN until
@@ -30,12 +30,12 @@ UNMOUNT_TIMEOUT_S: Final = 60.0
 
 
 class MountError(Exception):
-    """Mounting or unmounting did not work; the message is one line saying what is missing or in the way."""
+    """Mounting or unmounting failed; the message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """How a file system is mounted."""
+    """Options of a mount."""
 
     backing: str
     mountpoint: str
@@ -43,7 +43,7 @@ class MountOptions:
     strict_names: bool = False
     """Only fsync of a directory makes names durable."""
     cached: bool = False
-    """Never write past the kernel's page cache: any descriptor can be mapped shared, appends take longer."""
+    """Never bypass the kernel's page cache: any descriptor can be mapped shared, appends take longer."""
     through: bool = False
     """fsync also syncs the backing file, so that it takes as long as a disk does."""
 

@@ -1,9 +1,9 @@
-"""Files and directories by their names, and the journal of changes of names that are not durable yet.
+"""Files and directories by name, and the journal of name changes that are not durable yet.
 
-Only what is open, unsynced or on the way to such a thing is known here; everything else is on disk alone. A node knows
-its directory and its name there, so that it can be followed through renames of any directory above it.
+Only entries that are open, unsynced or on the path of such an entry are in memory; all others are only on disk. An
+entry knows its directory and its name there, so that it can be found after renames of any directory above it.
 
-`NameJournal` decides which changes a sync makes durable; carrying changes out and taking them back is `volume.py`'s.
+`NameJournal` decides which changes a sync makes durable; `volume.py` carries changes out and undoes them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class TreeEntry:
         self.parent = parent
         self.name = name
         self.pending = 0
-        """Changes in the journal that concern it."""
+        """Number of journal changes that involve it."""
         self.removed = False
         """Its removal is durable."""
 
     @property
     def path(self) -> str:
-        """Where it is, from the name of the root on."""
+        """Its path, starting with the path of the root."""
         return self.name if self.parent is None else f"{self.parent.path}/{self.name}"
 
     def ancestors(self) -> Iterator[DirectoryEntry]:
-        """The directories above it, the nearest first."""
+        """Its ancestor directories, the nearest first."""
         above = self.parent
         while above is not None:
             yield above
@@ -42,7 +42,7 @@ class TreeEntry:
 
 
 class FileEntry(TreeEntry):
-    """Whatever is not a directory; of symbolic links and the like nothing but the name matters."""
+    """An entry that is not a directory; of symbolic links and the like only the name matters."""
 
     __slots__ = ("handles", "log", "size")
 
@@ -50,13 +50,13 @@ class FileEntry(TreeEntry):
         super().__init__(parent, name)
         self.log = UndoLog()
         self.handles = 0
-        """Open descriptors."""
+        """Number of open descriptors."""
         self.size = 0
-        """In bytes; kept up to date while the file is open."""
+        """Size in bytes; up to date while the file is open."""
 
 
 class DirectoryEntry(TreeEntry):
-    """A node with entries. `known` are those there are nodes for; there may be any number of others."""
+    """A directory. `known` are its entries in memory; there may be any number of others."""
 
     __slots__ = ("attributes", "known")
 
@@ -64,15 +64,15 @@ class DirectoryEntry(TreeEntry):
         super().__init__(parent, name)
         self.known: dict[str, TreeEntry] = {}
         self.attributes = (0o755, 0, 0)
-        """Mode, owner, group: of a removed directory, to make it anew."""
+        """Mode, owner and group of a removed directory, needed to create it again."""
 
     def place(self, node: TreeEntry, name: str) -> None:
-        """Give a node its name here; what had the name is no longer known."""
+        """Give an entry its name here, replacing any entry of that name."""
         node.parent, node.name = self, name
         self.known[name] = node
 
     def forget(self, node: TreeEntry) -> None:
-        """The node is no longer known here."""
+        """Drop the entry from memory."""
         if self.known.get(node.name) is node:
             del self.known[node.name]
 
@@ -82,7 +82,7 @@ EntryLocation = tuple[DirectoryEntry, str]
 
 @dataclass(frozen=True, slots=True)
 class NameMove:
-    """One node's name before and after; None: it had or has none."""
+    """One entry's name before and after; None: no name."""
 
     node: TreeEntry
     source: EntryLocation | None
@@ -91,12 +91,12 @@ class NameMove:
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Names that change together: a rename and the removal of what it replaced are one change."""
+    """Names that change together: a rename and the removal of the replaced file are one change."""
 
     moves: tuple[NameMove, ...]
 
     def directories(self) -> Iterator[DirectoryEntry]:
-        """Those whose entries it changes, and those it removes: nothing in them can matter afterwards."""
+        """Directories whose entries it changes, and directories it removes: later changes in them do not matter."""
         for move in self.moves:
             for place in (move.source, move.target):
                 if place is not None:
@@ -116,24 +116,25 @@ class NameJournal:
     changes: list[NameChange] = field(default_factory=list)
 
     def record(self, change: NameChange) -> None:
-        """The youngest change."""
+        """Add the youngest change."""
         self.changes.append(change)
         for move in change.moves:
             move.node.pending += 1
 
     def withdraw(self, change: NameChange) -> tuple[NameMove, ...]:
-        """Forget the youngest change, which becomes part of another; gives back its moves, none if it has left."""
+        """Remove the youngest change, to merge it into another; returns its moves, none if it is no longer in the
+        journal."""
         if not self.changes or self.changes[-1] is not change:
             return ()
         self._remove([self.changes.pop()], self.changes)
         return change.moves
 
     def sync_directory(self, directory: DirectoryEntry) -> list[NameChange]:
-        """Take out what fsync of a directory makes durable."""
+        """Remove and return the changes that fsync of a directory makes durable."""
         return self._extract(lambda _: False, {directory}, {directory, *directory.ancestors()})
 
     def sync_node(self, node: TreeEntry) -> list[NameChange]:
-        """Take out what fsync of a file makes durable."""
+        """Remove and return the changes that fsync of a file makes durable."""
         if not node.pending:
             return []
         return self._extract(
@@ -141,7 +142,7 @@ class NameJournal:
         )
 
     def commit_oldest(self, count: int) -> list[NameChange]:
-        """Take out the first `count` changes."""
+        """Remove and return the first `count` changes."""
         return self._remove(list(islice(self.changes, count)), self.changes[count:])
 
     def drop_youngest(self, keep: int) -> tuple[list[NameChange], list[NameChange]]:
@@ -153,8 +154,8 @@ class NameJournal:
     def _extract(
         self, selected: Callable[[NameChange], bool], changed: set[DirectoryEntry], named: set[DirectoryEntry]
     ) -> list[NameChange]:
-        """Take out the changes wanted, those in a directory touched, those naming one of `named`, and what all these
-        depend on: whatever came before them in the directories they change, and the names of these directories."""
+        """Remove and return the selected changes, those in a `changed` directory, those naming one of `named`, and
+        their dependencies: all earlier changes in the directories they change, and the names of these directories."""
         extracted: list[NameChange] = []
         remaining: list[NameChange] = []
         for change in reversed(self.changes):
@@ -175,5 +176,5 @@ class NameJournal:
 
 
 def nodes_of(changes: Iterable[NameChange]) -> Iterator[TreeEntry]:
-    """The node of every move, in order."""
+    """The entry of every move, in order."""
     return (move.node for change in changes for move in change.moves)

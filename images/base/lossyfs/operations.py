@@ -1,8 +1,8 @@
-"""The file system as the kernel asks for it, through libfuse and mfusepy: operations ask the damage, then the volume.
+"""FUSE operations, called by libfuse through mfusepy: each checks the damage, then uses the volume.
 
 One operation runs at a time (libfuse's single-threaded loop). Delays are slept before the lock is taken, so that
-control commands are answered meanwhile. Names are never cached by the kernel, and file contents only while a file is
-open: whatever is opened or looked up after a power loss is what the loss left.
+control commands are answered meanwhile. The kernel never caches names, and caches file contents only while a file is
+open: a file opened or looked up after a power loss has the content that the loss left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _SPLICING: Final = (1 << 7) | (1 << 8) | (1 << 9)
 
 
 class Operations(mfusepy.Operations):
-    """What mfusepy calls. `file_info` is libfuse's record of an open file; its `fh` is the backing descriptor."""
+    """The operations that mfusepy calls. `file_info` is libfuse's record of an open file; its `fh` is the backing
+    descriptor."""
 
     use_ns = True
 
@@ -48,7 +49,7 @@ class Operations(mfusepy.Operations):
         self._through = through
 
     def init_with_config(self, connection: Any, config: Any) -> None:
-        """The kernel and libfuse agree on how they will talk."""
+        """Set the options of the kernel connection and of libfuse."""
         config.use_ino = 1
         config.nullpath_ok = 1
         config.entry_timeout = config.negative_timeout = 0.0
@@ -215,7 +216,7 @@ class Operations(mfusepy.Operations):
 
     @contextmanager
     def _change(self, path: str, *, grows: bool = False) -> Iterator[None]:
-        """Around a change of names."""
+        """Context of a change of names."""
         self._injector.delay(OperationKind.CHANGE)
         with self._lock:
             self._injector.allow(OperationKind.CHANGE, lambda: path, grows=grows)
@@ -224,7 +225,7 @@ class Operations(mfusepy.Operations):
     def _check_handle(
         self, descriptor: int, kind: OperationKind, size: int = 0, offset: int = 0
     ) -> tuple[FileHandle, int]:
-        """The open file and how many bytes of the operation go through; the lock is held."""
+        """The open file, and how many bytes of the operation go through; the lock is held."""
         handle = self._volume.handles[descriptor]
         if handle.stale:
             raise OSError(errno.EIO, "opened before the power went")

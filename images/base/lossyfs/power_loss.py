@@ -1,8 +1,8 @@
-"""What a power loss takes: which unsynced changes reach the disk all the same is drawn, the others are taken back.
+"""A power loss: which unsynced changes survive is drawn at random, the others are undone.
 
-The draws (`images.base.lossyfs.survival`) are those of the simulated disk: for the journal of names and for each file a
-prefix of its own. They depend on the seed, the file's path and the number of its unsynced changes, nothing else, so
-that the same history and seed leave the same disk.
+The draws (`images.base.lossyfs.survival`) are those of the simulated disk: a prefix of the name journal and a prefix of
+each file's changes. They depend on the seed, the file's path and its number of unsynced changes only, so that the same
+history and seed leave the same disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from images.base.lossyfs.undo import RewindResult
 from images.base.lossyfs.volume import Volume
 
 FILES_NAMED_MAX: Final = 100
-"""Reports name the files with most at stake, no more than these; their totals count every file."""
+"""Reports list at most this many files, those with the largest loss; totals count every file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +30,27 @@ class FileAtRisk:
     unsynced_bytes: int
     lost_bytes: int = 0
     torn_at: int | None = None
-    """The offset at which its last write kept was cut."""
+    """Offset at which its last surviving write was cut."""
     vanished: bool = False
-    """It is gone with its name."""
+    """The file was lost with its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsynced:
-    """What a power loss could take now."""
+    """Data that a power loss could take now."""
 
     unsynced_bytes: int
-    """Written to files that have a name, and not synced; a byte written twice counts twice."""
+    """Bytes written to files with a name, and not synced; a byte written twice counts twice."""
     unsynced_files: int
     unsynced_names: int
-    """Changes of names that are not durable."""
+    """Name changes that are not durable."""
     open_handles: int
     files: tuple[FileAtRisk, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PowerLossOutcome:
-    """What a power loss found and took."""
+    """Result of a power loss."""
 
     keep: Survival
     seed: int
@@ -58,19 +58,19 @@ class PowerLossOutcome:
     unsynced_files: int
     unsynced_names: int
     lost_bytes: int
-    """Of the unsynced bytes those that are gone, and the synced ones of files that vanished."""
+    """Lost unsynced bytes, and synced bytes of files that vanished."""
     lost_files: int
     """Files that lost contents or vanished."""
     lost_names: int
-    """Changes of names that are gone."""
+    """Lost name changes."""
     torn_files: int
     open_handles: int
-    """Files that programs still had open: they outlived the loss, and get EIO from these from now on."""
+    """Files that programs still had open: they get EIO from these from now on."""
     files: tuple[FileAtRisk, ...]
 
 
 def unsynced(volume: Volume) -> Unsynced:
-    """What a power loss could take now."""
+    """Data that a power loss could take now."""
     files = [FileAtRisk(volume.path_of(file), file.log.written_bytes) for file in volume.dirty if volume.visible(file)]
     return Unsynced(
         sum(file.unsynced_bytes for file in files),
@@ -82,7 +82,7 @@ def unsynced(volume: Volume) -> Unsynced:
 
 
 def lose_power(volume: Volume, keep: Survival, seed: int) -> PowerLossOutcome:
-    """Take back what is not durable, as far as `keep` says. Programs should be dead: open files become stale."""
+    """Undo changes that are not durable, as far as `keep` says. Programs should be dead: open files become stale."""
     at_loss = unsynced(volume)
     at_risk = {file: volume.path_of(file) for file in volume.dirty if volume.visible(file)}
     unsynced_bytes = {file: file.log.written_bytes for file in at_risk}
@@ -130,7 +130,7 @@ def _rewind(volume: Volume, file: FileEntry, keep: Survival, seed: int) -> Rewin
 
 
 def _vanishing_files(volume: Volume, lost: list[NameChange]) -> dict[FileEntry, int]:
-    """Files that programs see now and that are gone once `lost` is taken back, each with its size."""
+    """Files, visible now, that are lost once `lost` is undone, each with its size."""
     return {
         move.node: os.lstat(move.node.path).st_size
         for change in lost

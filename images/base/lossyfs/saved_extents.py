@@ -1,7 +1,6 @@
-"""Bytes of a file put aside before they are replaced.
+"""Saved extents: bytes of a file, saved before they are replaced.
 
-A piece is zeros, bytes in memory, or, when large, a file of its own without a name: the file system frees it when the
-piece is dropped.
+An extent is zeros, bytes in memory, or, if large, an unnamed file that the file system frees with the extent.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import IO, Final
 
 SPILLED_ABOVE_BYTES: Final = 1 << 20
-"""Larger pieces go to a file."""
+"""Larger extents go to a file."""
 
 _CHUNK: Final = 1 << 20
 _offset = attrgetter("offset")
@@ -24,27 +23,27 @@ _offset = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class SavedExtent:
-    """What stood at [offset, offset + length) of a file."""
+    """The old content of [offset, offset + length) of a file."""
 
     offset: int
     length: int
     source: bytes | IO[bytes] | None
-    """None stands for zeros."""
+    """None means zeros."""
     skip: int = 0
-    """Where in a file the piece begins."""
+    """Start of the extent in its source."""
 
     @property
     def end(self) -> int:
-        """Where the piece ends in its file."""
+        """End of the extent."""
         return self.offset + self.length
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds in memory."""
+        """Bytes in memory."""
         return self.length if isinstance(self.source, bytes) else 0
 
     def clipped(self, start: int, end: int) -> SavedExtent | None:
-        """The part within [start, end), None when there is none."""
+        """The part within [start, end), None if empty."""
         start, end = max(start, self.offset), min(end, self.end)
         if start >= end:
             return None
@@ -54,7 +53,8 @@ class SavedExtent:
         return SavedExtent(start, end - start, self.source, skip)
 
     def write_back(self, descriptor: int, size_before: int) -> None:
-        """Put it where it was. Zeros are not written past `size_before`, where the file has been extended anew."""
+        """Write the old content back. Zeros are not written past `size_before`, where the file has been
+        extended again."""
         if isinstance(self.source, bytes):
             _write(descriptor, memoryview(self.source), self.offset)
             return
@@ -69,7 +69,7 @@ class SavedExtent:
 
 
 def save_extents(descriptor: int, start: int, end: int, directory: str) -> tuple[SavedExtent, ...]:
-    """What a file holds in [start, end), which must lie within it; large pieces go to files in `directory`."""
+    """Save [start, end) of a file, which must lie within it; large extents go to files in `directory`."""
     if end - start <= SPILLED_ABOVE_BYTES:
         return (SavedExtent(start, end - start, _read(descriptor, start, end)),) if start < end else ()
     extents: list[SavedExtent] = []
@@ -87,7 +87,7 @@ def save_extents(descriptor: int, start: int, end: int, directory: str) -> tuple
 
 
 def earliest_extents(extents: Iterable[SavedExtent], size: int) -> tuple[SavedExtent, ...]:
-    """Disjoint pieces below `size`, in order of offsets; where given pieces overlap, the first given wins."""
+    """Disjoint extents below `size`, ordered by offset; where extents overlap, the first given wins."""
     kept: list[SavedExtent] = []
     for extent in extents:
         at = extent.offset
@@ -108,7 +108,7 @@ def earliest_extents(extents: Iterable[SavedExtent], size: int) -> tuple[SavedEx
 
 
 def _next_data(descriptor: int, at: int, end: int) -> tuple[int, int]:
-    """The next stretch of data in [at, end); (end, end) when only a hole follows."""
+    """The next extent of data in [at, end); (end, end) if only a hole follows."""
     try:
         start = os.lseek(descriptor, at, os.SEEK_DATA)
     except OSError as error:
@@ -133,7 +133,7 @@ def _read(descriptor: int, start: int, end: int) -> bytes:
     have = len(data)
     while have < end - start:
         data = os.pread(descriptor, end - start - have, start + have)
-        if not data:  # somebody cut the file behind our back: what is missing reads as zeros
+        if not data:  # truncated by another program: the missing bytes read as zeros
             data = bytes(end - start - have)
         parts.append(data)
         have += len(data)

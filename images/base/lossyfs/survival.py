@@ -1,6 +1,6 @@
-"""What a power loss leaves of changes that were not synced: how much is kept, and the draw of how many changes that is.
+"""Which unsynced changes survive a power loss: the choices, and the random draw.
 
-The simulated disk draws from here, too, so that a simulated power loss and one on a real machine are of one kind.
+The simulated disk uses the same draw, so that a simulated power loss and a real one are alike.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 
 
 class Survival(StrEnum):
-    """What a power loss leaves of what was not synced (the package's page says it in full)."""
+    """Unsynced changes that survive a power loss (the package's docstring has the details)."""
 
     NOTHING = "nothing"
     PREFIX = "prefix"
@@ -19,7 +19,7 @@ class Survival(StrEnum):
 
 
 def draw_surviving_prefix(length: int, keep: str, random: Random) -> int:
-    """How many of `length` changes stay: often all, none, or all but the last few, else any number."""
+    """How many of `length` changes survive: often all, none, or all but the last few, else any number."""
     if keep == Survival.NOTHING or length == 0:
         return 0
     if keep == Survival.EVERYTHING:

@@ -1,10 +1,11 @@
-"""The way back from what a file holds to what its last fsync made durable.
+"""The undo log of a file: from its current content back to the content that its last fsync made durable.
 
-A log of the unsynced changes of one file, oldest first, each with what it replaced. Undone from its end, it gives the
-file as it was after any number of them. Appends, the common case, take eight bytes each: undoing one is cutting it off.
+It holds the unsynced changes of one file, oldest first, each with the content it replaced. Undoing from the end
+restores the file after any number of changes. Appends, the common case, take eight bytes each: undoing one truncates
+the file.
 
-The log stays small: see the limits. Beyond them neighbouring changes become one, so that `rewind` has fewer places at
-which to stop; the first, which is what fsync made durable, is always exact.
+The log stays small (see the limits): beyond them adjacent changes are merged, so that `rewind` has fewer places to
+stop; the first, which fsync made durable, is always exact.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import Final
 from images.base.lossyfs.saved_extents import SavedExtent, earliest_extents
 
 APPENDS_MAX: Final = 65_536
-"""Of one unbroken run; beyond that every other one is forgotten."""
+"""Appends of one run; beyond that every other one is merged."""
 OVERWRITES_MAX: Final = 4_096
 SAVED_BYTES_MAX: Final = 16 << 20
-"""In memory, for one file; beyond either, the older half of the log becomes one change."""
+"""Bytes in memory for one file; beyond this or OVERWRITES_MAX the older half of the log becomes one change."""
 
 
 @dataclass(slots=True)
 class AppendRun:
-    """Writes that each began where the one before ended, at the end of the file."""
+    """A run of appends: each write starts at the end of the one before, at the end of the file."""
 
     start: int
     ends: array[int]
@@ -37,22 +38,22 @@ class Replacement:
     """A change that replaced bytes or set the size: a write at [start, end), or a truncation (start = end)."""
 
     size: int
-    """Of the file before."""
+    """Size of the file before."""
     saved: tuple[SavedExtent, ...]
     start: int
     end: int
     written_bytes: int
-    """By all the writes this stands for."""
+    """Bytes written by all merged writes."""
 
     def undo(self, descriptor: int) -> None:
-        """Make a file that is as after this change what it was before."""
+        """Undo this change, the last one of the file."""
         size_now = os.fstat(descriptor).st_size
         os.ftruncate(descriptor, self.size)
         for extent in self.saved:
             extent.write_back(descriptor, size_now)
 
     def tear(self, descriptor: int, cut: int) -> None:
-        """Undo a write from `cut` on, start < cut < end."""
+        """Undo the part of a write from `cut` on, start < cut < end."""
         os.ftruncate(descriptor, max(self.size, cut))
         for extent in self.saved:
             part = extent.clipped(cut, self.end)
@@ -62,11 +63,11 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class RewindResult:
-    """What undoing took from a file."""
+    """Result of a rewind."""
 
     lost_bytes: int = 0
     torn_at: int | None = None
-    """The offset at which the last write kept was cut."""
+    """Offset at which the last surviving write was cut."""
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class UndoLog:
     """The unsynced changes of one file."""
 
     written_bytes: int = 0
-    """By writes that are not synced; what was written twice counts twice."""
+    """Bytes of unsynced writes; bytes written twice count twice."""
     _changes: list[AppendRun | Replacement] = field(default_factory=list)
     _saved_bytes: int = 0
     _saved_bytes_max: int = SAVED_BYTES_MAX
@@ -84,11 +85,11 @@ class UndoLog:
 
     @property
     def steps(self) -> int:
-        """The changes between which `rewind` can stop."""
+        """Number of changes, after each of which `rewind` can stop."""
         return sum(len(change.ends) if isinstance(change, AppendRun) else 1 for change in self._changes)
 
     def record_append(self, start: int, end: int) -> None:
-        """[start, end) was written at the end of the file."""
+        """Record an append of [start, end)."""
         self.written_bytes += end - start
         last = self._changes[-1] if self._changes else None
         if isinstance(last, AppendRun) and last.ends[-1] == start:
@@ -100,24 +101,24 @@ class UndoLog:
             self._add(AppendRun(start, array("q", (end,))))
 
     def record_overwrite(self, size: int, start: int, end: int, saved: tuple[SavedExtent, ...]) -> None:
-        """[start, end) was written when the file had `size` bytes, of which those `saved` were replaced."""
+        """Record a write of [start, end) to a file of `size` bytes; `saved` is the replaced content."""
         self.written_bytes += end - start
         self._add(Replacement(size, saved, start, end, end - start))
 
     def record_resize(self, size: int, to: int, saved: tuple[SavedExtent, ...]) -> None:
-        """The file of `size` bytes was cut, losing those `saved`, or extended."""
+        """Record a truncation or extension of a file of `size` bytes; `saved` is the lost content."""
         self._add(Replacement(size, saved, to, to, 0))
 
     def clear(self) -> None:
-        """Everything so far is durable."""
+        """Clear the log: everything is durable."""
         self._changes.clear()
         self.written_bytes = self._saved_bytes = 0
         self._saved_bytes_max = SAVED_BYTES_MAX
 
     def rewind(self, descriptor: int, keep_steps: int, tear: Random | None = None) -> RewindResult:
-        """Make the file as it was after the first `keep_steps` changes, and clear the log.
+        """Restore the file after its first `keep_steps` changes, and clear the log.
 
-        With `tear` the last of these, if it is a write of two bytes or more, is cut at a place drawn from it.
+        With `tear` the last of these, if it is a write of two bytes or more, is cut at a random place.
         """
         drop = self.steps - keep_steps
         lost_bytes = 0
@@ -174,7 +175,7 @@ class UndoLog:
 
 
 def _tear(change: AppendRun | Replacement, descriptor: int, random: Random) -> tuple[int | None, int]:
-    """(where the change was cut, bytes it lost); (None, 0) when it is no write of two bytes or more."""
+    """(offset of the cut, bytes lost); (None, 0) unless the change is a write of two bytes or more."""
     if isinstance(change, AppendRun):
         start = change.ends[-2] if len(change.ends) > 1 else change.start
         end = change.ends[-1]

@@ -1,9 +1,11 @@
-"""One backing directory, changed as programs ask, with the way back to what is durable (the model: the package's page).
+"""A volume: one backing directory, with undo logs for everything that is not durable (the package's docstring has the
+model).
 
-Paths are those below the mount point, beginning with `/`. Errors are OSError as the backing file system gives them.
-Nothing here knows of injected damage, FUSE or threads: callers take turns.
+Paths are those below the mount point, beginning with `/`. Errors are the OSError of the backing file system. This
+module knows no damage, FUSE or threads: callers take turns.
 
-Unlinked and replaced files wait as BACKING/.lossyfs/<number> until their removal is durable and nobody has them open.
+Unlinked and replaced files are kept as BACKING/.lossyfs/<number>, as orphans, until their removal is durable and no
+program has them open.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from images.base.lossyfs.saved_extents import save_extents
 
 ORPHANS: Final = ".lossyfs"
 HIDDEN_PREFIX: Final = ".fuse_hidden"
-"""libfuse renames an open file to such a name where a program unlinks or replaces it, and unlinks that once it is
-closed. Here it is unlinked the first time."""
+"""libfuse renames an open file to such a name when a program unlinks or replaces it, and unlinks it after close. The
+volume unlinks it at once."""
 JOURNAL_CHANGES_MAX: Final = 50_000
 ORPHAN_BYTES_MAX: Final = 1 << 30
 
 Owner = tuple[int, int]
-"""User and group of the program that creates something."""
+"""User and group of the creating program."""
 
 
 class FileHandle:
-    """An open file. `stale` once a power loss has come between: the program ought to be dead."""
+    """An open file. `stale` after a power loss: the program should be dead."""
 
     __slots__ = ("descriptor", "node", "stale")
 
@@ -42,7 +44,7 @@ class FileHandle:
 
 
 class Volume:
-    """The file system as programs see it, and what of it is not durable."""
+    """The file system as programs see it, and its changes that are not durable."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Volume:
         self.reset()
 
     def reset(self) -> None:
-        """Take the backing directory as it is for durable; what was unlinked is deleted, what was open is stale."""
+        """Treat the backing directory as durable; delete orphans, mark open files as stale."""
         for handle in self.handles.values():
             handle.stale = True
         self._root = DirectoryEntry(None, self.backing)
@@ -80,13 +82,13 @@ class Volume:
         os.mkdir(self.orphans_path, 0o700)
 
     def close(self) -> None:
-        """Everything written is kept."""
+        """Delete orphans; everything written is kept."""
         shutil.rmtree(self.orphans_path, ignore_errors=True)
 
     # ---- what changes nothing ----------------------------------------------------------------------------------------
 
     def backing_path(self, path: str) -> str:
-        """Where a path lies in the backing file system."""
+        """The path in the backing file system."""
         self._just_hidden = None
         if path.startswith(f"/{ORPHANS}") and path[len(ORPHANS) + 1 : len(ORPHANS) + 2] in ("", "/"):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -94,18 +96,18 @@ class Volume:
         return self.backing + path if hidden is None else hidden.path
 
     def path_of(self, node: TreeEntry) -> str:
-        """The path of a node below the mount point, or in the limbo."""
+        """The path of an entry below the mount point, or among the orphans."""
         return node.path[len(self.backing) :]
 
     def path_of_directory(self, descriptor: int) -> str | None:
-        """Where an open directory is now; None when it has been removed."""
+        """The current path of an open directory; None if it was removed."""
         real = os.readlink(f"/proc/self/fd/{descriptor}")
         status = _status(real)
         here = status is not None and os.path.samestat(status, os.fstat(descriptor))
         return real[len(self.backing) :] if here else None
 
     def visible(self, node: TreeEntry) -> bool:
-        """Whether programs can find it by a name."""
+        """Whether the entry has a name that programs see."""
         return not node.removed and node.parent is not self._orphans
 
     def list(self, directory_descriptor: int) -> list[tuple[str, dict[str, int]]]:
@@ -120,7 +122,7 @@ class Volume:
     # ---- contents ----------------------------------------------------------------------------------------------------
 
     def create(self, path: str, flags: int, mode: int, owner: Owner | None = None) -> FileHandle:
-        """Open a file, created when missing."""
+        """Open a file, creating it if missing."""
         real = self.backing_path(path)
         try:
             descriptor = os.open(real, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -134,7 +136,7 @@ class Volume:
         return self._open_handle(descriptor, node)
 
     def open(self, path: str, flags: int) -> FileHandle:
-        """Open a file that is there; O_TRUNC empties it."""
+        """Open an existing file; O_TRUNC empties it."""
         access = os.O_RDONLY if flags & os.O_ACCMODE == os.O_RDONLY else os.O_RDWR
         descriptor = os.open(self.backing_path(path), access | os.O_CLOEXEC | os.O_NOFOLLOW)
         handle = self._open_handle(descriptor, self._file(path))
@@ -153,7 +155,7 @@ class Volume:
             self._drop_if_idle(handle.node)
 
     def write(self, handle: FileHandle, data: memoryview, offset: int) -> int:
-        """Bytes written, fewer than given only where the backing file system says so."""
+        """Write; returns the bytes written, fewer than given only if the backing file system says so."""
         node, descriptor = handle.node, handle.descriptor
         size = node.size
         if node.removed:
@@ -172,7 +174,7 @@ class Volume:
         return written
 
     def truncate(self, path: str, size: int) -> None:
-        """Cut a file or extend it with zeros."""
+        """Truncate a file or extend it with zeros."""
         descriptor = os.open(self.backing_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             node = self._file(path)
@@ -182,11 +184,11 @@ class Volume:
             os.close(descriptor)
 
     def truncate_open(self, handle: FileHandle, size: int) -> None:
-        """Cut an open file or extend it with zeros."""
+        """Truncate an open file or extend it with zeros."""
         self._resize(handle.node, handle.descriptor, size)
 
     def allocate(self, handle: FileHandle, offset: int, length: int) -> None:
-        """posix_fallocate: there will be room, and the file is at least so long."""
+        """posix_fallocate: reserves room, and extends the file if needed."""
         os.posix_fallocate(handle.descriptor, offset, length)
         node = handle.node
         if offset + length > node.size and not node.removed:
@@ -197,20 +199,20 @@ class Volume:
     # ---- durability --------------------------------------------------------------------------------------------------
 
     def sync_file(self, node: FileEntry) -> None:
-        """What fsync of a file makes durable."""
+        """Make durable what fsync of a file makes durable."""
         node.log.clear()
         self.dirty.pop(node, None)
         if not self.strict_names:
             self.make_durable(self.journal.sync_node(node))
 
     def sync_directory(self, directory_descriptor: int) -> None:
-        """What fsync of a directory makes durable."""
+        """Make durable what fsync of a directory makes durable."""
         path = self.path_of_directory(directory_descriptor)
         if path is not None:
             self.make_durable(self.journal.sync_directory(self._directory(path)))
 
     def make_durable(self, changes: Iterable[NameChange]) -> None:
-        """These changes, which have left the journal, are durable."""
+        """Make changes durable that have left the journal."""
         for change in changes:
             for move in change.moves:
                 if move.target is None:
@@ -218,7 +220,7 @@ class Volume:
                 self._drop_if_idle(move.node)
 
     def undo_change(self, change: NameChange) -> None:
-        """Undo the youngest change that was not undone yet."""
+        """Undo the youngest change that is not undone yet."""
         for move in reversed(change.moves):
             node = move.node
             if move.source is None:
@@ -261,7 +263,7 @@ class Volume:
         self._record_creation(path, FileEntry(None, ""))
 
     def unlink(self, path: str) -> None:
-        """Remove a name that is not a directory's."""
+        """Unlink a file."""
         if self._hidden.pop(path, None) is not None:
             return
         real = self.backing_path(path)
@@ -283,7 +285,7 @@ class Volume:
         self._record(NameChange((self._removed_directory(path, status),)))
 
     def rename(self, old: str, new: str, *, replace: bool = True) -> None:
-        """Give something another name; what had it is replaced at once, or, without `replace`, an error."""
+        """Rename; an existing file is replaced, or, without `replace`, an error."""
         just_hidden = self._just_hidden
         real_old, real_new = self.backing_path(old), self.backing_path(new)
         node = self._node_at(old, real_old)
@@ -366,7 +368,7 @@ class Volume:
         self._record(NameChange((NameMove(node, None, (directory, name)),)))
 
     def _replace_file(self, real_old: str, real_new: str, new: str, size: int) -> NameMove:
-        """Rename over a file, which is at no moment missing in the backing directory."""
+        """Rename over a file, without a moment at which it is missing in the backing directory."""
         orphan_name = self._next_orphan_name()
         orphan_path = f"{self.orphans_path}/{orphan_name}"
         os.link(real_new, orphan_path, follow_symlinks=False)
@@ -440,7 +442,7 @@ def _type_of(entry: os.DirEntry[str]) -> int:
 
 
 def _set_owner(real: str, owner: Owner | None) -> None:
-    """Give a new entry to the program's user, and to its group unless the directory hands down its own."""
+    """Set user and group of a new entry, unless the directory passes on its own group."""
     if owner is None or owner == (0, 0) or os.geteuid() != 0:
         return
     handed_down = os.stat(os.path.dirname(real)).st_mode & stat.S_ISGID
