@@ -1,4 +1,4 @@
-"""The protocol trace: what a node did that the protocol's promises are about.
+"""The protocol trace: the events of a node that concern the guarantees of the protocol.
 
 One flat event type, so that a trace is one table. Fields that do not apply hold -1, an empty string or an empty
 tuple. Offsets are exclusive where they are ends (LEO, HW). The receiver adds `time_ns` (its own clock, one clock for
@@ -27,7 +27,7 @@ isr_rejected              leader      members=proposed ISR; detail: error, rolle
 diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch
 request_fenced            leader      leader_epoch held; detail: api, requested epoch, error
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: producer_id, acks
-latest_told               leader      high_watermark told to a ListOffsets(latest)
+latest_told               leader      high_watermark in the answer to a ListOffsets(latest)
 quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its log
 quorum_voted              controller  leader_epoch, broker=candidate; itself included
 quorum_candidate          controller  leader_epoch it stands in
@@ -36,7 +36,7 @@ quorum_follower           controller  leader_epoch, leader
 quorum_resigned           controller  leader_epoch it led
 metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc
 metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew
-metadata_trimmed          controller  offset=new start: a snapshot stands for what was below
+metadata_trimmed          controller  offset=new start: a snapshot replaces the records below it
 metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
 metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before
 broker_registered         controller  broker=id, broker_epoch; detail: clean, incarnation
@@ -48,7 +48,7 @@ partition_changed         controller  leader, leader_epoch, partition_epoch, mem
 alter_partition_refused   controller  broker=sender, members=proposed ISR; detail: error
 
 The offset of a broker_ or partition_changed event is where the metadata log ended with the change. A controller that
-takes over tells of what it finds committed, too (detail: taken_over); the receiver leaves out what it has heard before.
+takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out duplicates.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from typing import NamedTuple
 
 
 class TraceEvent(NamedTuple):
-    """One thing a node did; the table above says which fields each `kind` fills."""
+    """One event; the table above has the fields of each `kind`."""
 
     kind: str
     topic: str = ""

@@ -16,7 +16,7 @@ from images.broker.truncation_protocol import TruncationProtocol
 
 
 class ConfigError(ValueError):
-    """A key or value that cannot be used; the message is one line for the user."""
+    """An unknown key or an invalid value; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """What is known of one configuration key."""
+    """The type, default and limits of one configuration key."""
 
     kind: type[int] | type[bool] | type[str]
     default: int | bool | str
@@ -55,7 +55,7 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
 
     def parse(self, name: str, text: str) -> int | bool | str:
-        """The value `text` stands for; ConfigError when it stands for none."""
+        """The value in `text`. Raises ConfigError if it is none."""
         text = text.strip()
         if self.kind is bool:
             if text.lower() not in ("true", "false"):
@@ -80,8 +80,8 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
     "unclean.recovery.strategy": ConfigKey(
         str,
         "manual",
-        "What is done for a partition without a leader: nothing (manual), the best log of the LastKnownELR once its "
-        "ISR and ELR are empty (balanced), the best log that can be had (proactive).",
+        "Recovery of a partition without a leader: none (manual), by the best log of the LastKnownELR once ISR and ELR "
+        "are empty (balanced), by the best log of the replicas that answer (proactive).",
         choices=("manual", "balanced", "proactive"),
     ),
     "segment.bytes": ConfigKey(int, 1 << 30, "Size at which a log segment is closed.", minimum=1024),
@@ -120,9 +120,7 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
     "replica.high.watermark.checkpoint.interval.ms": ConfigKey(
         int, 5_000, "Time between two checkpoints of the high watermarks.", minimum=1
     ),
-    "log.retention.check.interval.ms": ConfigKey(
-        int, 300_000, "Time between two looks at what may be removed.", minimum=1
-    ),
+    "log.retention.check.interval.ms": ConfigKey(int, 300_000, "Time between two checks of the retention.", minimum=1),
     "max.incremental.fetch.session.cache.slots": ConfigKey(int, 1_000, "Fetch sessions kept at a time.", minimum=0),
     "min.incremental.fetch.session.eviction.ms": ConfigKey(
         int, 120_000, "Rest after which a fetch session makes room for a new one.", minimum=0
@@ -177,7 +175,7 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
     "faultline.protocol": ConfigKey(
         str,
         str(TruncationProtocol.TRUNCATE_ON_FETCH),
-        "The generation of the replication protocol followers truncate by.",
+        "The truncation protocol of the followers.",
         choices=tuple(map(str, TruncationProtocol)),
     ),
     "group.initial.rebalance.delay.ms": ConfigKey(int, 3_000, "Time an empty group waits for more members.", minimum=0),
@@ -239,7 +237,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What one node is told when it starts."""
+    """The configuration of one node."""
 
     node_id: int
     roles: tuple[str, ...]
@@ -305,9 +303,9 @@ class NodeConfig:
         own = parse_topic_config(settings)
 
         def value(name: str) -> int:
-            found = own.get(name, self.values[BROKER_NAME_OF_TOPIC_KEY[name]])
-            assert isinstance(found, int)
-            return found
+            setting = own.get(name, self.values[BROKER_NAME_OF_TOPIC_KEY[name]])
+            assert isinstance(setting, int)
+            return setting
 
         return TopicConfig(
             min_insync_replicas=value("min.insync.replicas"),

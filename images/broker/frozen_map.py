@@ -1,7 +1,7 @@
-"""A mapping that is a value: it cannot change, compares and hashes by content, and iterates in key order.
+"""An immutable mapping: it compares and hashes by its content, and iterates in key order.
 
-The decision machines keep their tables in it. Iteration in key order makes equal states behave equally, however they
-came about; a plain dict would remember the order of insertion.
+The decision machines have their tables in it. Iteration in key order makes equal states behave equally; the order of
+a dict depends on its history.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class FrozenMap(Mapping[K, V], Generic[K, V]):
 
     @staticmethod
     def _with(items: dict[K, V]) -> FrozenMap[K, V]:
-        """The mapping of `items`, which are in order and nobody else's."""
-        made: FrozenMap[K, V] = FrozenMap.__new__(FrozenMap)
-        made._items = items
-        made._hash = None
-        return made
+        """The mapping of `items`, which are in key order and not shared."""
+        mapping: FrozenMap[K, V] = FrozenMap.__new__(FrozenMap)
+        mapping._items = items
+        mapping._hash = None
+        return mapping
 
     @overload
     def get(self, key: K, /) -> V | None: ...

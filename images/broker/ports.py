@@ -1,7 +1,7 @@
-"""The doors through which a node touches the outside, besides the running event loop.
+"""The ports of a node: its file system, its randomness, its trace and its log.
 
-Everything a node does to the world goes through the event loop it runs on (time, timers, connections) or through
-one of these. Neither threads nor the `time` and `random` modules are used anywhere in this package.
+A node acts on its environment only through the running event loop (time, timers, connections) and through these ports.
+No module of this package uses threads, the `time` module or the `random` module.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Files(Protocol):
         """Replace `target` by `source` atomically (a file or a whole directory)."""
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all below it. Nothing happens when it is missing."""
+        """Remove a file, or a directory with all its content. No error if it does not exist."""
 
     def sync_directory(self, directory: str) -> None:
         """Return once names created, renamed and deleted in `directory` survive a power loss."""
@@ -66,13 +66,13 @@ def loop_clock_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """What a node is handed when it starts."""
+    """The ports that a node gets at its start."""
 
     files: Files
     random: Random
     trace: Callable[[TraceEvent], None]
-    """Takes a protocol event at once, in order; the receiver adds the time and the node."""
+    """Records a protocol event, at once and in order; the receiver adds the time and the node."""
     log: Callable[[str], None]
-    """Takes one line for the node's log."""
+    """Writes one line to the node's log."""
     now_ms: Callable[[], int] = loop_clock_ms
-    """The clock that records' timestamps go by, in ms: Unix time on a machine, the node's own clock in simulation."""
+    """The clock of records' timestamps, in ms: Unix time on a machine, the node's own clock in simulation."""

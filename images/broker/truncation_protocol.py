@@ -1,4 +1,4 @@
-"""Which generation of the replication protocol a broker follows by; see `truncation.py` for what each does."""
+"""The versions of the truncation protocol, each described in `replication/truncation.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TruncationProtocol(StrEnum):
-    """One way of truncating. Later is better."""
+    """How a follower makes its log match its leader's. Later versions are safer."""
 
     HIGH_WATERMARK = "high_watermark"
     KIP101 = "kip101"
@@ -16,10 +16,10 @@ class TruncationProtocol(StrEnum):
 
     @property
     def queries_epoch_end(self) -> bool:
-        """Whether a follower asks OffsetForLeaderEpoch before it fetches."""
+        """Whether a follower sends OffsetForLeaderEpoch before it fetches."""
         return self in (TruncationProtocol.KIP101, TruncationProtocol.KIP279, TruncationProtocol.KIP320)
 
     @property
     def fences_requests(self) -> bool:
-        """Whether requests between brokers carry the leader epoch they are meant for."""
+        """Whether requests between brokers have the current leader epoch, which the leader checks."""
         return self in (TruncationProtocol.KIP320, TruncationProtocol.TRUNCATE_ON_FETCH)

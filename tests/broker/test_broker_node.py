@@ -59,7 +59,7 @@ def test_a_broker_that_is_not_registered_yet_can_be_stopped_and_its_last_end_cou
     run(scenario)
 
 
-def test_a_broker_told_to_stop_is_known_to_have_ended_cleanly(tmp_path: Path) -> None:
+def test_a_stopped_broker_has_a_clean_shutdown(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         async with cluster.controlled():

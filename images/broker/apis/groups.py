@@ -1,4 +1,5 @@
-"""What a broker does for consumer groups: the requests, and which of them it may answer.
+"""The APIs of consumer groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch and three for
+admins.
 
 The coordinator of a group is the leader of the partition of `__consumer_offsets` that its name falls to. A broker that
 does not lead it says NOT_COORDINATOR; one that leads it and has not loaded it yet, COORDINATOR_LOAD_IN_PROGRESS.
@@ -61,7 +62,7 @@ _IDLE_MS = 3_600_000
 
 
 class GroupCoordinator:
-    """The handlers of one broker that are about groups. `image` gives the metadata this broker has applied."""
+    """The group coordinator of one broker. `image` returns the metadata that this broker has applied."""
 
     def __init__(
         self,
@@ -108,8 +109,8 @@ class GroupCoordinator:
     # --- leadership and time ------------------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """The replicas have taken over new metadata: begin to coordinate what this broker leads now, and end what it
-        does not lead any more."""
+        """The replicas have applied new metadata: load the shards of the partitions that this broker leads now, and
+        close those that it no longer leads."""
         led = {
             replica.index: replica
             for replica in self._replica_manager
@@ -132,7 +133,7 @@ class GroupCoordinator:
                 self._spawn(shard.load())
 
     async def run(self) -> None:
-        """Let time pass in all groups, for ever."""
+        """Let time pass in all groups, until cancelled."""
         while True:
             next_deadline_ms = int(self._clock() * 1000) + _IDLE_MS
             for shard in list(self._shards.values()):
@@ -140,7 +141,7 @@ class GroupCoordinator:
             # A millisecond later than asked for, so that it has passed in whole milliseconds too.
             await wait_for_any((self._changed,), max((next_deadline_ms + 1) / 1000, self._clock() + 0.001))
 
-    # --- who answers --------------------------------------------------------------------------------------------------
+    # --- finding the shard --------------------------------------------------------------------------------------------
 
     def _find(self, group: str) -> tuple[Shard | None, ErrorCode]:
         if not group:
@@ -183,7 +184,7 @@ class GroupCoordinator:
         return join_response(await shard.join_answer(body.group_id, step))
 
     async def sync_group(self, request: Request[SyncGroupRequest]) -> SyncGroupResponse:
-        """Tell a member its assignment, once the generation's assignment is committed."""
+        """Return a member's assignment, once the assignment of the generation is committed."""
         body = request.body
         shard, error = self._find(body.group_id)
         group = shard.groups.get(body.group_id) if shard is not None else None
@@ -195,7 +196,7 @@ class GroupCoordinator:
         return sync_response(await shard.sync_answer(body.group_id, step))
 
     async def heartbeat(self, request: Request[HeartbeatRequest]) -> HeartbeatResponse:
-        """A member lives. While its group is being loaded it is believed: clients take an error here for fatal."""
+        """A member is alive. While its group is being loaded there is no error, since clients take one for fatal."""
         body = request.body
         shard, error = self._find(body.group_id)
         if error is ErrorCode.coordinator_load_in_progress:
@@ -210,7 +211,7 @@ class GroupCoordinator:
         return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)
 
     async def leave_group(self, request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
-        """Members leave."""
+        """Remove members from their group."""
         body = request.body
         shard, error = self._find(body.group_id)
         answers = []
@@ -272,7 +273,7 @@ class GroupCoordinator:
         )
 
     async def offset_fetch(self, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
-        """Tell committed positions: of the partitions asked for, or all."""
+        """Committed offsets of the partitions in the request, or of all."""
         until = self._clock() + self._fetch_timeout_s
         groups = []
         for requested in request.body.groups:

@@ -10,7 +10,7 @@ record            meaning
 RegisterBroker    a new incarnation of a broker; its broker epoch is this record's offset, and it starts fenced
 ChangeBroker      a registered broker is fenced, unfenced or shutting down; its broker epoch stays
 TopicRecord       a topic comes into being, without configuration or partitions yet
-TopicConfigRecord       the topic's whole configuration, replacing what was there; the keys that decide elections are
+TopicConfigRecord the topic's whole configuration, replacing the earlier one; the keys that decide elections are
                   always in it, so that all nodes go by the same values
 PartitionRecord   a partition's whole state, new or changed
 RemoveTopic       the topic and its partitions are gone
@@ -49,7 +49,7 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class ChangeBroker:
-    """What broker `id`, in its broker epoch `epoch`, is from now on."""
+    """The new state of broker `id` in broker epoch `epoch`."""
 
     id: int
     epoch: int

@@ -212,7 +212,7 @@ def test_a_partition_that_changed_hands_while_another_was_waited_for_is_not_ackn
     run(scenario)
 
 
-def test_whoever_no_longer_leads_says_who_does() -> None:
+def test_a_former_leader_answers_with_the_current_leader() -> None:
     async def scenario() -> None:
         broker = Broker()
         broker.elect(2, 1)
@@ -275,7 +275,7 @@ def test_a_producer_that_wants_no_answer_learns_of_a_refusal_by_its_connection()
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_partition_may_be_asked_for_twice() -> None:
+def test_the_same_partition_may_be_in_a_fetch_twice() -> None:
     async def scenario() -> None:
         broker = Broker()
         batch = produced(b"a")
@@ -304,7 +304,7 @@ def test_a_limit_below_nothing_gives_no_more_than_one_batch(max_bytes: int, part
 
 
 @pytest.mark.parametrize("replica", [-1, -2, MIN_INT32])
-def test_whoever_is_no_replica_reads_committed_records_only(replica: int) -> None:
+def test_a_consumer_reads_committed_records_only(replica: int) -> None:
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")))
@@ -351,7 +351,7 @@ def test_a_fetch_that_may_not_wait_does_not(wait_s: float) -> None:
     run(scenario)
 
 
-def test_a_fetch_that_waits_while_leadership_moves_is_refused_at_once_and_told_who_leads() -> None:
+def test_a_waiting_fetch_is_refused_with_the_new_leader_as_soon_as_leadership_moves() -> None:
     async def scenario() -> None:
         broker = Broker()
         broker.elect(1, 1, isr=(1, 2))
@@ -434,7 +434,7 @@ def test_times_are_looked_up_and_those_that_mean_nothing_are_refused(
         (3, ErrorCode.unknown_leader_epoch),
     ],
 )
-def test_who_asks_for_an_offset_in_another_leader_epoch_is_fenced(timestamp: int, epoch: int, error: ErrorCode) -> None:
+def test_a_list_offsets_of_another_leader_epoch_is_fenced(timestamp: int, epoch: int, error: ErrorCode) -> None:
     async def scenario() -> None:
         broker = Broker()
         broker.elect(1, 2)
@@ -470,7 +470,7 @@ def test_a_leader_that_may_not_know_all_that_is_committed_denies_nothing(timesta
     run(scenario)
 
 
-def test_records_that_nobody_can_read_do_not_hinder_a_lookup_by_time() -> None:
+def test_undecodable_records_do_not_hinder_a_lookup_by_time() -> None:
     async def scenario() -> None:
         broker = Broker()
         whole = batches.build([b"value"], timestamp_ms=5, gzip=True)
@@ -551,7 +551,7 @@ def test_a_broker_that_leaves_before_it_opened_a_replica_leaves_the_high_waterma
 @pytest.mark.parametrize(
     "content", [b"", b"version: 0\ntopic_id: 0000002a\n", b"\xff" * 40], ids=["empty", "torn", "damaged"]
 )
-def test_records_whose_topic_cannot_be_told_are_not_deleted(content: bytes) -> None:
+def test_records_of_an_unknown_topic_are_not_deleted(content: bytes) -> None:
     """A replica that starts empty may still be a candidate for leadership, and then everybody loses what it lost."""
 
     async def scenario() -> None:
@@ -573,7 +573,7 @@ def test_records_whose_topic_cannot_be_told_are_not_deleted(content: bytes) -> N
     run(scenario)
 
 
-def test_what_is_left_of_a_deleted_namesake_is_not_taken_over() -> None:
+def test_the_remains_of_a_deleted_topic_do_not_become_a_new_topic_of_its_name() -> None:
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")), (1, produced(b"b")))

@@ -23,7 +23,7 @@ LEADER_END = 17
     ("asked", "answer"),
     [((2, 5), (0, 2)), ((0, 4), (0, 2)), ((6, 6), (4, 13)), ((5, 9), (4, 13)), ((10, 18), (10, 17))],
 )
-def test_a_leader_tells_a_diverging_follower_the_end_of_the_epoch_they_share(
+def test_a_diverging_follower_gets_the_end_of_the_epoch_that_both_logs_have(
     asked: tuple[int, int], answer: tuple[int, int]
 ) -> None:
     assert LEADER.end_offset_for(asked[0], LEADER_END) == answer

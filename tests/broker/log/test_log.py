@@ -74,7 +74,7 @@ def read_all(log: Log) -> list[bytes]:
 # ---- appending and reading -------------------------------------------------------------------------------------------
 
 
-def test_what_was_appended_is_read_back_across_segments() -> None:
+def test_appended_batches_are_read_back_across_segments() -> None:
     disk = DiskModel()
     log = filled(disk, 20)
     assert (log.start, log.end) == (0, 20)
@@ -103,7 +103,7 @@ def test_a_corrupt_batch_is_not_stored() -> None:
     assert (log.end, log.size) == (0, 0)
 
 
-def test_an_append_tells_the_header() -> None:
+def test_an_append_returns_the_header() -> None:
     log = open_log(DiskModel())
     header = log.append(batch(0, count=4, epoch=2))
     assert (header.base_offset, header.next_offset, header.leader_epoch) == (0, 4, 2)
@@ -159,7 +159,7 @@ def test_a_read_at_the_end_is_empty_and_outside_the_log_an_error() -> None:
     st.booleans(),
     st.data(),
 )
-def test_every_read_is_what_walking_all_batches_would_give(
+def test_every_read_equals_a_walk_over_all_batches(
     counts: list[int], interval: int, entries_max: int, segment_bytes: int, reopened: bool, data: st.DataObject
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -536,7 +536,7 @@ def test_producers_survive_restarts_and_deep_cuts() -> None:
         log.close(clean=True)
 
 
-def test_batches_assigned_by_the_leader_are_what_followers_store() -> None:
+def test_followers_store_batches_as_the_leader_assigned_them() -> None:
     leader, follower = open_log(DiskModel()), open_log(DiskModel())
     for sequence in range(10):
         produced = build([b"v"], timestamp_ms=1, producer_id=4, producer_epoch=0, base_sequence=sequence)

@@ -64,7 +64,7 @@ def test_the_next_sequence_is_accepted_and_a_gap_either_way_is_not() -> None:
     assert refused(check_sequence(TEN_AT_100, header(9), RULES)) is ErrorCode.out_of_order_sequence_number
 
 
-def test_a_retry_is_told_the_offsets_of_its_first_copy() -> None:
+def test_a_retry_is_answered_with_the_offsets_of_its_first_copy() -> None:
     table = table_of(header(0, count=10, offset=100), header(10, count=3, offset=120))
     assert check_sequence(table, header(0, count=10, offset=999), RULES) == Duplicate(100, 109)
     assert check_sequence(table, header(10, count=3), RULES) == Duplicate(120, 122)
@@ -153,7 +153,7 @@ def test_with_both_off_every_batch_is_new() -> None:
         assert check_sequence(table, any_header, rules) == Accept()
 
 
-def test_followers_record_what_a_leader_would_refuse() -> None:
+def test_followers_record_batches_that_a_leader_would_refuse() -> None:
     table = table_of(header(0), header(7, offset=1))
     assert check_sequence(table, header(8), RULES) == Accept()
     assert check_sequence(table, header(7), RULES) == Duplicate(1, 1)

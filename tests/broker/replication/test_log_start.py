@@ -64,7 +64,7 @@ def test_the_start_does_not_go_back_nor_beyond_the_end() -> None:
     assert len(read_all(log)) == 1
 
 
-def test_what_lies_below_the_start_is_neither_read_nor_found_by_time() -> None:
+def test_records_below_the_start_are_neither_read_nor_found_by_time() -> None:
     log = open_log(DiskModel(), LogConfig())
     for offset, timestamp in enumerate((10, 90, 30, 40)):
         log.append(batch(offset, timestamp=timestamp))
@@ -264,7 +264,7 @@ def test_a_young_segment_keeps_the_old_ones_behind_it() -> None:
     assert expiry(mixed, Retention(ms=500), now_ms=4000, below=8) is None
 
 
-def test_a_segment_that_tells_no_time_stays() -> None:
+def test_a_segment_without_timestamps_is_kept() -> None:
     assert expiry([Summary(0, 4, 100, -1)], Retention(ms=0), now_ms=9999, below=4) is None
 
 
@@ -298,7 +298,7 @@ def test_nothing_at_or_above_the_bound_ever_goes(
         assert gone.offset in [segment.end for segment in found]
 
 
-def test_a_log_tells_what_retention_looks_at() -> None:
+def test_a_log_has_the_segment_properties_that_retention_needs() -> None:
     disk = DiskModel()
     log: Log = open_log(disk, FOUR_A_SEGMENT)
     for offset in range(6):

@@ -122,7 +122,7 @@ def test_a_new_leader_enters_its_epoch_at_its_log_end_before_anything_else() -> 
     assert step.partition.leader_state.start == 4
 
 
-def test_metadata_older_than_what_is_known_changes_nothing() -> None:
+def test_metadata_older_than_the_state_changes_nothing() -> None:
     state = leader(epoch=5)
     for stale in (PartitionRegistration((1, 2, 3), (2, 3), 2, 4, 9), PartitionRegistration((1, 2, 3), (1, 2), 1, 5, 7)):
         assert apply_registration(state, stale, 0, LIMITS) == PartitionStep(state)
@@ -198,7 +198,7 @@ def test_a_shrink_takes_effect_only_when_committed() -> None:
     assert done.partition.high_watermark == 3
 
 
-def test_a_single_replica_commits_what_it_appends() -> None:
+def test_a_single_replica_commits_its_appends() -> None:
     alone = Limits(2, 1_000, ALL)
     state = apply_registration(Partition(node=1), PartitionRegistration((1,), (1,), 1, 0, 0), 0, alone).partition
     assert grown(state, 4, alone).high_watermark == 4
@@ -236,7 +236,7 @@ def test_a_fetch_from_an_earlier_leadership_is_no_position() -> None:
     assert recorded.log_end == 10, "the mutant must believe it, or the rule protects nothing"
 
 
-def test_a_stranger_is_told_to_wait_for_metadata() -> None:
+def test_a_fetch_of_a_broker_that_is_no_replica_is_answered_with_unknown_leader_epoch() -> None:
     request = ReplicaFetch(9, 99, 5, 0, -1)
     answer = on_replica_fetch(leader(), request, ACTIVE, 0, LIMITS)
     assert answer.error is ErrorCode.unknown_leader_epoch
@@ -261,7 +261,9 @@ def vector_leader() -> Partition:
     ("last_epoch", "offset", "diverging"),
     [(2, 5, (0, 2)), (0, 4, (0, 2)), (6, 6, (4, 13)), (5, 9, (4, 13)), (10, 18, (10, 17))],
 )
-def test_a_leader_tells_where_logs_part(last_epoch: int, offset: int, diverging: tuple[int, int]) -> None:
+def test_a_leader_answers_a_diverging_fetch_with_the_point_of_divergence(
+    last_epoch: int, offset: int, diverging: tuple[int, int]
+) -> None:
     state = vector_leader()
     answer = fetch(state, 2, offset, last_epoch=last_epoch, epoch=10)
     assert answer.diverging == diverging
@@ -311,7 +313,7 @@ def converge(
         pytest.param(((1, 1),), ((2, 2),), 3, [0], id="G"),
     ],
 )
-def test_the_divergence_cases_a_to_g(
+def test_the_divergence_cases_a_to_g_converge(
     leader_runs: tuple[tuple[int, int], ...],
     follower_runs: tuple[tuple[int, int], ...],
     epoch: int,
@@ -369,7 +371,9 @@ def test_without_truncation_a_divergent_fetch_is_served() -> None:
 @pytest.mark.parametrize(
     ("sent_offset", "sent_epoch", "awaited"), [(4, 5, True), (3, 5, False), (4, 4, False), (5, 5, False)]
 )
-def test_an_answer_counts_only_where_it_was_asked_for(sent_offset: int, sent_epoch: int, awaited: bool) -> None:
+def test_an_answer_applies_only_at_the_offset_and_epoch_of_its_fetch(
+    sent_offset: int, sent_epoch: int, awaited: bool
+) -> None:
     state = Partition(node=2, log_end=4, role=ReplicaRole.FOLLOWER, leader_epoch=5)
     assert answer_applies(state, sent_offset, sent_epoch, LIMITS) is awaited
     assert answer_applies(state, sent_offset, sent_epoch, without("ignore_stale_fetch_answer"))
@@ -402,7 +406,7 @@ def test_kip_320_an_answer_of_an_earlier_leadership_cuts_committed_records_exact
 # --- joining and leaving the ISR --------------------------------------------------------------------------------------
 
 
-def test_a_follower_at_the_leaders_end_is_proposed_with_the_epochs_it_was_judged_by() -> None:
+def test_a_follower_at_the_leaders_end_is_proposed_with_the_broker_epochs_of_the_fetches() -> None:
     state = fetched(grown(leader(isr=(1, 2)), 3), 2, 3)
     proposal = proposal_in(fetch(state, 3, 3).step)
     assert (proposal.members, proposal.broker_epochs) == ((1, 2, 3), (11, 12, 13))
@@ -444,7 +448,7 @@ def test_one_isr_change_is_in_flight_at_a_time() -> None:
     assert fetch(state, 3, 0).step.decisions == ()
 
 
-def test_a_member_without_news_up_to_the_end_is_proposed_for_removal() -> None:
+def test_a_member_that_has_not_reached_the_end_in_time_is_proposed_for_removal() -> None:
     state = fetched(fetched(grown(leader(), 3), 2, 3, now_ms=900), 3, 1, now_ms=900)
     assert on_tick(state, ACTIVE, 1_000, LIMITS).decisions == ()
     assert proposal_in(on_tick(state, ACTIVE, 1_001, LIMITS)).members == (1, 2)
@@ -558,7 +562,7 @@ def test_the_latest_offset_waits_for_every_member_to_be_heard_from_after_the_que
     assert confirms_latest(state, epoch_query, LIMITS)
 
 
-def test_the_latest_offset_is_not_told_below_the_leader_epoch_start() -> None:
+def test_the_latest_offset_is_not_returned_below_the_leader_epoch_start() -> None:
     """Kafka Replication Correctness §6.4.1: the leader's high watermark may be stale until it reaches its LESO."""
     limits = without("latest_confirmed_by_isr")
     state, epoch_query = begin_latest_read(leader(runs=((1, 4),), high_watermark=2, limits=limits))

@@ -139,7 +139,7 @@ def test_an_append_that_waits_while_leadership_changes_is_not_acknowledged(epoch
     run(scenario)
 
 
-def test_an_append_of_an_earlier_leadership_is_not_acknowledged_for_what_stands_there_now() -> None:
+def test_an_append_of_an_earlier_leadership_is_not_acknowledged_for_other_records_at_its_offsets() -> None:
     """A Produce waits for its partitions in turn: by then this one may have been lost, replaced and committed anew."""
 
     async def scenario() -> None:
@@ -170,7 +170,7 @@ def test_an_append_that_is_not_committed_in_time_is_not_acknowledged() -> None:
     run(scenario)
 
 
-def test_nobody_waits_for_a_replica_any_more_once_all_were_answered_or_gave_up() -> None:
+def test_no_waiter_is_left_once_all_requests_are_answered_or_cancelled() -> None:
     async def scenario() -> None:
         first, _ = pair()
         appended = first.replica.append(produced(b"a"), ALL)
@@ -269,7 +269,7 @@ def test_a_deposed_leader_refuses_to_tell_the_latest_offset() -> None:
     run(scenario)
 
 
-def test_a_leader_that_hears_of_nobody_does_not_tell_the_latest_offset() -> None:
+def test_a_leader_without_fetches_does_not_return_the_latest_offset() -> None:
     async def scenario() -> None:
         first, second = pair()
         catch_up(first.replica, second.replica)
@@ -279,7 +279,7 @@ def test_a_leader_that_hears_of_nobody_does_not_tell_the_latest_offset() -> None
     run(scenario)
 
 
-def test_the_latest_offset_is_told_as_soon_as_the_last_silent_member_has_left_the_isr() -> None:
+def test_the_latest_offset_is_returned_as_soon_as_the_last_silent_member_has_left_the_isr() -> None:
     async def scenario() -> None:
         first, second = pair(replace(LIMITS, min_insync_replicas=1))
         first.replica.append(produced(b"a"), ALL)
@@ -298,7 +298,7 @@ def test_the_latest_offset_is_told_as_soon_as_the_last_silent_member_has_left_th
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_cut_is_new_to_the_producer_table_and_what_was_kept_is_a_repetition() -> None:
+def test_truncated_batches_are_new_to_the_producer_table_and_kept_ones_are_duplicates() -> None:
     first, second = pair()
     kept, cut = produced(b"a", producer=7, sequence=0), produced(b"b", producer=7, sequence=1)
     first.replica.append(kept, LEADER_ONLY)
@@ -330,7 +330,7 @@ def test_a_cut_inside_a_batch_takes_all_of_it_and_the_machine_knows() -> None:
     assert second.values == [b"a", b"b", b"c"]
 
 
-def test_a_follower_refuses_what_does_not_follow_its_end_and_says_so() -> None:
+def test_a_follower_refuses_a_batch_that_does_not_begin_at_its_end_and_reports_it() -> None:
     first, second = pair()
     for value in (b"a", b"b"):
         first.replica.append(produced(value), LEADER_ONLY)

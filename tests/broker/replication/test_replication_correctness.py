@@ -155,7 +155,7 @@ def test_6_4_1_a_new_leader_has_a_stale_high_watermark_until_its_isr_has_reached
 
 
 @pytest.mark.parametrize(("off", "told"), [((), False), (("applied_high_watermark",), True)])
-def test_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: tuple[str, ...], told: bool) -> None:
+def test_6_4_2_a_stale_high_watermark_is_returned_exactly_without_the_rule(off: tuple[str, ...], told: bool) -> None:
     scene = _stale_high_watermark("latest_confirmed_by_isr", *off)
     leader, epoch_query = begin_latest_read(scene.replicas[2])
     assert confirms_latest(leader, epoch_query, scene.limits) is told
@@ -166,9 +166,7 @@ def test_6_4_2_a_stale_high_watermark_is_told_exactly_without_the_rule(off: tupl
 
 
 @pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("positions_end_with_leadership",), 10)])
-def test_6_5_a_leader_elected_again_after_another_counts_nobody_by_what_it_heard_before(
-    off: tuple[str, ...], high_watermark: int
-) -> None:
+def test_6_5_a_leader_elected_again_after_another_keeps_no_positions(off: tuple[str, ...], high_watermark: int) -> None:
     """Leadership goes from 1 to 2 and back before 1 reads of either. What 3 had fetched from 1 it has cut to follow 2,
     so that nobody but 1 holds it, and the ISR is {1, 3}."""
     scene = Scene(*off, replicas=(2, 1, 3))
@@ -407,7 +405,7 @@ def test_6_5_3_a_follower_above_a_stale_high_watermark_and_below_the_start_does_
 # --- 6.7 --------------------------------------------------------------------------------------------------------------
 
 
-def test_6_7_a_reassignment_adds_nobody_to_the_isr_and_does_not_leave_it_smaller_than_the_minimum() -> None:
+def test_6_7_a_reassignment_adds_no_member_to_the_isr_and_does_not_leave_it_smaller_than_the_minimum() -> None:
     scene = Scene(replicas=(1, 2, 3, 4))
     driver = scene.controller
     driver.commit(driver.controller.reassign([(TOPIC, 0, (1, 2))]))

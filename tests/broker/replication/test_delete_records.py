@@ -92,7 +92,7 @@ def moves(node: Node) -> list[tuple[int, str]]:
 # ---- deletion asked for ----------------------------------------------------------------------------------------------
 
 
-def test_records_are_deleted_below_the_offset_asked_for() -> None:
+def test_records_are_deleted_below_the_requested_offset() -> None:
     leader = cluster()[0].replica
     assert leader.delete_records(4) == (ErrorCode.none, 4)
     assert (leader.log.start, list(values(leader))) == (4, [4, 5])
@@ -161,7 +161,7 @@ def test_a_replica_that_is_neither_alive_nor_in_sync_keeps_no_deletion_waiting()
     run(scenario)
 
 
-def test_a_deletion_that_is_not_followed_in_time_tells_how_far_it_has_come() -> None:
+def test_a_deletion_that_followers_do_not_reach_in_time_returns_the_low_watermark() -> None:
     async def scenario() -> None:
         nodes = cluster()
         leader = nodes[0].replica
@@ -172,7 +172,7 @@ def test_a_deletion_that_is_not_followed_in_time_tells_how_far_it_has_come() -> 
     run(scenario)
 
 
-def test_a_deletion_that_waits_while_leadership_ends_is_not_told_to_be_done() -> None:
+def test_a_waiting_deletion_fails_when_leadership_ends() -> None:
     async def scenario() -> None:
         nodes = cluster()
         leader = nodes[0].replica
@@ -317,7 +317,7 @@ def test_large_logs_lose_their_oldest_segments_on_every_replica_by_itself() -> N
 
 
 @pytest.mark.parametrize(("rules_off", "start"), [((), 0), (("retention_stops_at_high_watermark",), 6)])
-def test_retention_keeps_what_is_not_committed(rules_off: tuple[str, ...], start: int) -> None:
+def test_retention_keeps_uncommitted_records(rules_off: tuple[str, ...], start: int) -> None:
     leader = cluster(6, committed=2, limits=without(*rules_off))[0].replica
     leader.retention = Retention(ms=0, bytes=0)
     leader.retain(1000)

@@ -76,7 +76,7 @@ def in_cluster(tmp_path: Path, scenario: Any) -> None:
     asyncio.run(limited())
 
 
-def test_a_configuration_changed_while_in_use_is_told_and_acted_upon(tmp_path: Path) -> None:
+def test_a_changed_topic_configuration_is_described_and_applied(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         assert (await cluster.call(configure("max.message.bytes", "10"))).responses[0].error_code is ErrorCode.none
         await until_described(cluster, "max.message.bytes", "10")
@@ -99,7 +99,7 @@ def test_a_configuration_that_cannot_be_changed_is_refused_with_a_reason(tmp_pat
     in_cluster(tmp_path, scenario)
 
 
-def test_what_is_told_to_be_read_only_is_what_cannot_be_changed(tmp_path: Path) -> None:
+def test_exactly_the_configurations_that_cannot_be_changed_are_read_only(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         by_default = await configured(cluster, "retention.ms")
         assert not by_default.read_only
@@ -111,7 +111,7 @@ def test_what_is_told_to_be_read_only_is_what_cannot_be_changed(tmp_path: Path) 
     in_cluster(tmp_path, scenario)
 
 
-def test_a_reassignment_is_listed_as_soon_as_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_reassignment_is_listed_as_soon_as_it_is_accepted(tmp_path: Path) -> None:
     """By a broker, too, that has not read of it yet: whoever waits until none is listed must not be done before."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -172,7 +172,7 @@ def test_a_topic_is_described_with_its_eligible_leader_replicas_and_in_pages(tmp
     in_cluster(tmp_path, scenario)
 
 
-def test_a_broker_tells_how_far_its_logs_reach_and_in_which_epochs_it_knows_them(tmp_path: Path) -> None:
+def test_replica_log_info_has_the_end_and_the_epochs_of_each_log(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         names = (describing.TopicRequest(name="t"),)
         described = await cluster.call(describing.DescribeTopicPartitionsRequest(topics=names))
