@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
         try:
             for frame in self._frames.feed(data):
                 if not self._pending_calls:
-                    raise Malformed("an answer that nobody asked for")
+                    raise Malformed("a response without a request")
                 oldest = self._pending_calls[0]
                 correlation_id, payload = decode_response(oldest.answer, frame)
                 if correlation_id != oldest.correlation_id:

@@ -1,4 +1,4 @@
-"""A broker's life: it comes, it goes when told to, and when it cannot write any more it ends and loses nothing."""
+"""A broker registers, shuts down in control, and stops without loss when it cannot write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 async def failure_of(life: asyncio.Task[None]) -> BaseException:
-    """What the broker ends with, when all groups are taken off it."""
+    """The exception that ends the broker, out of its groups."""
     await asyncio.wait((life,))
     error = life.exception()
     while isinstance(error, BaseExceptionGroup):
@@ -182,7 +182,7 @@ def test_a_bug_in_answering_ends_the_broker_rather_than_one_connection(
     run(scenario)
 
 
-def test_what_fails_names_its_file() -> None:
+def test_a_fatal_disk_error_names_its_file() -> None:
     with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
         RealFile(Path("/dev/full")).append(b"a")
 

@@ -61,7 +61,7 @@ async def echo(request: Request) -> InitProducerIdResponse:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the server does on its own, with no event that tells of it."""
+    """Wait for an action of the server that no event announces."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 

@@ -129,7 +129,7 @@ def test_connections_that_wait_for_a_frozen_process_are_what_it_missed(agent: Ag
     assert (told["missed"], told["missed_bytes"]) == (2, 6)
 
 
-def test_what_cannot_be_started_is_one_line(agent: Agent) -> None:
+def test_a_command_that_cannot_be_started_is_one_line(agent: Agent) -> None:
     said = agent("start", request={"argv": ["/no/such/program"], "log": str(agent.directory / "log")}, status=1)
     assert "/no/such/program cannot be started" in said
     assert said.count("\n") == 1
@@ -150,7 +150,7 @@ def until_logged(agent: Agent, needle: str = "") -> str:
 
 
 def shown(setting: str, start_ns: int, now_ns: int) -> float:
-    """What libfaketime shows at `now_ns` to a process started at `start_ns`, by its own formula."""
+    """The clock that libfaketime shows at `now_ns` to a process started at `start_ns`, by its own formula."""
     offset, rate = setting.split()
     return start_ns + float(offset) * 1e9 + (now_ns - start_ns) * float(rate.removeprefix("x"))
 

@@ -138,7 +138,7 @@ def test_shared_mappings_are_seen_and_what_was_msynced_survives(disk: Mounted) -
     assert content == b"\0" * 10 + b"synce" + b"\0" * (3 * mmap.PAGESIZE - 15)
 
 
-def test_what_a_killed_program_left_in_a_mapping_is_unsynced(disk: Mounted) -> None:
+def test_the_mapping_of_a_killed_program_is_unsynced(disk: Mounted) -> None:
     program = (
         "import mmap, os, signal, sys\n"
         "file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
@@ -315,7 +315,7 @@ def test_lies_are_counted_and_only_a_later_sync_makes_good_for_them(disk: Mounte
     assert (disk.root / "file").read_bytes() == b"first"
 
 
-def test_what_outlived_a_power_loss_gets_eio_and_whoever_comes_anew_does_not(disk: Mounted) -> None:
+def test_files_open_during_a_power_loss_get_eio_and_files_opened_later_do_not(disk: Mounted) -> None:
     path = disk.root / "file"
     with open(path, "w+b", buffering=0) as survivor:
         survivor.write(b"x")
@@ -413,7 +413,7 @@ def test_wrong_commands_are_answered_in_one_line(disk: Mounted) -> None:
             disk.tell(request[0], **dict(request[1:]))
 
 
-def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_error_names_the_missing_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ControlError, match="no file system answers at"):
         call(str(tmp_path / "nobody"), "report")
     monkeypatch.setattr("images.base.lossyfs.mounting.DEVICE", tmp_path / "fuse")

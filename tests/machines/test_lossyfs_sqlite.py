@@ -40,7 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Mounted]:
 
 
 def _committed(database: Path, commits: int) -> int:
-    """Let a process commit so often, kill it, and give back the last commit it was told of."""
+    """Let a process commit so often, kill it, and return the last commit it acknowledged."""
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(database)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     told = [writer.stdout.readline() for _ in range(commits)]

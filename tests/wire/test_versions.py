@@ -1,4 +1,4 @@
-"""What clients of every version are told is what the handlers said, and what handlers see is what was asked."""
+"""Clients of every version receive the handlers' responses, and handlers receive the clients' requests."""
 
 from __future__ import annotations
 

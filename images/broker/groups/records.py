@@ -185,9 +185,9 @@ class _Reader:
         return taken
 
     def expect(self, version: int) -> None:
-        found = self.int16()
-        if found != version:
-            raise UnreadableRecord(f"a value of version {found}, expected {version}")
+        actual = self.int16()
+        if actual != version:
+            raise UnreadableRecord(f"a value of version {actual}, expected {version}")
 
     def int16(self) -> int:
         return int(_SHORT.unpack(self._take(2))[0])

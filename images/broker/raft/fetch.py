@@ -72,33 +72,39 @@ class MetadataFetchHandler:
         topics = tuple(
             snapshots.TopicSnapshot(
                 name=topic.name,
-                partitions=tuple(self._snapshot_chunk(topic.name, asked, body.max_bytes) for asked in topic.partitions),
+                partitions=tuple(
+                    self._snapshot_chunk(topic.name, requested, body.max_bytes) for requested in topic.partitions
+                ),
             )
             for topic in body.topics
         )
         return snapshots.FetchSnapshotResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, topics=topics)
 
-    def _snapshot_chunk(self, topic: str, asked: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
+    def _snapshot_chunk(self, topic: str, requested: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
         state, error, data = self._node.state, ErrorCode.none, b""
-        if topic != CLUSTER_METADATA_TOPIC or asked.partition != 0:
+        if topic != CLUSTER_METADATA_TOPIC or requested.partition != 0:
             error = ErrorCode.unknown_topic_or_partition
         elif state.role is not RaftRole.LEADER:
             error = ErrorCode.not_leader_or_follower
         else:
-            content = self._node.log.read_snapshot(Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch))
+            content = self._node.log.read_snapshot(
+                Snapshot(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
+            )
             data = content or b""
             if content is None:
                 error = ErrorCode.snapshot_not_found
-            elif not 0 <= asked.position < len(data):
+            elif not 0 <= requested.position < len(data):
                 error, data = ErrorCode.position_out_of_range, b""
         return snapshots.PartitionSnapshot(
-            index=asked.partition,
+            index=requested.partition,
             error_code=error,
-            snapshot_id=snapshots.SnapshotId(end_offset=asked.snapshot_id.end_offset, epoch=asked.snapshot_id.epoch),
+            snapshot_id=snapshots.SnapshotId(
+                end_offset=requested.snapshot_id.end_offset, epoch=requested.snapshot_id.epoch
+            ),
             current_leader=snapshots.LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.epoch),
             size=len(data),
-            position=asked.position,
-            unaligned_records=data[asked.position : asked.position + max(0, max_bytes)] if data else b"",
+            position=requested.position,
+            unaligned_records=data[requested.position : requested.position + max(0, max_bytes)] if data else b"",
         )
 
     def _fetch_response(self, body: Any, min_bytes: int) -> tuple[FetchResponse, bool]:

@@ -70,7 +70,7 @@ class Driver:
         want_fence: bool = False,
         want_shut_down: bool = False,
     ) -> HeartbeatAnswer:
-        """A heartbeat of the registered process, up to date with the metadata unless told otherwise."""
+        """A heartbeat of the registered process, up to date with the metadata by default."""
         request = Heartbeat(
             broker,
             self.epoch(broker) if epoch is None else epoch,
@@ -117,7 +117,7 @@ class Driver:
         return IsrProposal(**given | changed)
 
     def send(self, proposal: IsrProposal, *, sender: int | None = None, epoch: int | None = None) -> ErrorCode:
-        """Send a proposal, from the leader unless told otherwise; the error of the whole or of the proposal."""
+        """Send a proposal, from the leader by default; returns the error of the request or of the proposal."""
         sender = self.partition.leader if sender is None else sender
         request = AlterPartition(sender, self.epoch(sender) if epoch is None else epoch, (proposal,))
         answer: AlterPartitionAnswer = self.commit(self.controller.alter_partition(request))

@@ -1,4 +1,5 @@
-"""What the controller promises: sessions, broker epochs, elections, ELR, ISR changes, topics (protocol notes 4, 5)."""
+"""Guarantees of the controller: sessions, broker epochs, elections, ELR, ISR changes, topics (docs/protocol.md,
+sections 4 and 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker looks for the active controller where it was told to, and elsewhere when that leads nowhere."""
+"""A broker sends requests to the newest known leader of the quorum, and otherwise tries the controllers in turn."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_one_after_the_other_is_asked_until_one_is_active() -> None:
     played(scenario)
 
 
-def test_who_is_told_to_lead_is_asked_first_unless_that_is_old_news() -> None:
+def test_a_request_goes_to_the_newest_known_leader_first() -> None:
     async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
         controllers.active = 1
         active.update(102, 5)

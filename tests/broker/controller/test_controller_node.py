@@ -1,4 +1,4 @@
-"""A controller process keeps its word: what it answered is on disk, whole, and everybody is shown the same."""
+"""A controller process: acknowledged changes are on disk and whole, and every reader sees the same records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SHORT_SESSIONS = configured(SESSION_MS)
 
 
 class BrokenFile:
-    """A file whose disk fails on the next sync once told so."""
+    """A file whose disk fails on the next sync once requested."""
 
     def __init__(self, file: File, files: BreakableFiles) -> None:
         self._file = file
@@ -90,7 +90,7 @@ class Node:
 
     @property
     def decided(self) -> list[TraceEvent]:
-        """The trace without what it tells of the quorum."""
+        """The trace without the events of the quorum."""
         return [event for event in self.trace if not event.kind.startswith(("quorum_", "metadata_"))]
 
     def _read_line(self, line: str) -> None:
@@ -155,7 +155,7 @@ class Node:
         return response.responses[0].partitions[0]
 
     async def image(self) -> ClusterImage:
-        """What a broker that reads the metadata log from the start comes to."""
+        """The image of a broker that reads the metadata log from the start."""
         image = ClusterImage()
         while records := (await self.fetch(image.offset)).records:
             for header, batch in iterate(records):
@@ -229,7 +229,7 @@ def test_a_silent_broker_is_fenced_and_one_that_heartbeats_is_not(tmp_path: Path
     run(scenario)
 
 
-def test_what_was_answered_is_there_after_a_restart_with_fresh_sessions(tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_a_restart_with_fresh_sessions(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as node:
             epoch = await node.start_broker(1)

@@ -41,7 +41,7 @@ class World:
         return self.controller.image.topics[TOPIC].partitions[0]
 
     def key(self) -> object:
-        """What tells states apart: all but the counters, which only ever rise."""
+        """The key of a state: everything but the counters, which only rise."""
         brokers = tuple((b.id, b.fenced, b.shutting_down) for b in self.controller.image.brokers.values())
         return brokers, replace(self.partition, leader_epoch=0, partition_epoch=0), self.complete
 

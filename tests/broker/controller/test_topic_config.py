@@ -1,4 +1,4 @@
-"""A topic's configuration changes while it is in use, and nobody acts upon a minimum that no longer holds."""
+"""A topic's configuration changes while it is in use, and no node acts on an outdated minimum."""
 
 from __future__ import annotations
 

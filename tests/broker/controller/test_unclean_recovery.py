@@ -45,7 +45,7 @@ class Ruin:
         assert self.driver.partition.last_known_elr == (1, 2)
 
     def log(self, broker: int, log: tuple[int, int], *, broker_epoch: int = 0, leader_epoch: int = 0) -> ReplicaLogEnd:
-        """What `broker` tells now; an epoch given is added to the true one."""
+        """The log end that `broker` reports now; a given epoch is added to the true one."""
         true = self.driver.partition.leader_epoch
         return ReplicaLogEnd(self.driver.epoch(broker) + broker_epoch, true + leader_epoch, *log)
 

@@ -1,4 +1,5 @@
-"""A coordinator tells only what is committed, and a new one nothing before it knows all that was told."""
+"""A coordinator returns only committed state, and a new one responds only once it knows everything
+acknowledged before."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def coordinators(*rules_off: str) -> Coordinators:
 
 
 async def told(cluster: Coordinators, leader: int, shard: Shard) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What the shard tells of group g, while its follower keeps fetching."""
+    """The committed offsets of group g, while the shard's follower keeps fetching."""
     fetching = asyncio.ensure_future(cluster.keep_replicating(leader))
     error, found = await shard.committed_offsets("g", asyncio.get_running_loop().time() + 5)
     fetching.cancel()

@@ -45,7 +45,7 @@ def ask(member: str = "", new: str = "m1", **changes: object) -> JoinRequest:
 
 
 def joined(*members: str) -> Group:
-    """A group in which these members were told that they joined generation 1; the first one leads it."""
+    """A group whose members have joined generation 1; the first one is its leader."""
     group = Group("g")
     for number, member in enumerate(members):
         limits = replace(LIMITS, initial_rebalance_delay_ms=1_000)
@@ -360,7 +360,7 @@ def test_a_record_without_value_takes_back() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"\x00", b"\x00\x07", b"\x00\x01\x00\x05ab", None])
-def test_what_is_no_record_of_a_coordinator_is_refused_and_not_guessed_at(key: bytes | None) -> None:
+def test_a_record_of_an_unknown_kind_is_refused(key: bytes | None) -> None:
     with pytest.raises(UnreadableRecord):
         decode(key, b"\x00\x03")
 

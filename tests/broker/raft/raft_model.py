@@ -76,7 +76,7 @@ class World:
         self.committed: list[Entry] = []
         self.written = 0
         self.lossy = False
-        """Whether a controller that stops loses what it had not synced."""
+        """Whether a stopped controller loses its unsynced data."""
 
     # ---- what happens ------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,8 @@ class World:
         self.pool.append(arrive)
 
     def check(self) -> None:
-        """What is committed stays so, everywhere the same; and logs match (equal at one place, equal below it)."""
+        """Check that committed records stay committed and equal everywhere, and that logs match (equal at one offset,
+        equal below)."""
         for replica in self.replicas.values():
             known = replica.log[: replica.state.high_watermark]
             if replica.up and len(known) < replica.state.high_watermark:

@@ -1,4 +1,4 @@
-"""Metadata records survive their encoding, and an image is what its records say, whatever road led there."""
+"""Metadata records survive encoding, and an image depends only on its records."""
 
 from __future__ import annotations
 

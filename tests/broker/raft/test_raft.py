@@ -1,4 +1,5 @@
-"""The quorum's decision machine keeps Raft's promises whatever happens, and each of its rules is what keeps one."""
+"""The Raft state machine keeps its guarantees under any schedule, and without one of its rules some schedule breaks
+one."""
 
 from __future__ import annotations
 
@@ -220,7 +221,7 @@ def test_a_leader_that_no_majority_fetches_from_resigns() -> None:
     assert messages == (SendEndQuorumEpoch(102, 1, (102, 103)), SendEndQuorumEpoch(103, 1, (102, 103)))
 
 
-def test_who_resigns_names_the_longest_log_first_and_that_one_stands_at_once() -> None:
+def test_a_resigning_leader_prefers_the_longest_log_which_stands_at_once() -> None:
     state, _ = leader().on_fetch(MetadataFetch(103, 1, 1, 1), LOG, AT)
     resigned, messages = state.resign(AT)
     assert messages == (SendEndQuorumEpoch(103, 1, (103, 102)), SendEndQuorumEpoch(102, 1, (103, 102)))
