@@ -12,42 +12,42 @@ PACKAGES := images workloads nemesis checkers results harness faultline examples
 .DEFAULT_GOAL := help
 .PHONY: help run test lint types format pytest torture bench fuzz docs constraints clean
 
-help: ## what can be made
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
 
-run: $(READY) ## set up, then one torture run (ARGS="--seed 7 --faults kill" passes options on)
+run: $(READY) ## set up, then one run under faults (ARGS="--seed 7 --faults kill" passes options on)
 	$(BIN)/faultline run $(ARGS)
 
-test: lint types pytest ## everything CI checks
+test: lint types pytest ## run everything that CI checks
 
-lint: $(READY) ## format, lint and who-may-import-whom
+lint: $(READY) ## check format, style and import contracts
 	$(BIN)/ruff format --check $(PACKAGES)
 	$(BIN)/ruff check $(PACKAGES)
 	$(BIN)/lint-imports --no-cache
 
-types: $(READY) ## mypy, strict
+types: $(READY) ## run mypy, strict
 	$(BIN)/mypy
 
-format: $(READY) ## put the sources into format
+format: $(READY) ## format the sources
 	$(BIN)/ruff format $(PACKAGES)
 	$(BIN)/ruff check --fix $(PACKAGES)
 
-pytest: $(READY) ## the tests alone (ARGS="-k high_watermark" chooses)
+pytest: $(READY) ## run the tests alone (ARGS="-k high_watermark" chooses)
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
-torture: $(READY) ## the seed counts the project promises, on every core, with a table
+torture: $(READY) ## test the full protocol on 500 seeds, and find every mutant
 	$(BIN)/faultline torture $(ARGS)
 
-bench: $(READY) ## rates: simulation, checkers, broker on loopback
+bench: $(READY) ## measure simulation, checkers, broker and lossy disk
 	$(BIN)/faultline bench $(ARGS)
 
 fuzz: $(READY) ## 100,000 damaged frames against a broker and a controller (ARGS="--frames 5000 --seed 3")
 	$(BIN)/python -m tests.fuzz.campaign $(ARGS)
 
-docs: $(READY) ## write the generated parts of the pages anew
+docs: $(READY) ## write the generated parts of the docs
 	FAULTLINE_WRITE_DOCS=1 $(BIN)/pytest tests/docs
 
-constraints: ## pin what a fresh environment resolves to
+constraints: ## pin the versions of a fresh environment
 	rm -rf $(VENV)
 	@$(MAKE) --no-print-directory venv-without-pins
 	{ echo '# The exact versions the tests ran with; `make constraints` writes this file anew.'; \

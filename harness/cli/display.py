@@ -1,7 +1,7 @@
-"""What a person sees of a run: progress while it goes on, and a summary at its end.
+"""The display of a run: progress while it goes on, and a summary at its end.
 
 On a terminal the progress is one block that is redrawn in place; elsewhere a line is printed whenever a new stage
-begins. The summary is the same for a run just made, and for one judged again.
+begins. The summary is the same for a run just made, and for one that is checked again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARKS = {Validity.VALID: "✓", Validity.UNKNOWN: "?", Validity.INVALID: "✗"}
 
 
 class LiveProgress:
-    """Shows a run's progress as long as it is entered; called by the runner."""
+    """Shows a run's progress while it is entered; called by the runner."""
 
     def __init__(self, console: Console, spec: Spec) -> None:
         self._console = console
@@ -49,7 +49,7 @@ class LiveProgress:
             self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Show where the run stands; redrawn at most ten times a second."""
+        """Show the progress; redrawn at most ten times a second."""
         new_stage = progress.stage != self._stage
         self._stage = progress.stage
         if self._live is None:
@@ -71,14 +71,14 @@ def _progress(progress: Progress, spec: Spec) -> RenderableType:
     appends = Text(
         f"appends {counts.get(('append', 'ok'), 0)} ok, {counts.get(('append', 'fail'), 0)} fail, "
         f"{counts.get(('append', 'info'), 0)} unknown, {progress.open_appends} open   "
-        f"polls {counts.get(('poll', 'ok'), 0)}   ends told {counts.get(('end_offset', 'ok'), 0)}"
+        f"polls {counts.get(('poll', 'ok'), 0)}   end offsets {counts.get(('end_offset', 'ok'), 0)}"
     )
-    faults = Text("\n".join(f"⚡ {fault}" for fault in progress.faults) or "no fault now", style="dim")
+    faults = Text("\n".join(f"⚡ {fault}" for fault in progress.faults) or "no active fault", style="dim")
     return Group(head, appends, faults)
 
 
 def summary(console: Console, verdicts: Sequence[Verdict], *, outcome: Outcome | None = None) -> None:
-    """Verdicts and what was found; with an `outcome` also what the run did."""
+    """Print verdicts and findings; with an `outcome` also faults and operations."""
     if outcome is not None:
         console.print(_faults(outcome))
         console.print(_run_line(outcome), highlight=False)
@@ -91,13 +91,13 @@ def summary(console: Console, verdicts: Sequence[Verdict], *, outcome: Outcome |
                 console.print(Text(f"    {line}"), soft_wrap=True)
     lost = sum(verdict.figures.get("lost", 0) for verdict in verdicts)
     if lost:
-        console.print(f"lost.csv in the run's directory tells all {lost:.0f} records lost, by value and offset")
+        console.print(f"lost.csv in the run directory lists all {lost:.0f} lost records, by value and offset")
     answer = worst(verdict.validity for verdict in verdicts)
     console.print(Text(str(answer), style=_COLOURS[answer]))
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> Table:
-    """A line a checker."""
+    """One row for each checker."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("checker", "verdict", "figures"):
         table.add_column(heading)
@@ -125,7 +125,7 @@ def _faults(outcome: Outcome) -> RenderableType:
     for injection in outcome.injections:
         families.setdefault(injection.family, []).append(injection)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("fault", "injected", "bit", "evidence"):
+    for heading in ("fault", "injected", "took effect", "evidence"):
         table.add_column(heading)
     for family, injections in families.items():
         bit = sum(injection.took_effect for injection in injections)
@@ -146,7 +146,7 @@ def _run_line(outcome: Outcome) -> str:
     parts = [
         "appends " + ", ".join(f"{counts.get(('append', end), 0)} {end}" for end in ("ok", "fail", "info")),
         f"polls {counts.get(('poll', 'ok'), 0)}",
-        f"ends told {counts.get(('end_offset', 'ok'), 0)}",
+        f"end offsets {counts.get(('end_offset', 'ok'), 0)}",
     ]
     if outcome.recovery.get("recovered"):
         parts.append(f"recovered in {outcome.recovery['seconds']:.1f} s")

@@ -1,4 +1,4 @@
-"""`faultline doctor`, `clean` and `images`: what this machine and its hosts have, keep and are to carry."""
+"""`faultline doctor`, `clean` and `images`: prerequisites, leftovers of killed runs, and node images."""
 
 from __future__ import annotations
 
@@ -16,35 +16,40 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """The commands about machines."""
-    _add_doctor(commands.add_parser("doctor", help="what this machine and its hosts have of what runs need"))
-    _add_clean(commands.add_parser("clean", help="remove what killed runs left behind"))
-    _add_images(commands.add_parser("images", help="build what nodes in Docker are made from"))
+    _add_doctor(commands.add_parser("doctor", help="check prerequisites on this machine and its hosts"))
+    _add_clean(commands.add_parser("clean", help="remove containers, networks and processes of killed runs"))
+    _add_images(commands.add_parser("images", help="build or prune the node images"))
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what is to run, and on which hosts")
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the spec to check for, with its hosts")
     add_store(parser)
     parser.set_defaults(command=_doctor)
 
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="whose hosts to clean, too")
-    parser.add_argument("--run", default="", metavar="NAME", help="only what this run left behind")
-    parser.add_argument("--all", action="store_true", help="also what belongs to runs that are still going")
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="clean the hosts of this spec, too")
+    parser.add_argument("--run", default="", metavar="NAME", help="clean up only after this run")
+    parser.add_argument("--all", action="store_true", help="clean up after running runs, too")
     parser.set_defaults(command=_clean)
 
 
 def _add_images(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    build = commands.add_parser("build", help="build the images that are missing or not of this source tree")
+    build = commands.add_parser("build", help="build the node images that are missing or out of date")
     build.add_argument(
         "--base",
         choices=("debootstrap", "registry"),
-        help="where Debian comes from (the registry if the engine reaches one, else debootstrap)",
+        help="source of Debian (default: the registry if the engine reaches one, else debootstrap)",
     )
-    build.add_argument("--mirror", default="", metavar="ADDRESS", help="for debootstrap (that of this machine's apt)")
+    build.add_argument(
+        "--mirror",
+        default="",
+        metavar="ADDRESS",
+        help="mirror for debootstrap (default: the one of this machine's apt)",
+    )
     build.set_defaults(command=_images, prune=False)
-    prune = commands.add_parser("prune", help="remove the images of ours that are not of this source tree")
+    prune = commands.add_parser("prune", help="remove node images that are out of date")
     prune.set_defaults(command=_images, prune=True)
 
 

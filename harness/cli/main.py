@@ -1,7 +1,7 @@
 """The command `faultline`.
 
 Exit codes: 0 valid (or identical, for replay) · 1 invalid (or different) · 2 unknown · 3 the run could not be carried
-out · 64 bad usage · 130 interrupted. What goes wrong by the user's doing is one line on standard error.
+out · 64 bad usage · 130 interrupted. An error of the user is one line on standard error.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """SIGTERM is Ctrl-C, whatever that means just now: asyncio cancels what it runs, and what it runs cleans up.
+    """Treat SIGTERM as Ctrl-C: asyncio cancels its tasks, and they clean up.
 
-    What a shell started in the background ignores SIGINT, and is to end at SIGTERM all the same.
+    A command that a shell started in the background ignores SIGINT, and must end at SIGTERM all the same.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         raise KeyboardInterrupt
@@ -55,7 +55,7 @@ def _interrupt(signal_number: int, frame: object) -> None:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="faultline",
-        description="Breaks a replicated log on purpose and says whether it kept its promises.",
+        description="Tests a replicated log under faults, and checks that it keeps its promises.",
         epilog="exit codes: 0 valid, 1 invalid, 2 unknown, 3 not carried out, 64 bad usage",
     )
     parser.add_argument("--version", action="version", version=f"faultline {version()}")

@@ -1,4 +1,4 @@
-"""`faultline run`, `check` and `replay`: one run made, judged again, and brought back."""
+"""`faultline run`, `check` and `replay`: make one run, check it again, and repeat it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,37 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """The commands of one run."""
-    _add_run(commands.add_parser("run", help="deploy a cluster, break it, and judge what it did"))
-    _add_directory(commands.add_parser("check", help="judge a run again, also one that was cut short"), _check, "judge")
-    _add_directory(commands.add_parser("replay", help="run it again and compare the digests"), _replay, "bring back")
+    _add_run(commands.add_parser("run", help="run a cluster under faults, and check it"))
+    _add_directory(commands.add_parser("check", help="check a run again, also an interrupted one"), _check, "check")
+    _add_directory(commands.add_parser("replay", help="repeat a run, and compare the digests"), _replay, "repeat")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="what to run; options go on top of it")
-    parser.add_argument("--environment", metavar="NAME", help="where the cluster lives: sim, docker, ssh (sim)")
-    parser.add_argument("--workload", metavar="NAME", help="what the clients do (append)")
-    parser.add_argument("--faults", metavar="LIST|all|none", help="fault families, separated by commas (all)")
-    parser.add_argument("--time-limit", metavar="60", help="how long clients and faults run: seconds, or 90s, 5m (60)")
-    parser.add_argument("--seed", type=int, metavar="N", help="what everything is drawn from (drawn)")
-    parser.add_argument("--brokers", type=int, metavar="N", help="(3)")
-    parser.add_argument("--partitions", type=int, metavar="N", help="(2)")
-    parser.add_argument("--rate", type=float, metavar="N", help="appends per second, in all (20)")
+    parser.add_argument(
+        "spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the spec to run; options override its fields"
+    )
+    parser.add_argument("--environment", metavar="NAME", help="sim, docker or ssh (default: sim)")
+    parser.add_argument("--workload", metavar="NAME", help="append or groups (default: append)")
+    parser.add_argument("--faults", metavar="LIST|all|none", help="fault families, separated by commas (default: all)")
+    parser.add_argument(
+        "--time-limit", metavar="60", help="duration of clients and faults: seconds, or 90s, 5m (default: 60)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed (default: random)")
+    parser.add_argument("--brokers", type=int, metavar="N", help="number of brokers (default: 3)")
+    parser.add_argument("--partitions", type=int, metavar="N", help="number of partitions (default: 2)")
+    parser.add_argument(
+        "--rate", type=float, metavar="N", help="appends per second, all producers together (default: 20)"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a Kafka setting: min.insync.replicas=2"
     )
     parser.add_argument(
-        "--without", action="append", default=[], metavar="RULE", help="switch a safety rule off (see: faultline rules)"
+        "--without", action="append", default=[], metavar="RULE", help="switch off a safety rule (see: faultline rules)"
     )
     parser.add_argument(
         "--protocol",
         metavar="NAME",
-        help="how followers truncate: high_watermark, kip101, kip279, kip320 (truncate_on_fetch)",
+        help="how followers truncate: high_watermark, kip101, kip279, kip320 (default: truncate_on_fetch)",
     )
     add_store(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
@@ -76,13 +82,13 @@ def _run(options: argparse.Namespace) -> int:
             with LiveProgress(progress, spec) as on_progress:
                 outcome = run(spec, directory, on_progress=on_progress)
         except KeyboardInterrupt:
-            print(f"interrupted; judge it as far as it goes: faultline check {directory.path}", file=sys.stderr)
+            print(f"interrupted; check the recorded part with: faultline check {directory.path}", file=sys.stderr)
             return INTERRUPTED
     except StoreError as error:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
     if outcome.failure:
-        print(f"faultline: {outcome.failure}\nwhat there is of it: {directory.path}", file=sys.stderr)
+        print(f"faultline: {outcome.failure}\nits directory: {directory.path}", file=sys.stderr)
         return outcome.exit_code
     summary(console, outcome.verdicts, outcome=outcome)
     console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""`faultline store`, `report`, `trend` and `serve`: the runs and suites that a store keeps, and looking at them."""
+"""`faultline store`, `report`, `trend` and `serve`: stored runs and suites, and pages about them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ from harness.exit_codes import NOT_CARRIED_OUT
 
 def add(commands: Commands) -> None:
     """The commands of a store."""
-    _add_store_commands(commands.add_parser("store", help="the tables of many runs, as Parquet: add, ls, show …"))
-    _add_report(commands.add_parser("report", help="a stored suite as one page: failures first, every number traced"))
-    _add_trend(
-        commands.add_parser("trend", help="a suite over many nights, with the nights since which it is different")
+    _add_store_commands(commands.add_parser("store", help="manage the Parquet tables of many runs: add, ls, show …"))
+    _add_report(commands.add_parser("report", help="write a stored suite as one page, failures first"))
+    _add_trend(commands.add_parser("trend", help="show metrics per night and flag changes"))
+    _add_serve(
+        commands.add_parser("serve", help="browse runs, suites and comparisons in a web browser on this machine")
     )
-    _add_serve(commands.add_parser("serve", help="browse runs, suites and comparisons with a browser, on this machine"))
 
 
 def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     add = commands.add_parser("add", help="add ended runs to the tables")
     add.add_argument("directories", nargs="+", type=Path, metavar="RUN_DIR", help="a run to add")
-    add.add_argument("--suite", default="added", metavar="NAME", help="the suite they belong to (added)")
+    add.add_argument("--suite", default="added", metavar="NAME", help="the suite to add them to (default: added)")
     ls = commands.add_parser("ls", help="list the runs in the tables")
-    show = commands.add_parser("show", help="what a suite or a run holds")
+    show = commands.add_parser("show", help="show the contents of a suite or a run")
     show.add_argument("name", metavar="SUITE|RUN", help="its exact name, or SUITE/RUN")
     export = commands.add_parser("export", help="write a stored run as a run directory")
     export.add_argument("name", metavar="RUN", help="its exact name, or SUITE/RUN")
-    export.add_argument("target", type=Path, metavar="DIR", help="where to; must not be there yet")
+    export.add_argument("target", type=Path, metavar="DIR", help="the new directory; must not exist")
     rm = commands.add_parser("rm", help="remove suites or runs from the tables; run directories stay")
     rm.add_argument("names", nargs="+", metavar="SUITE|RUN", help="an exact name, or SUITE/RUN")
-    rm.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    check = commands.add_parser("check", help="judge every stored run again, on Spark")
-    check.add_argument("suite", nargs="?", default="", metavar="SUITE", help="only the runs of this one (all)")
-    check.add_argument("--master", default="local[*]", metavar="URL", help="Spark's: local[2], spark://… (local[*])")
-    verify = commands.add_parser("verify", help="read every file, and name those that are not as they should be")
+    rm.add_argument("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
+    check = commands.add_parser("check", help="check every stored run again, on Spark")
+    check.add_argument(
+        "suite", nargs="?", default="", metavar="SUITE", help="check only the runs of this suite (default: all)"
+    )
+    check.add_argument(
+        "--master", default="local[*]", metavar="URL", help="Spark master: local[2], spark://… (default: %(default)s)"
+    )
+    verify = commands.add_parser("verify", help="read every file, and list those that are damaged")
     named = {"add": add, "ls": ls, "show": show, "export": export, "rm": rm, "check": check, "verify": verify}
     for name, command in named.items():
         add_store(command)
@@ -45,24 +49,32 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", metavar="SUITE", help="its exact name, or nightly for the newest of that name")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/suites/SUITE/report.html)")
+    parser.add_argument("suite", metavar="SUITE", help="its exact name, or nightly for the latest of that name")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="file of the page (default: STORE/suites/SUITE/report.html)"
+    )
     add_store(parser)
     parser.set_defaults(command=_report)
 
 
 def _add_trend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suite", metavar="SUITE", help="the name that the nights share: nightly")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (STORE/trends/SUITE.html)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drawing behind the p-values (0)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file of the page (default: STORE/trends/SUITE.html)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the p-values (default: 0)")
     add_store(parser)
     parser.set_defaults(command=_trend)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=_port, default=8321, metavar="N", help="on 127.0.0.1; 0 takes a free one (8321)")
     parser.add_argument(
-        "--comparisons", type=Path, default=COMPARISONS, metavar="DIR", help=f"where comparisons are ({COMPARISONS})"
+        "--port", type=_port, default=8321, metavar="N", help="port on 127.0.0.1; 0 takes a free one (default: 8321)"
+    )
+    parser.add_argument(
+        "--comparisons",
+        type=Path,
+        default=COMPARISONS,
+        metavar="DIR",
+        help=f"directory of comparisons (default: {COMPARISONS})",
     )
     add_store(parser)
     parser.set_defaults(command=_serve)

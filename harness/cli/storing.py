@@ -1,7 +1,7 @@
 """`faultline store`: add ended runs to the Parquet store, list, show, export and remove them, and verify its files.
 
-Exit codes: 0 · 3 when a file of the store had to be left out, each named on standard error, or when what was asked for
-is not there or cannot be done.
+Exit codes: 0 · 3 when a damaged file of the store had to be left out, each named on standard error, or when the command
+cannot be carried out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
     """Add each run directory. Raises StoreError at the first that cannot be added; those before it stay."""
     for directory in directories:
         run = RunDirectory.open(directory)
-        print(f"{run.name}: {'added' if tables.add_run(store, suite, run) else 'was there already'}")
+        print(f"{run.name}: {'added' if tables.add_run(store, suite, run) else 'already stored'}")
     return VALID
 
 
@@ -77,7 +77,7 @@ def export(store: Path, name: str, target: Path) -> int:
 
 
 def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
-    """Remove what is named. Every name is looked up before anything is removed. Raises StoreError."""
+    """Remove suites and runs. Every name is looked up before anything is removed. Raises StoreError."""
     everything = [stored_runs.find(store, name) for name in dict.fromkeys(names)]
     for found in everything:
         stored_runs.refuse_to_split(found)
@@ -99,12 +99,12 @@ def verify(store: Path) -> int:
     """Read every file. Raises StoreError."""
     _there(store)
     good, damaged = tables.verify(store)
-    print(f"{good} files are as they should be, {len(damaged)} are not")
+    print(f"{good} files are intact, {len(damaged)} are damaged")
     return name_damaged(damaged)
 
 
 def _there(store: Path) -> None:
-    """A name mistyped is not an empty store."""
+    """Raises StoreError without a store: a mistyped name is not an empty store."""
     if not store.is_dir():
         raise StoreError(f"{store}: there is no such directory; `faultline store add` and `faultline suite` make one")
 

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMPARISONS: Final = Path("results/comparisons")
-"""Where comparisons go."""
+"""The directory of comparisons."""
 
 _PLAIN_WIDTH: Final = 140
 
 
 class Commands(Protocol):
-    """Where a group adds its commands: what `argparse.ArgumentParser.add_subparsers` returns."""
+    """The parsers of all commands, as returned by `argparse.ArgumentParser.add_subparsers`."""
 
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser:
         """A parser for one more command."""
@@ -28,7 +28,9 @@ class Usage(Exception):
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """The option that names the store."""
-    parser.add_argument("--store", metavar="DIR", help="where runs go (FAULTLINE_STORE, else results/runs)")
+    parser.add_argument(
+        "--store", metavar="DIR", help="directory of runs (default: FAULTLINE_STORE, else results/runs)"
+    )
 
 
 def terminal(*, stderr: bool = False) -> Console:

@@ -1,4 +1,4 @@
-"""What comes of a run, and what can be seen of it on the way."""
+"""The outcome of a run, and its progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nemesis.nemesis import Injection
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands, for whoever watches."""
+    """The state of a run at one moment, for a display."""
 
     stage: str
     time_s: float
@@ -24,18 +24,18 @@ class Progress:
     """Ended operations by kind and outcome."""
     open_appends: int
     faults: tuple[str, ...]
-    """What holds now, in a few words each."""
+    """The active faults, in a few words each."""
 
 
 class ProgressListener(Protocol):
-    """Whoever watches a run. Called often; must return quickly and must not raise."""
+    """Called often during a run; must return quickly and must not raise."""
 
     def __call__(self, progress: Progress) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     spec: Spec
     verdicts: tuple[Verdict, ...] = ()
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def again(self) -> str:
-        """The command that makes this run again: the very same one where it has a digest, else one like it."""
+        """The command that repeats this run: exactly, where it has a digest, else with the same faults."""
         return f"faultline replay {self.directory}" if self.digest else f"faultline run {self.directory}/spec.yaml"
 
     @property

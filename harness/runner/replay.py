@@ -1,8 +1,8 @@
-"""Bringing a run back: run its spec again, and tell whether everything happened as before.
+"""Replay: runs the spec of a run again, and compares the two runs.
 
-A run in simulation is its spec and its seed, so a second run must end in the same digest. When it does not, the trail
-(a digest at every so many scheduling decisions) tells between which two points the runs parted, and the first line of
-history or trace that differs tells what it looked like.
+A run in simulation is determined by its spec and its seed, so a second run must end in the same digest. When it does
+not, the trail (a digest at every so many scheduling decisions) shows between which two points the runs diverged, and
+the first row of history or trace that differs shows how.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Trail = Sequence[tuple[int, int, str]]
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """How a run and its replay compare."""
+    """The comparison of a run with its replay."""
 
     identical: bool
     lines: tuple[str, ...]
-    """What there is to say, in readable lines."""
+    """The result in readable lines."""
     outcome: Outcome
 
 
@@ -72,11 +72,10 @@ def _first_difference_of_trails(before: Trail, after: Trail) -> str:
     last = (0, 0)
     for one, other in zip(before, after, strict=False):
         if one != other:
-            return (
-                f"the runs part between step {last[0]} ({last[1] / 1e9:.6f} s) and step {one[0]} ({one[1] / 1e9:.6f} s)"
-            )
+            start, end = (f"step {step} ({time_ns / 1e9:.6f} s)" for step, time_ns in (last, one[:2]))
+            return f"the runs diverge between {start} and {end}"
         last = one[:2]
-    return f"the runs part after step {last[0]} ({last[1] / 1e9:.6f} s), where the shorter trail ends"
+    return f"the runs diverge after step {last[0]} ({last[1] / 1e9:.6f} s), where the shorter trail ends"
 
 
 def _first_difference(name: str, old: RunEvidence, new: RunEvidence, cut_short: bool) -> str:

@@ -4,14 +4,13 @@
     seal → check → report                                                                  (afterwards, in this process)
 
 *Ready*: every broker shows all brokers unfenced; then the workload makes its topic and every replica is in sync. A
-cluster that does not get that far without any fault ends the run: it could not be carried out, which is known at once
-when a process has ended by itself. Whatever nodes left is collected all the same. *Recovery* begins when
-the last fault is healed, while clients may still wait for their last answers; what the cluster still lacks after the
-recovery limit is recorded and left to the liveness check, and the final reads are tried all the same.
+cluster that does not become ready without any fault ends the run: it could not be carried out. This is known at once
+when a process has ended by itself. The files of the nodes are collected all the same. *Recovery* begins when
+the last fault is healed, while clients may still wait for their last responses; if the cluster is not ready after the
+recovery limit, the reasons are recorded for the liveness checker, and the final reads are tried all the same.
 
-Everything is recorded as it happens, so a run killed at any moment leaves a directory that can be judged as far as it
-goes. What happens to be watching (a display) is told of progress once a second of the run's time and cannot change it:
-the tick is always there.
+Everything is recorded as it happens, so a run killed at any moment leaves a directory that can be checked up to that
+moment. A display is called once a second of the run's time and cannot change the run: the tick is always there.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class NotCarriedOut(Exception):
 def run(
     spec: Spec, directory: RunDirectory, *, on_progress: ProgressListener | None = None, report: bool = True
 ) -> Outcome:
-    """Carry `spec` out, leave everything in `directory`, and judge it.
+    """Carry `spec` out, record everything in `directory`, and check it.
 
     Failing to carry it out is an Outcome, too. Raises StoreError when the directory cannot be written, and
     KeyboardInterrupt, after noting it in the run's status.
@@ -76,9 +75,9 @@ def run(
 
 
 def run_in_simulation(spec: Spec, directory: Path | None = None) -> Outcome:
-    """Carry `spec` out in the simulation, without a report and without watching.
+    """Carry `spec` out in the simulation, without a report and without a display.
 
-    Everything it leaves is deleted unless `directory`, a store, is given. For tests and torture.
+    The run directory is deleted unless `directory`, a store, is given. For tests and benchmarks.
     """
     if directory is not None:
         return run(spec, RunDirectory.create(directory, spec.name, spec.seed), report=False)
@@ -115,7 +114,7 @@ class RunSession:
         self._recovery: dict[str, Any] = {}
 
     def carry_out(self) -> Outcome:
-        """Everything that happens inside the environment."""
+        """Run everything that happens inside the environment."""
         spec = self._spec
         system = SYSTEMS[spec.system]
         listener = Listener(on_trace=self._directory.append_trace, on_log=lambda node, line: None)
@@ -130,7 +129,7 @@ class RunSession:
         except StoreError:
             raise
         except Exception as error:
-            # A bug of ours, or of the workload: kept whole, told in one line, never taken for a verdict.
+            # An error of the harness or the workload: saved with its traceback, reported in one line, never a verdict.
             failure = f"{type(error).__name__} while {self.stage or 'starting'}: {' '.join(str(error).split())}"
             (self._directory.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         finally:
@@ -156,10 +155,10 @@ class RunSession:
         )
 
     def enter(self, stage: str) -> None:
-        """Begin a stage: noted on disk, since the run may be killed in it, and told to the on_progress."""
+        """Begin a stage: record it on disk, since the run may be killed in it, and report progress."""
         self.stage = stage
         self._directory.write_status("running", stage=stage)
-        self._tell()
+        self._report_progress()
 
     # ---- the one coroutine -------------------------------------------------------------------------------------------
 
@@ -208,11 +207,11 @@ class RunSession:
             watch.close()
             await workload.close()
             if not collected:
-                await self._save_what_there_is(deployment)
+                await self._collect_after_failure(deployment)
             await deployment.close()
 
-    async def _save_what_there_is(self, deployment: Deployment) -> None:
-        """After a failure, which must not be hidden by another."""
+    async def _collect_after_failure(self, deployment: Deployment) -> None:
+        """Collect the files of the nodes; an error here must not hide the failure before."""
         try:
             await deployment.collect(self._directory.nodes_path)
         except Exception as error:
@@ -240,7 +239,7 @@ class RunSession:
         unmet = schedule.unmet(deployment.unsupported)
         if unmet:
             raise NotCarriedOut(unmet)
-        # The same run as a spec that spells every fault out: what one reads, edits, or makes smaller.
+        # The same run as a spec with its faults as a script, to be read, edited or made smaller.
         text = replace(spec, families=(), script=schedule).to_yaml()
         (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
         return Nemesis(
@@ -250,7 +249,7 @@ class RunSession:
     def _record_fault(self, injection: Injection) -> None:
         values = {name: getattr(injection, name) for name in Injection.__slots__}
         self._directory.append_fault(values.pop("number"), bit=values.pop("took_effect"), **values)
-        self._tell()
+        self._report_progress()
 
     def _recovered(self, missing: Sequence[str], seconds: float) -> dict[str, Any]:
         return {
@@ -263,9 +262,9 @@ class RunSession:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self._tell()
+            self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._on_progress is None:
             return
         recorder, deployment = self._recorder, self._deployment
@@ -287,7 +286,7 @@ def _addresses(deployment: Deployment) -> dict[str, tuple[str, int]]:
 def _none_missing(missing: Sequence[str], deployment: Deployment) -> None:
     if missing and deployment.crashes:
         crash = deployment.crashes[0]
-        last = (crash.error.strip().splitlines() or ["without a word"])[-1]
+        last = (crash.error.strip().splitlines() or ["without any output"])[-1]
         raise NotCarriedOut(f"{crash.node} ended before the cluster was ready: {last}")
     if missing:
         raise NotCarriedOut(f"the cluster is not ready after {READY_LIMIT_S:g} s: {'; '.join(missing)}")

@@ -19,7 +19,7 @@ from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -86,9 +86,9 @@ def test_the_exit_codes_of_the_readme_are_those_of_the_command() -> None:
     }
 
 
-def test_every_checker_is_in_the_readme_and_nothing_else_is_said_to_be_judged() -> None:
-    judged = README.split("## What is judged")[1].split("##")[0]
-    named = set(re.findall(r"^- `(\w+)`|(?<=\. )`(\w+)`:", judged, re.MULTILINE))
+def test_every_checker_is_in_the_readme_and_nothing_else_is_said_to_be_checked() -> None:
+    checked = README.split("## What is checked")[1].split("##")[0]
+    named = set(re.findall(r"^- `(\w+)`|(?<=\. )`(\w+)`:", checked, re.MULTILINE))
     assert {first or second for first, second in named} == {*CHECKERS, "processes"}
 
 

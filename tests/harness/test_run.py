@@ -110,7 +110,7 @@ def test_a_replay_that_differs_says_where(finished: Outcome, tmp_path: Path) -> 
     comparison = compare(RunDirectory.open(finished.directory), RunDirectory.open(other.directory), other)
     assert not comparison.identical
     assert comparison.lines[0].startswith("different: digest ")
-    assert comparison.lines[1].startswith("the runs part between step 0 (0.000000 s) and step ")
+    assert comparison.lines[1].startswith("the runs diverge between step 0 (0.000000 s) and step ")
     assert comparison.lines[2].startswith("history first differs in row ")
     assert "replayed" in comparison.lines[2]
     assert comparison.lines[3].startswith("trace first differs in row ")
@@ -203,7 +203,7 @@ def test_a_run_told_to_stop_is_interrupted_however_a_shell_started_it(tmp_path: 
     finally:
         process.kill()
     assert process.returncode == INTERRUPTED
-    assert "interrupted; judge it as far as it goes: faultline check" in said
+    assert "interrupted; check the recorded part with: faultline check" in said
     assert "Traceback" not in said
 
 

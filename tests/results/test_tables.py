@@ -84,7 +84,7 @@ def test_a_parquet_file_where_no_reader_looks_is_named(
     assert main(["store", "verify", "--store", str(store)]) == 3
     told = capsys.readouterr()
     assert [line.partition(": ")[0] for line in told.err.splitlines()] == [str(foreign) for foreign in foreign_files]
-    assert told.out.endswith(" files are as they should be, 2 are not\n")
+    assert told.out.endswith(" files are intact, 2 are damaged\n")
 
 
 def test_what_a_complete_batch_lacks_is_reported_for_that_table_alone(store: Path, ended: RunDirectory) -> None:
