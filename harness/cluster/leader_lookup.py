@@ -1,7 +1,7 @@
 """The leader of each partition, as the brokers themselves report it over Kafka's protocol.
 
-Every broker is asked at once and given little time, since some of them may be cut off or frozen. They may disagree: the
-answer with the highest leader epoch is the latest, so a broker that was deposed and does not know it is outvoted by any
+All brokers are asked at once, with a short limit, since some may be cut off or frozen. They may disagree: the answer
+with the highest leader epoch is the latest, so a broker that was deposed and does not know it is outvoted by any
 that does. A broker that is cut off counts as the leader until another is elected.
 """
 

@@ -1,9 +1,9 @@
-"""Whether a cluster is whole: asked of every broker itself, over Kafka's protocol.
+"""Readiness of a cluster, from every broker's own answers over Kafka's protocol.
 
 A cluster is whole when every broker answers, and every broker's Metadata shows all brokers (fenced ones are not shown),
 a leader for each partition, as many replicas as it was given (a reassignment under way shows more, or others), and all
-of them in the ISR. Asking each broker, and not only one, also finds the broker that still lives
-in the past. What is missing is told in words, for the report and for whoever waits.
+of them in the ISR. Asking each broker, and not only one, also finds a broker with stale metadata. Each missing
+condition is a line of text, for the report and for the person who waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIMEOUT_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a whole cluster shows of one topic; without a topic only its brokers are expected."""
+    """The topic that a whole cluster shows; without a topic only its brokers are expected."""
 
     topic: str = ""
     partitions: int = 0
@@ -42,7 +42,7 @@ class ReadinessProbe:
         """Since when, by the loop's clock, the cluster has been seen whole at every look; None when it was not."""
 
     async def missing(self) -> list[str]:
-        """What keeps the cluster from being whole now, a line each; empty when it is whole."""
+        """The conditions that are missing now, a line each; empty when the cluster is whole."""
         rounds = await asyncio.gather(*(self._missing_at(node) for node in self._addresses))
         return [line for lines in rounds for line in lines]
 
@@ -80,11 +80,11 @@ class ReadinessProbe:
             answer = await self._ask(node)
         except ConnectionLost as lost:
             return [f"{node} does not answer ({lost})"]
-        found = []
+        missing = []
         absent = len(self._addresses) - len(answer.brokers)
         if absent:
-            found.append(f"{node} sees {len(answer.brokers)} of {len(self._addresses)} brokers unfenced")
-        return found + [f"{node} sees {line}" for line in missing_of_topic(answer.topics, self._expected)]
+            missing.append(f"{node} sees {len(answer.brokers)} of {len(self._addresses)} brokers unfenced")
+        return missing + [f"{node} sees {line}" for line in missing_of_topic(answer.topics, self._expected)]
 
     async def _ask(self, node: str) -> Any:
         connection = self._connections.get(node)
@@ -104,26 +104,26 @@ def _metadata_request(names: Sequence[str]) -> Any:
 
 
 def missing_of_topic(topics: Sequence[Any], expected: Expected) -> list[str]:
-    """What keeps the topic, as a Metadata answer shows it, from being whole; a line each."""
+    """The conditions that the topic misses, by a Metadata answer; a line each."""
     if not expected.topic:
         return []
     for topic in topics:
         if topic.name != expected.topic or topic.error_code != 0:
             continue
-        found = []
+        missing = []
         if len(topic.partitions) != expected.partitions:
-            found.append(f"{len(topic.partitions)} of {expected.partitions} partitions of {expected.topic}")
+            missing.append(f"{len(topic.partitions)} of {expected.partitions} partitions of {expected.topic}")
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index):
             name = f"{expected.topic}-{partition.partition_index}"
             if partition.leader_id < 0:
-                found.append(f"no leader of {name}")
+                missing.append(f"no leader of {name}")
             elif len(partition.isr_nodes) < expected.replication_factor:
                 isr = _names(partition.isr_nodes)
-                found.append(f"{name} with ISR {isr} of {expected.replication_factor} replicas")
+                missing.append(f"{name} with ISR {isr} of {expected.replication_factor} replicas")
             elif len(partition.replica_nodes) != expected.replication_factor:
                 replicas = _names(partition.replica_nodes)
-                found.append(f"{name} with replicas {replicas}, so that its reassignment is not complete")
-        return found
+                missing.append(f"{name} with replicas {replicas}, so that its reassignment is not complete")
+        return missing
     return [f"no topic {expected.topic}"]
 
 

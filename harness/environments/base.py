@@ -44,7 +44,7 @@ class Crash:
     time_ns: int
     """True time since the run began."""
     error: str
-    """The traceback, or one line when the process returned without being told to."""
+    """The traceback, or one line when the process returned without being stopped."""
 
 
 @dataclass(frozen=True, slots=True)

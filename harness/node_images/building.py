@@ -70,22 +70,22 @@ class Image:
 
 def states(client: Any, systems: Sequence[System]) -> list[Image]:
     """The operating-system layer, the base and the image of each system, as they are now."""
-    found: dict[str, Image] = {}
+    images: dict[str, Image] = {}
     for recipe in recipes(systems):
-        found[recipe.name] = _state(client, recipe, found.get(recipe.parent))
-    return list(found.values())
+        images[recipe.name] = _state(client, recipe, images.get(recipe.parent))
+    return list(images.values())
 
 
 def ready(client: Any, system: System) -> Image:
     """The image of `system`, up to date. Raises ImageError when it, or what it stands on, is missing or stale."""
-    found = states(client, [system])
-    for image in reversed(found):
+    images = states(client, [system])
+    for image in reversed(images):
         if image.condition is Condition.MISSING:
             raise ImageError(f"there is no image {image.name}; build it: faultline images build")
-    for image in found:
+    for image in images:
         if image.condition is Condition.STALE:
             raise ImageError(f"image {image.name} is not of this source tree; build it anew: faultline images build")
-    return found[-1]
+    return images[-1]
 
 
 def build(
@@ -132,8 +132,8 @@ def prune(client: Any, systems: Sequence[System], report: Callable[[str], None] 
     from docker.errors import APIError
 
     kept = {image.tag for image in states(client, systems)}
-    for found in client.images.list(filters={"label": INPUTS_LABEL}):
-        for tag in found.tags:
+    for image in client.images.list(filters={"label": INPUTS_LABEL}):
+        for tag in image.tags:
             if tag.startswith("faultline/") and tag not in kept:
                 try:
                     client.images.remove(tag)
@@ -142,7 +142,7 @@ def prune(client: Any, systems: Sequence[System], report: Callable[[str], None] 
                     report(f"{tag}: kept, {' '.join(str(error.explanation or error).split())}")
 
 
-# ---- what there is ---------------------------------------------------------------------------------------------------
+# ---- state ---------------------------------------------------------------------------------------------------
 
 
 def _state(client: Any, recipe: Recipe, parent: Image | None) -> Image:
@@ -152,11 +152,11 @@ def _state(client: Any, recipe: Recipe, parent: Image | None) -> Image:
     key = hashlib.sha256(f"{recipe.hash} {parent.digest if parent is not None else ''}".encode()).hexdigest()[:12]
     tag = f"{recipe.name}:{key}"
     try:
-        found = client.images.get(tag)
+        image = client.images.get(tag)
     except ImageNotFound:
         others = client.images.list(recipe.name)
         return Image(recipe.name, Condition.STALE if others else Condition.MISSING, tag)
-    return Image(recipe.name, Condition.READY, tag, found.id, found.labels.get(ORIGIN_LABEL, ""))
+    return Image(recipe.name, Condition.READY, tag, image.id, image.labels.get(ORIGIN_LABEL, ""))
 
 
 @contextmanager

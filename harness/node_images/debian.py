@@ -1,6 +1,6 @@
 """Debian from its packages: a root directory by debootstrap, as one tar, where no registry has an image of it.
 
-The mirror is the one that this machine's own apt uses; a machine that is not Debian has to be told one. debootstrap
+The mirror is the one that this machine's own apt uses; on a machine that is not Debian the user names one. debootstrap
 makes device files and changes its root, so it needs root.
 """
 

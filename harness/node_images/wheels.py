@@ -82,7 +82,7 @@ def _fetch(wanted: Sequence[str], target: Target, into: Path) -> None:
             raise WheelsError(f"packages for {target} cannot be fetched: {output.removeprefix('ERROR: ')}")
         try:
             partial.rename(into)
-        except OSError:  # somebody else was quicker
+        except OSError:  # another process was quicker
             if not into.is_dir():
                 raise
     except (OSError, subprocess.TimeoutExpired) as error:

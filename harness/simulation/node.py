@@ -201,7 +201,7 @@ class SimNode:
         if task.cancelled():
             text = f"{self.name}: the main task was cancelled"
         elif error is None:
-            text = f"{self.name}: the process ended without being told to"
+            text = f"{self.name}: the process ended without being stopped"
         else:
             text = describe_error(error)
         self.kill()

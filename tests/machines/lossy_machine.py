@@ -23,7 +23,7 @@ contents = st.binary(min_size=1, max_size=6)
 
 
 class LossyDisk(Protocol):
-    """What is compared with the model. Paths are like `a/x`; the root is the empty path."""
+    """The file system that is compared with the model. Paths are like `a/x`; the root is the empty path."""
 
     strict_names: bool
 
@@ -243,7 +243,7 @@ def _may_be(tree: Tree, candidate: dict[str, ModelFile | None], keep: str) -> bo
 
 
 def tree_below(root: str, hidden: frozenset[str] = frozenset()) -> Tree:
-    """What a directory holds, as a process sees it."""
+    """The contents of a directory, as a process sees it."""
     found: Tree = {}
     for above, directories_here, files in os.walk(root):
         if above == root:

@@ -1,4 +1,4 @@
-"""What the lossy file system must do, in memory and the other way round: durable states are built up by *applying* what
+"""A model of the lossy file system, in memory and built the other way round: durable states come from *applying* what
 was synced, where the implementation *undoes* what was not.
 
 After a power loss `candidates` are all trees that may be found; the caller takes the one that was as the new state.
@@ -62,7 +62,7 @@ Step = tuple[ModelDirectory, str, Entry | None]
 class ModelChange:
     steps: tuple[Step, ...]
     entries: tuple[Entry, ...]
-    """What it is about: what it creates, moves, removes, replaces."""
+    """The names that it creates, moves, removes or replaces."""
     removed: tuple[ModelDirectory, ...] = ()
 
     def places(self) -> set[ModelDirectory]:

@@ -70,7 +70,7 @@ class Lab:
         return "\n".join(["environment: ssh", "controllers: 1", "hosts:", *lines, rest, ""])
 
     def shell(self, name: str, command: str) -> str:
-        """What a command in the container prints; the test's own way in, without SSH."""
+        """The output of a command in the container; the test's own access, without SSH."""
         status, out = self.containers[name].exec_run(["sh", "-c", command])
         assert status == 0, out.decode()
         return str(out.decode())

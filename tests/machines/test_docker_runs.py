@@ -21,7 +21,7 @@ from harness.cluster.systems import SYSTEMS
 from harness.environments.docker.engine import RUN_LABEL, connect
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
 from harness.node_images.building import build
-from tests.machines.between import between
+from tests.machines.docker_proxy import docker_proxy
 
 pytestmark = pytest.mark.docker
 
@@ -112,7 +112,7 @@ def _environment(engine: str) -> dict[str, str]:
 
 
 def left_of(run: str) -> list[str]:
-    """What the engine still has of a run."""
+    """The containers and networks of a run that the engine still has."""
     client = connect()
     try:
         marked = {"label": f"{RUN_LABEL}={run}"}
@@ -196,7 +196,7 @@ def going(directory: Path, engine: str = "", time_limit_s: int = 120) -> Iterato
     """A long run, from when clients and faults began; killed if it still goes on after the block."""
     store = directory / "runs"
     command = [sys.executable, "-m", "harness", "run", "--environment", "docker", "--faults", "kill,pause"]
-    # What a shell started in the background ignores SIGINT, and so does all that it starts.
+    # A process that a shell starts in the background ignores SIGINT, and so do its children.
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *command, "--store", str(store), "--time-limit", str(time_limit_s)],
         cwd=ROOT,
@@ -263,14 +263,14 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     words = {"faultline/broker": "faultline/absent", "faultline%2Fbroker": "faultline%2Fabsent"}
-    with between(tmp_path, words=words) as engine:
+    with docker_proxy(tmp_path, words=words) as engine:
         done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert done.complaint == "there is no image faultline/broker; build it: faultline images build"
 
 
 def test_an_engine_without_fuse_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    with between(tmp_path, words={"/dev/fuse": "/dev/none"}) as engine:
+    with docker_proxy(tmp_path, words={"/dev/fuse": "/dev/none"}) as engine:
         done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "the engine's machine has no /dev/fuse" in done.complaint
@@ -283,7 +283,7 @@ def test_a_port_in_use_is_one_line_and_what_the_node_said_is_there(tmp_path: Pat
         _, output = container_of(tmp_path, "b1").exec_run(["python3", "-c", listen], stream=True)
         next(output)  # it listens
 
-    with between(tmp_path, before={STARTING: take_the_port}) as engine:
+    with docker_proxy(tmp_path, before={STARTING: take_the_port}) as engine:
         done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "b1" in done.complaint
@@ -297,7 +297,7 @@ def test_a_node_that_never_becomes_ready_is_one_line_and_what_it_said_is_there(t
         status, said = container_of(tmp_path, "b1").exec_run(["nft", rules])
         assert status == 0, said
 
-    with between(tmp_path, before={STARTING: shut_out}) as engine:
+    with docker_proxy(tmp_path, before={STARTING: shut_out}) as engine:
         done = attempt("environment: docker\ntime_limit: 5s\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "not ready" in done.complaint
@@ -307,7 +307,7 @@ def test_a_node_that_never_becomes_ready_is_one_line_and_what_it_said_is_there(t
 
 
 def test_an_engine_that_goes_away_ends_the_run_in_one_line(tmp_path: Path) -> None:
-    with between(tmp_path) as engine, going(tmp_path, engine.address, 15) as (process, directory):
+    with docker_proxy(tmp_path) as engine, going(tmp_path, engine.address, 15) as (process, directory):
         run = containers_of(directory)
         engine.cut_off()
         _, stderr = process.communicate(timeout=600)

@@ -24,7 +24,7 @@ RETURNS = {Validity.VALID: VALID, Validity.INVALID: INVALID}
 
 @dataclass(frozen=True)
 class Row:
-    """What a spec comes to, wherever it runs."""
+    """The result of a spec in every environment."""
 
     spec: str
     verdict: Validity

@@ -129,7 +129,7 @@ def running(spec: Path, store: Path) -> Iterator[subprocess.Popen[bytes]]:
         "120",
         "--json",
     ]
-    # What a shell started in the background ignores SIGINT, and so does all that it starts.
+    # A process that a shell starts in the background ignores SIGINT, and so do its children.
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""What a power loss leaves of a simulated disk, against a model that remembers every state there was."""
+"""A power loss of a simulated disk, compared with a model that remembers every state there was."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ TestSameAsTheRealOne = SameAsTheRealOne.TestCase
 
 
 def _after_losses(write: object, keep: KeepUnsynced, seeds: int = 200) -> list[dict[str, bytes]]:
-    """What is left by power losses of different seeds after `write(files)`."""
+    """The contents after power losses of different seeds after `write(files)`."""
     left = []
     for seed in range(seeds):
         disk = SimDisk()

@@ -1,4 +1,4 @@
-"""What the network does to connections when links and machines fail."""
+"""Connections over the simulated network when links and machines fail."""
 
 from __future__ import annotations
 

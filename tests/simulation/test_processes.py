@@ -284,7 +284,7 @@ def test_a_process_that_ends_by_itself_is_reported(world: World, how: str) -> No
 
     world.run(scenario())
     assert len(exits) == 1
-    expected = {"return": "without being told", "sys.exit": "SystemExit: 3", "cancelled": "was cancelled"}
+    expected = {"return": "without being stopped", "sys.exit": "SystemExit: 3", "cancelled": "was cancelled"}
     assert expected[how] in exits[0].text
 
 

@@ -307,7 +307,7 @@ def test_crashes_and_real_calls_are_findings(monkeypatch: pytest.MonkeyPatch, tm
         assert crashes == [
             ("b1", 1, "LookupError: lost the log"),
             ("b2", 2, "time.sleep was called in simulation"),
-            ("b2", 3, "b2: the process ended without being told to"),
+            ("b2", 3, "b2: the process ended without being stopped"),
         ]
         await deployment.collect(tmp_path)
         assert "LookupError: lost the log" in (tmp_path / "b1" / "node.log").read_text()

@@ -52,7 +52,7 @@ def connect(timeout_s: float = 60) -> Any:
 
 
 def explained(error: BaseException) -> EngineUnreachable:
-    """Why the engine could not be reached, told from what the SDK raised."""
+    """The reason why the engine could not be reached, from the exception of the SDK."""
     causes = list(_causes(error))
     if any(isinstance(cause, PermissionError) for cause in causes):
         return EngineUnreachable(

@@ -127,11 +127,12 @@ class Containers:
                 left.append(f"{what} ({_one_line(error)})")
 
         try:
-            found = api.containers(all=True, filters=label)
+            containers = api.containers(all=True, filters=label)
         except Exception as error:
             raise MachineError(f"run {self._run} could not be removed ({_one_line(error)}): faultline clean") from None
         removals = [
-            self._threads.submit(removed, *_removal(item["Names"][0].lstrip("/"), api, item["Id"])) for item in found
+            self._threads.submit(removed, *_removal(item["Names"][0].lstrip("/"), api, item["Id"]))
+            for item in containers
         ]
         for removal in removals:
             removal.result()
@@ -261,8 +262,8 @@ class Container:
                 stream.close()
             status = api.exec_inspect(command)["ExitCode"]
         if status != 0:
-            said = err.decode(errors="replace").strip().splitlines()
-            why = said[-1].removeprefix(f"{argv[0]}: ") if said else f"{argv[0]} ended with status {status}"
+            lines = err.decode(errors="replace").strip().splitlines()
+            why = lines[-1].removeprefix(f"{argv[0]}: ") if lines else f"{argv[0]} ended with status {status}"
             raise CommandFailed(f"{self._name}: {why}", -1 if status is None else status)
         return out
 
@@ -285,12 +286,12 @@ def free_subnet(routes: Path = Path("/proc/net/route")) -> ipaddress.IPv4Network
 
 
 def _facts(client: Any, image: Image) -> dict[str, str]:
-    said = client.info()
+    info = client.info()
     return {
         "image": image.name,
         "image_digest": image.digest,
-        "engine": str(said.get("ServerVersion", "")),
-        "kernel": str(said.get("KernelVersion", "")),
+        "engine": str(info.get("ServerVersion", "")),
+        "kernel": str(info.get("KernelVersion", "")),
     }
 
 
@@ -359,10 +360,10 @@ def _as_machine_errors(what: str) -> Iterator[None]:
     except (MachineError, TimeoutError):
         raise
     except Exception as error:
-        said = _one_line(error)
-        if "/dev/fuse" in said:
-            said = "the engine's machine has no /dev/fuse, on which the data is to lie; there: modprobe fuse"
-        raise MachineError(f"{what}: {said}") from None
+        reason = _one_line(error)
+        if "/dev/fuse" in reason:
+            reason = "the engine's machine has no /dev/fuse, on which the data is to lie; there: modprobe fuse"
+        raise MachineError(f"{what}: {reason}") from None
 
 
 def _one_line(error: Exception) -> str:

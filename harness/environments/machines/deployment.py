@@ -320,7 +320,7 @@ class MachineDeployment:
         handle.began_ns = self._began_ns + ahead_ns
 
     async def _ahead_ns(self, handle: NodeHandle) -> int:
-        """How far the machine's true clock is ahead of ours: the reading that took least time, taken at its middle."""
+        """Offset of the machine's true clock from ours: the reading that took least time, taken at its middle."""
         readings = []
         for _ in range(_CLOCK_READINGS):
             before_ns = _true_ns()

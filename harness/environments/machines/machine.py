@@ -35,7 +35,7 @@ class MachineError(EnvironmentUnavailable):
 
 
 class CommandFailed(MachineError):
-    """A command ran on the machine and ended with a status that is not 0; the message ends in what it said."""
+    """A command ran on the machine and ended with a status other than 0; the message ends in its last output."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

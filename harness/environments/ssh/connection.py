@@ -22,7 +22,7 @@ from harness.environments.ssh.install import PROGRAMS
 from harness.environments.ssh.login import LOGIN_LIMIT_S, logged_in, reason_of
 
 SESSIONS: Final = 8
-"""Channels open at once: sshd allows ten unless told otherwise (MaxSessions)."""
+"""Channels open at once: sshd allows ten by default (MaxSessions)."""
 
 _CHUNK = 1 << 16
 _PATH = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -121,7 +121,7 @@ class SshConnection:
                     elif channel.eof_received:
                         channel.status_event.wait(0.2)
                     else:
-                        # With input left the window may open at any time, and no descriptor tells.
+                        # With input left the window may open at any time, which no descriptor shows.
                         select.select([channel], [], [], 0.005 if unsent else 0.2)
                     _drain(channel, out, err)
                 _drain(channel, out, err)

@@ -81,8 +81,8 @@ def _connect(name: str, host: Host, kinds: Sequence[str]) -> paramiko.Transport:
         transport = paramiko.Transport(connected)
         transport.banner_timeout = transport.auth_timeout = LOGIN_LIMIT_S
         options = transport.get_security_options()
-        asked = [algorithm for kind in kinds for algorithm in _algorithms(kind) if algorithm in options.key_types]
-        options.key_types = [*asked, *(kind for kind in options.key_types if kind not in asked)]
+        known_first = [algorithm for kind in kinds for algorithm in _algorithms(kind) if algorithm in options.key_types]
+        options.key_types = [*known_first, *(kind for kind in options.key_types if kind not in known_first)]
         transport.start_client(timeout=LOGIN_LIMIT_S)
         return transport
     except (paramiko.SSHException, OSError, EOFError) as error:
@@ -116,13 +116,13 @@ def _check_host_key(name: str, host: Host, known: KnownHosts, key: bytes) -> Non
 
 def _log_in(name: str, host: Host, transport: paramiko.Transport) -> None:
     refusals = []
-    for told, key in _keys(name, host):
+    for label, key in _keys(name, host):
         try:
             if not transport.auth_publickey(host.user, key):
                 return
-            refusals.append(f"{told} is not enough for it alone")
+            refusals.append(f"{label} is not enough for it alone")
         except paramiko.AuthenticationException:
-            refusals.append(told)
+            refusals.append(label)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise MachineError(f"{name}: logging in at {host.address} failed: {reason_of(error)}") from None
         if not transport.is_active():

@@ -167,7 +167,7 @@ class Network:
         return int(extra)
 
     def packet_ns(self, link: LinkState) -> int:
-        """How long one packet takes over a link."""
+        """Latency of one packet over a link."""
         base = link.low_ns + int(self.random() * link.span_ns)
         return base + (self.extra_ns(link) if link.quality is not None else 0)
 

@@ -1,4 +1,4 @@
-"""Something between a Docker client and the engine: what tests need to see an engine fail in a way of their choosing.
+"""A proxy between a Docker client and the engine, with which tests make the engine fail in a chosen way.
 
 Bytes pass both ways unchanged, but for words that are exchanged for others of the same length, on the way there and
 back, so that the engine itself meets what is not there and says so in its own words. A test may also be called at the
@@ -19,7 +19,7 @@ from harness.environments.docker.engine import connect
 _BLOCK = 1 << 16
 
 
-class Between:
+class DockerProxy:
     """A socket that leads to the engine."""
 
     def __init__(self, path: Path, words: Mapping[str, str], before: Mapping[str, Callable[[], None]]) -> None:
@@ -68,11 +68,11 @@ class Between:
 
 
 @contextmanager
-def between(
+def docker_proxy(
     directory: Path, words: Mapping[str, str] | None = None, before: Mapping[str, Callable[[], None]] | None = None
-) -> Iterator[Between]:
+) -> Iterator[DockerProxy]:
     """A way to the engine for as long as the block lasts. `words`: ours → the engine's, of one length."""
-    way = Between(directory / "engine.sock", words or {}, before or {})
+    way = DockerProxy(directory / "engine.sock", words or {}, before or {})
     try:
         yield way
     finally:
