@@ -1,12 +1,12 @@
-"""The report of one run: a single HTML file for people.
+"""The report of one run: a single HTML file.
 
-It holds everything it needs, plotly.js included, and asks the network for nothing; its content security policy
-forbids it to. It reads in this order: the verdict and what was run; every check, failures first, each with the
-operations involved; faults, operations and latency over time; who led, who was in sync and where each log ended, a
-figure a partition; what every fault is known to have done; availability and recovery; how to bring the run back.
+The file holds everything it needs, plotly.js included, and loads nothing from the network; its content security policy
+forbids it to. Its order: the verdict and the spec; every check, failures first, each with the operations involved;
+faults, operations and latency over time; leaders, in-sync replicas and log ends, one figure per partition; the measured
+effect of every fault; recovery and availability; the commands that reproduce the run.
 
-Everything that comes from the run (names, values, error texts, the spec) is escaped. What is missing because the run
-was cut short is said at the top, not left to be noticed.
+The template escapes everything that comes from the run (names, values, error texts, the spec). Parts missing from an
+interrupted run are listed at the top.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from markupsafe import Markup
 
 from checkers import availability
 from checkers.evidence import RunEvidence
-from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.verdict import Validity, Verdict, worst
 from results.figures import operations, partitions
 from results.figures.faults import family_colour
-from results.number_format import counted, spaced
+from results.number_format import counted
 from results.pages import page
 from results.run.directory import RunDirectory, Status
 
@@ -42,7 +43,7 @@ _ORDER = {Validity.INVALID: 0, Validity.UNKNOWN: 1, Validity.VALID: 2}
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """All that a report is drawn from."""
+    """The contents of a report."""
 
     path: Path
     status: Status
@@ -52,9 +53,9 @@ class Subject:
     verdicts: tuple[Verdict, ...]
     evidence: RunEvidence
     whole: bool = True
-    """Whether `evidence` is there; else only the verdicts and their figures are kept."""
+    """False when only the verdicts and their figures are stored."""
     commands: tuple[tuple[str, str], ...] = ()
-    """What brings it back, each after words that say so; empty for a run directory, of which that is known."""
+    """Commands that reproduce the run, each with an introduction; empty for a run directory."""
 
     @property
     def validity(self) -> Validity:
@@ -72,7 +73,7 @@ def write_report(run: RunDirectory, evidence: RunEvidence | None = None) -> Path
 
 
 def subject_of(run: RunDirectory, evidence: RunEvidence | None = None) -> Subject:
-    """What the report of a run directory is drawn from. StoreError when it cannot be read."""
+    """The contents of a run directory's report. StoreError when it cannot be read."""
     spec = run.path / "spec.yaml"
     return Subject(
         path=run.path,
@@ -86,38 +87,52 @@ def subject_of(run: RunDirectory, evidence: RunEvidence | None = None) -> Subjec
 
 
 def render(subject: Subject) -> str:
-    """The whole page."""
+    """The whole page, as one file."""
     return page.frame(f"{subject.validity.value} · {subject.path.resolve().name} · Faultline", body(subject))
 
 
-def body(subject: Subject, beside: str = "") -> str:
-    """The page's sections; `beside`, which is HTML, comes after the faults."""
+def body(subject: Subject, beside: Markup | None = None) -> Markup:
+    """The page's sections; `beside` comes after the faults."""
     evidence = subject.evidence
-    recorded = (_operations(evidence), _partitions(evidence), _faults(evidence.faults), beside)
-    sections = (_header(subject), _checks(subject), *(recorded if subject.whole else ()))
-    return "\n".join((*sections, _recovery(subject), _bring_back(subject)))
+    drawn = list(partitions.draw(evidence)) if subject.whole else []
+    return page.render(
+        "report.html",
+        validity=subject.validity.value,
+        title=f"{subject.status.name or 'run'}, seed {subject.status.seed}",
+        sentence=_sentence(subject),
+        gaps=subject.gaps,
+        facts=_facts(subject),
+        checks=_checks(subject.verdicts),
+        whole=subject.whole,
+        operations=operations.draw(evidence) if subject.whole and evidence.history.num_rows else None,
+        outcomes=operations.OUTCOMES,
+        operation_counts=_operation_counts(evidence.history),
+        partitions=drawn[:PARTITIONS_MAX],
+        partitions_left_out=[name for name, _ in drawn[PARTITIONS_MAX:]],
+        faults=_faults(evidence.faults),
+        beside=beside or "",
+        **_recovery(subject),
+        commands=subject.commands or _commands(subject),
+        digest=subject.digest,
+        spec_text=subject.spec_text,
+        runner_facts=dict(subject.status.facts),
+    )
 
 
-# ---- sections --------------------------------------------------------------------------------------------------------
+# ---- values of the template ------------------------------------------------------------------------------------------
 
 
-def _header(subject: Subject) -> str:
-    validity, status, digest = subject.validity.value, subject.status, subject.digest
-    facts = {
+def _facts(subject: Subject) -> dict[str, Any]:
+    status, digest = subject.status, subject.digest
+    spec = {name: value for name, value in _spec_facts(subject.spec_text).items() if name not in ("seed", "name")}
+    return {
         "run": subject.path.resolve().name,
         "seed": status.seed,
-        **{name: value for name, value in _spec_facts(subject.spec_text).items() if name not in ("seed", "name")},
+        **spec,
         "faultline": status.version,
         "started": status.started.replace("T", " ").replace("+00:00", " UTC"),
         "digest": "none" if digest is None else digest if len(digest) < 20 else f"{digest[:16]}…",
     }
-    title = f"{status.name or 'run'}, seed {status.seed}"
-    return f"""<header class="{validity}">
-<div class="headline"><span class="pill">{validity}</span><h1>{escape(title)}</h1></div>
-<p>{escape(_sentence(subject))}</p>
-{page.bullets(subject.gaps)}
-{page.definitions(facts)}
-</header>"""
 
 
 def _sentence(subject: Subject) -> str:
@@ -139,157 +154,91 @@ def _sentence(subject: Subject) -> str:
     done = counted(subject.evidence.history.num_rows, "operation")
     faults = subject.evidence.faults
     bit = pc.sum(faults["bit"]).as_py() or 0
-    words.append(f"{done}, {counted(faults.num_rows, 'fault')} of which {bit} bit.")
+    words.append(f"{done}, {counted(faults.num_rows, 'fault')} of which {bit} took effect.")
     return " ".join(words)
 
 
-def _checks(subject: Subject) -> str:
-    if not subject.verdicts:
-        return ""
-    rows = []
-    for verdict in sorted(subject.verdicts, key=lambda verdict: _ORDER[verdict.validity]):
-        validity = verdict.validity.value
-        figures = {name: value for name, value in verdict.figures.items() if not _LATENCY.fullmatch(name)}
-        rows.append(
-            f'<tr class="{validity}"><td><span class="pill {validity}">{validity}</span></td>'
-            f'<td class="name">{escape(verdict.checker)}</td>'
-            f"<td>{_findings(verdict)}{page.measures(figures)}</td></tr>"
-        )
-    return page.section("Checks", page.table(("verdict", "check", "what it found"), rows, "checks"))
+def _checks(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """The checks, worst first: the first findings of a failed check are shown, the rest and mere notes are folded."""
+    return [
+        {
+            "validity": verdict.validity.value,
+            "name": verdict.checker,
+            "shown": verdict.findings[: _shown(verdict)],
+            "folded": verdict.findings[_shown(verdict) :],
+            "noun": "note" if verdict.validity is Validity.VALID else "more finding",
+            "figures": _without_latencies(verdict.figures),
+        }
+        for verdict in sorted(verdicts, key=lambda verdict: _ORDER[verdict.validity])
+    ]
 
 
-def _findings(verdict: Verdict) -> str:
-    """The first few in the open; what a check merely notes, though it passed, is folded away."""
-    shown = 0 if verdict.validity is Validity.VALID else FINDINGS_OPEN
-    rest = verdict.findings[shown:]
-    noun = "note" if verdict.validity is Validity.VALID else "more finding"
-    folded = page.folded(counted(len(rest), noun), "".join(map(_finding, rest))) if rest else ""
-    return "".join(map(_finding, verdict.findings[:shown])) + folded
+def _shown(verdict: Verdict) -> int:
+    return 0 if verdict.validity is Validity.VALID else FINDINGS_OPEN
 
 
-def _finding(finding: Finding) -> str:
-    where = finding.topic + (f"-{finding.partition}" if finding.partition >= 0 else "") if finding.topic else ""
-    lines = "".join(f"<p>{escape(line)}</p>" for line in finding.lines)
-    return (
-        f'<div class="finding"><span class="kind">{escape(finding.kind)}</span> '
-        f'<span class="dim">{escape(where)}</span>{lines}</div>'
-    )
+def _without_latencies(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in figures.items() if not _LATENCY.fullmatch(name)}
 
 
-def _operations(evidence: RunEvidence) -> str:
-    if not evidence.history.num_rows:
-        return page.section("Operations", page.note("No operation was recorded."))
-    caption = (
-        "Faults as they came, appends a second by outcome, and how long each append took. "
-        "A pale fault bar did not bite. Dragging zooms every figure of this page, a double click undoes it."
-    )
-    return page.section("Operations", page.plot(operations.draw(evidence), caption), _counts(evidence.history))
-
-
-def _counts(history: pa.Table) -> str:
+def _operation_counts(history: pa.Table) -> list[tuple[str, list[int]]]:
+    """(operation, number of each outcome)."""
     counts: dict[str, dict[str, int]] = {}
     grouped = history.select(["kind", "outcome"]).group_by(["kind", "outcome"]).aggregate([([], "count_all")])
     for row in grouped.to_pylist():
         counts.setdefault(row["kind"], {})[row["outcome"]] = row["count_all"]
-    rows = [
-        page.number_row(kind, (of_kind.get(outcome, 0) for outcome in operations.OUTCOMES))
-        for kind, of_kind in sorted(counts.items())
+    return [(kind, [row.get(outcome, 0) for outcome in operations.OUTCOMES]) for kind, row in sorted(counts.items())]
+
+
+def _faults(faults: pa.Table) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": fault["fault"],
+            "colour": family_colour(fault["family"]),
+            "nodes": fault["nodes"],
+            "span": f"{fault['started_ns'] / 1e9:.2f} – {_end(fault['ended_ns'])}",
+            "effect": "yes" if fault["bit"] else "no",
+            "evidence": _measured(fault["evidence"]),
+            "note": fault["note"],
+        }
+        for fault in faults.sort_by("started_ns").to_pylist()
     ]
-    return page.table(("operation", *operations.OUTCOMES), rows, "numbers")
 
 
-def _partitions(evidence: RunEvidence) -> str:
-    figures = list(partitions.draw(evidence))
-    if not figures:
-        return page.section("Partitions", page.note("There is no protocol trace to draw from."))
-    caption = (
-        "Lanes: a thick bar is the leader, a thin one a member of the ISR, as the controller committed it. Below: how "
-        "many were in sync (dotted: min.insync.replicas), the high watermark as leaders held it, and how far each "
-        "replica's log ended above it (not yet committed) or below it (behind)."
-    )
-    drawn = (f"<h3>{escape(name)}</h3>{page.plot(figure)}" for name, figure in figures[:PARTITIONS_MAX])
-    left_out = ", ".join(name for name, _ in figures[PARTITIONS_MAX:])
-    return page.section(
-        "Leaders, in-sync replicas and logs",
-        page.note(caption),
-        *drawn,
-        page.note(f"Not drawn: {left_out}." if left_out else ""),
-    )
+def _end(ended_ns: int | None) -> str:
+    return "the end" if ended_ns is None else f"{ended_ns / 1e9:.2f}"
 
 
-def _faults(faults: pa.Table) -> str:
-    if not faults.num_rows:
-        return page.section("Faults", page.note("Nothing was broken in this run."))
-    rows = []
-    for fault in faults.sort_by("started_ns").to_pylist():
-        ended = f"{fault['ended_ns'] / 1e9:.2f}" if fault["ended_ns"] is not None else "the end"
-        swatch = f'<span class="swatch" style="background:{family_colour(fault["family"])}"></span>'
-        bit = "yes" if fault["bit"] else "no"
-        rows.append(
-            f'<tr class="bit-{bit}"><td class="name">{swatch}{escape(fault["fault"])}</td>'
-            f"<td>{escape(', '.join(fault['nodes']))}</td>"
-            f'<td class="span">{fault["started_ns"] / 1e9:.2f} – {ended}</td>'
-            f'<td data-head="bit">{bit}</td>'
-            f"<td>{page.measures(_measured(fault['evidence']))}{page.note(fault['note'])}</td></tr>"
-        )
-    return page.section(
-        "Faults",
-        page.note("What the environment measured while each fault lasted; one that measured nothing did not bite."),
-        page.table(("fault", "nodes", "seconds", "bit", "evidence"), rows, "checks"),
-    )
-
-
-def _recovery(subject: Subject) -> str:
+def _recovery(subject: Subject) -> dict[str, Any]:
     recovery = subject.evidence.recovery
-    facts = {name: value for name, value in recovery.items() if not isinstance(value, list | dict)}
-    waiting = [str(item) for item in recovery.get("waiting_for") or ()]
-    available = next((verdict for verdict in subject.verdicts if verdict.checker == availability.NAME), None)
-    parts = [page.definitions(facts)]
-    if waiting:
-        parts += ["<p>Still waiting for:</p>", page.bullets(waiting)]
-    if available is not None:
-        figures = available.figures
-        parts.append(page.definitions({name: value for name, value in figures.items() if not _LATENCY.fullmatch(name)}))
-        parts.append(_latencies(dict(figures)))
-    return page.section("Recovery and availability", *parts) if any(parts) else ""
+    figures = next((verdict.figures for verdict in subject.verdicts if verdict.checker == availability.NAME), None)
+    heads, latencies = _latencies(figures or {})
+    return {
+        "recovery": {name: value for name, value in recovery.items() if not isinstance(value, list | dict)},
+        "waiting": [str(item) for item in recovery.get("waiting_for") or ()],
+        "availability": None if figures is None else _without_latencies(figures),
+        "latency_heads": heads,
+        "latencies": latencies,
+    }
 
 
-def _latencies(figures: dict[str, float]) -> str:
-    """A row an operation from figures named like `append_ms_p50`."""
+def _latencies(figures: Mapping[str, float]) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
+    """Statistics, and a row per operation, from figures with names like `append_ms_p50`."""
     rows: dict[str, dict[str, float]] = {}
     for name, value in figures.items():
         if match := _LATENCY.fullmatch(name):
             rows.setdefault(match["operation"], {})[match["statistic"]] = value
     heads = list(dict.fromkeys(statistic for row in rows.values() for statistic in row))
-    written = [page.number_row(spaced(name), map(row.get, heads)) for name, row in rows.items()]
-    return page.table(("latency, ms", *heads), written, "numbers") if rows else ""
-
-
-def _bring_back(subject: Subject) -> str:
-    commands = subject.commands or _commands(subject)
-    parts = [
-        f"<p>{escape(words)}</p>{page.command(f'command-{number}', line)}"
-        for number, (words, line) in enumerate(commands)
-    ]
-    if subject.digest:
-        parts.append(f'<p class="dim">Digest of the run: <code>{escape(subject.digest)}</code></p>')
-    if subject.spec_text:
-        parts.append(page.folded("The complete spec", f"<pre>{escape(subject.spec_text)}</pre>"))
-    if subject.status.facts:
-        parts.append(page.folded("What the runner noted", page.definitions(subject.status.facts)))
-    return page.section("Bring it back", *parts)
+    return heads, [(name, [row.get(head) for head in heads]) for name, row in rows.items()]
 
 
 def _commands(subject: Subject) -> list[tuple[str, str]]:
     place = shlex.quote(str(subject.path))
-    judge = ("Judge what was recorded once more:", f"faultline check {place}")
+    check = ("Check the recorded evidence again:", f"faultline check {place}")
     if not subject.spec_text:
-        return [judge]
+        return [check]
     again = "Run it again, the same in every byte, and compare:" if subject.digest else "Run it again:"
-    return [(again, f"faultline replay {place}"), judge]
-
-
-# ---- what sections read ----------------------------------------------------------------------------------------------
+    return [(again, f"faultline replay {place}"), check]
 
 
 def _measured(evidence: str) -> dict[str, Any]:
@@ -299,7 +248,7 @@ def _measured(evidence: str) -> dict[str, Any]:
 
 
 def _spec_facts(text: str) -> dict[str, Any]:
-    """What stands on the top level of the spec; nested values are left to the spec itself."""
+    """The top-level values of the spec, without nested ones."""
     try:
         values = yaml.safe_load(text) if text else {}
     except yaml.YAMLError:

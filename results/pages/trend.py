@@ -1,20 +1,22 @@
-"""The trend of a suite as a page: what changed and since when, a picture a figure, and the nights behind them."""
+"""The page of a trend: the changes and their nights, a figure per measure, and the nights of each cell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from html import escape
+
+from markupsafe import Markup
 
 from results import measures
 from results.figures.canvas import NODE_COLOURS, Figure
 from results.measures import FAILURES, Measure
-from results.number_format import counted
 from results.pages import page
 from results.trend import Night, Trend, TrendFlag
 
 TICKS_MAX = 6
 APART = 0.06
-"""Nights between the points of two cells, so that their intervals can be told apart."""
+"""Offset between the points of two cells, in nights, so that their intervals stay apart."""
 SuiteLink = Callable[[str], str]
 """The address of the page of a suite of this name; empty where it has none."""
 
@@ -24,56 +26,25 @@ def render(trend: Trend, link: SuiteLink) -> str:
     return page.frame(f"{trend.name} over time · Faultline", body(trend, link))
 
 
-def body(trend: Trend, link: SuiteLink) -> str:
+def body(trend: Trend, link: SuiteLink) -> Markup:
     """The page's sections."""
-    pictures = [
-        page.plot(_picture(trend, measure, link), f"{measure.words}, {measure.unit}") for measure in _told(trend)
-    ]
-    return "\n".join(
-        (
-            _header(trend),
-            _changes(trend.flags, link),
-            page.section(
-                "Night by night",
-                page.note(
-                    "Each cell with its 95 % intervals over runs. A diamond is the first night after a change. "
-                    "A click opens the suite."
-                ),
-                *pictures,
-            )
-            if pictures
-            else "",
-            *(_nights(trend, cell, nights, link) for cell, nights in trend.cells),
-        )
+    worse = any(flag.worse for flag in trend.flags)
+    return page.render(
+        "trend.html",
+        trend=trend,
+        colour="invalid" if worse else "" if trend.not_compared else "valid",
+        notes=[*trend.not_compared, *(f"left out: {file.line}" for file in trend.damaged)],
+        measures=measures.MEASURES,
+        pictures=[(measure, _picture(trend, measure, link)) for measure in _with_values(trend)],
+        link=link,
+        source=source,
+        value=partial(_value, trend),
+        mark_of=mark_of,
     )
 
 
-def _header(trend: Trend) -> str:
-    worse = sum(flag.worse for flag in trend.flags)
-    nights, cells = counted(len(trend.suites), "suite"), counted(len(trend.cells), "cell")
-    left_out = [f"left out: {file.line}" for file in trend.damaged]
-    notes = page.bullets([*trend.not_compared, *left_out])
-    kind = "invalid" if worse else "" if trend.not_compared else "valid"
-    return (
-        f'<header class="{kind}"><h1>{escape(trend.name)} over time</h1>'
-        f"<p>{escape(f'{nights}, {cells}: {trend.sentence()}.')}</p>{notes}</header>"
-    )
-
-
-def _changes(flags: Iterable[TrendFlag], link: SuiteLink) -> str:
-    rows = [
-        f"<tr><td>{page.pill('invalid', 'worse') if flag.worse else page.pill('valid', 'better')}</td>"
-        f"<td>{escape(flag.sentence())}</td>"
-        f'<td data-head="since">{page.link(flag.since, link(flag.since))}</td>'
-        f'<td data-head="last before">{page.link(flag.until, link(flag.until))}</td></tr>'
-        for flag in flags
-    ]
-    heads = ("", "what changed", "since", "last before")
-    return page.section("Changes", page.table(heads, rows, "checks")) if rows else ""
-
-
-def _told(trend: Trend) -> list[Measure]:
-    """The figures that any night has."""
+def _with_values(trend: Trend) -> list[Measure]:
+    """The measures that any night has."""
     return [
         measure
         for measure in measures.MEASURES
@@ -86,20 +57,22 @@ def _picture(trend: Trend, measure: Measure, link: SuiteLink) -> Figure:
     scale = measure.scale
     traces = []
     for colour, (cell, nights) in enumerate(trend.cells):
-        told = [(night, figure) for night in nights if (figure := night.figures.get(measure.name)) is not None]
-        changed = [any(flag.measure is measure for flag in trend.flags_at(cell, night.suite.name)) for night, _ in told]
+        values = [(night, figure) for night in nights if (figure := night.figures.get(measure.name)) is not None]
+        changed = [
+            any(flag.measure is measure for flag in trend.flags_at(cell, night.suite.name)) for night, _ in values
+        ]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": escape(cell),
-                "x": [order[night.suite.name] + APART * (colour - (len(trend.cells) - 1) / 2) for night, _ in told],
-                "y": [round(scale * figure.value, 5) for _, figure in told],
+                "x": [order[night.suite.name] + APART * (colour - (len(trend.cells) - 1) / 2) for night, _ in values],
+                "y": [round(scale * figure.value, 5) for _, figure in values],
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": [round(scale * (figure.high - figure.value), 5) for _, figure in told],
-                    "arrayminus": [round(scale * (figure.value - figure.low), 5) for _, figure in told],
+                    "array": [round(scale * (figure.high - figure.value), 5) for _, figure in values],
+                    "arrayminus": [round(scale * (figure.value - figure.low), 5) for _, figure in values],
                     "thickness": 1,
                     "width": 0,
                 },
@@ -111,8 +84,8 @@ def _picture(trend: Trend, measure: Measure, link: SuiteLink) -> Figure:
                     "line": {"width": 0},
                     "opacity": 1,
                 },
-                "text": [escape(_label(night)) for night, _ in told],
-                "customdata": [link(night.suite.name) for night, _ in told],
+                "text": [escape(_label(night)) for night, _ in values],
+                "customdata": [link(night.suite.name) for night, _ in values],
                 "hovertemplate": "%{text}<br>%{y}<extra></extra>",
             }
         )
@@ -141,38 +114,22 @@ def _label(night: Night) -> str:
 
 
 def source(night: Night) -> str:
-    """What was run: the commit, or else the version."""
+    """The commit of the night, or else the version."""
     return night.suite.commit[:10] or night.suite.version
 
 
-def _nights(trend: Trend, cell: str, nights: tuple[Night, ...], link: SuiteLink) -> str:
-    rows = []
-    for night in reversed(nights):
-        flags = trend.flags_at(cell, night.suite.name)
-        cells = "".join(_value(night, measure, flags) for measure in measures.MEASURES)
-        rows.append(
-            f'<tr><td class="run">{page.link(night.suite.name, link(night.suite.name))}</td>'
-            f'<td>{escape(source(night))}</td><td class="number">{len(night.runs)}</td>{cells}</tr>'
-        )
-    heads = ("suite", "commit", "runs", *(measure.words for measure in measures.MEASURES))
-    return page.section(cell, page.table(heads, rows, "nights"))
-
-
-def _value(night: Night, measure: Measure, flags: list[TrendFlag]) -> str:
-    figure = night.figures.get(measure.name)
-    if figure is None:
-        return "<td></td>"
+def _value(trend: Trend, cell: str, night: Night, measure: Measure) -> tuple[str, TrendFlag | None]:
+    """The text of a measure in one night, and the flag of a change since that night."""
+    interval = night.figures.get(measure.name)
+    if interval is None:
+        return "", None
+    flags = [flag for flag in trend.flags_at(cell, night.suite.name) if flag.measure is measure]
     if measure is FAILURES:
-        text = f"{sum(run.outcome != 'valid' for run in night.runs)}"
-    else:
-        text = measure.written(figure.value)
-    changed = [flag for flag in flags if flag.measure is measure]
-    kind = "invalid" if changed and changed[0].worse else "valid"
-    mark = f" {page.pill(kind, mark_of(changed[0]))}" if changed else ""
-    return f'<td class="number">{escape(text)}{mark}</td>'
+        return str(sum(run.outcome != "valid" for run in night.runs)), next(iter(flags), None)
+    return measure.written(interval.value), next(iter(flags), None)
 
 
 def mark_of(flag: TrendFlag) -> str:
-    """An arrow the way it went, and the word."""
+    """An arrow in the direction of the change, and the word."""
     arrow = "▲" if flag.change.after > flag.change.before else "▼"
     return f"{arrow} {'worse' if flag.worse else 'better'}"

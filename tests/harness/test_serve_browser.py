@@ -20,9 +20,9 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from checkers.verdict import Finding, Validity, Verdict
 from harness.cli.serve import StoreServer
 from results.comparison import ComparedRun, compare
-from results.pages.browsing.index_pages import address
 from results.pages.browsing.routes import Router
 from results.pages.browsing.store_browser import StoreBrowser
+from results.pages.page import address
 from results.run.directory import RunDirectory
 from results.store import tables
 from results.store.schema import batch_path

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from checkers.tables import REPLICA_ENDS, REPLICAS
-from results.pages.browsing.replica_diff import ROWS_MAX, AlignedReplicas, align, sections
+from results.pages.browsing.replica_diff import ROWS_MAX, AlignedReplicas, align, section
 
 Log = Sequence[tuple[int, int, int | None]]
 """Of each record: offset, leader epoch, value."""
@@ -56,7 +56,7 @@ def test_another_value_at_an_offset_is_a_difference_and_the_odd_one_out_is_marke
     (row,) = [row for row in found.rows if row.differs]
     assert [cell.odd for cell in row.cells] == [False, True, False]
     assert [cell.value for cell in row.cells] == [120, 7, 120]
-    assert "The replicas differ at 1 offset, first at 20." in sections(found, "t-0")
+    assert "The replicas differ at 1 offset, first at 20." in section(found, "t-0")
 
 
 def test_another_leader_epoch_is_a_difference_even_with_the_same_value() -> None:
@@ -104,9 +104,9 @@ def test_logs_with_nothing_in_common_are_cut_and_the_cut_is_told() -> None:
     found = aligned({"b1": one, "b2": other}, {"b1": whole(one), "b2": whole(other)})
     assert len(found.differing) == 2 * ROWS_MAX
     assert (len(found.rows), found.left_out) == (ROWS_MAX, ROWS_MAX)
-    assert f"{ROWS_MAX} more rows are not shown." in sections(found, "t-0")
+    assert f"{ROWS_MAX} more rows are not shown." in section(found, "t-0")
 
 
 def test_a_partition_without_records_or_replicas_is_shown_as_that() -> None:
     assert aligned({"b1": []}, {"b1": (0, 0, 0)}).rows == ()
-    assert "No replica&#x27;s log was collected." in sections(aligned({}, {}), "t-0")
+    assert "No replica&#39;s log was collected." in section(aligned({}, {}), "t-0")

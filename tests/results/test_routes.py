@@ -13,10 +13,10 @@ import pytest
 
 from checkers.verdict import Finding, Validity, Verdict
 from results.comparison import ComparedRun, compare
-from results.pages.browsing.index_pages import address
 from results.pages.browsing.node_logs import LINES, excerpt
 from results.pages.browsing.routes import Response, Router
 from results.pages.browsing.store_browser import StoreBrowser
+from results.pages.page import address
 from results.run.directory import RunDirectory
 from results.store import tables
 from tests.results.conftest import INVALID, VALID, make_run
@@ -120,8 +120,8 @@ def test_the_overview_tells_of_failures_before_anything_else(site: Router, store
 def test_runs_are_found_by_all_the_words_asked_for(site: Router, store: Path) -> None:
     page = show(site, "/runs?find=LOST-append+seed")
     assert f"/runs/{bad_run(store).name}" in page.links()
-    assert "1 run of 2 fit." in page.text
-    assert "No run fits." in show(site, "/runs?find=nothing-like-it").text
+    assert "1 run of 2 matches." in page.text
+    assert "No run matches." in show(site, "/runs?find=nothing-like-it").text
 
 
 def test_a_run_page_has_the_verdict_the_faults_the_pictures_and_the_logs(site: Router, store: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_run_that_its_suite_kept_is_shown_from_there_with_its_logs(site: Route
 def test_of_a_valid_run_of_a_suite_its_figures_are_shown_and_that_no_more_is_kept(site: Router, store: Path) -> None:
     suite = make_night(store, 0)
     page = show(site, f"/suites/{suite}/append-seed3")
-    assert "of this run only verdicts and figures are kept" in page.text
+    assert "only verdicts and figures of this run are stored" in page.text
     assert "faultline run spec.yaml" in page.text
     assert "No operation was recorded" not in page.text
 

@@ -37,13 +37,13 @@ class RunEntry:
     """A verdict, or NOT_CHECKED."""
     started: str
     version: str
-    told: str
+    problem: str
     """The first thing wrong with it, in a line; empty when nothing is."""
 
     def fits(self, words: Iterable[str]) -> bool:
         """True when the entry contains every word (words are in lower case)."""
         text = " ".join(
-            (self.suite, self.run, self.spec, f"seed {self.seed}", self.validity, self.version, self.told)
+            (self.suite, self.run, self.spec, f"seed {self.seed}", self.validity, self.version, self.problem)
         ).lower()
         return all(word in text for word in words)
 
@@ -57,6 +57,11 @@ class SuiteEntry:
     started: str
     """Start time of its first run."""
     versions: tuple[str, ...]
+
+    @property
+    def worst(self) -> str:
+        """The worst verdict of its runs."""
+        return min(self.validities, key=ORDER.__getitem__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,9 @@ def directory_entry(path: Path, suite: str) -> RunEntry:
     status, verdict = _object(path / "status.json"), _object(path / "verdict.json")
     state = str(status.get("state", "unknown"))
     validity = str(verdict.get("validity", NOT_CHECKED))
-    told = _first_finding(verdict.get("checks"))
+    problem = _first_finding(verdict.get("checks"))
     if state != "finished":
-        told = f"{state}: {status.get('message') or status.get('stage') or ''}".rstrip(": ")
+        problem = f"{state}: {status.get('message') or status.get('stage') or ''}".rstrip(": ")
     return RunEntry(
         suite=suite,
         run=path.name,
@@ -90,7 +95,7 @@ def directory_entry(path: Path, suite: str) -> RunEntry:
         validity=validity if validity in ORDER else "unknown",
         started=str(status.get("started", "")),
         version=str(status.get("version", "")),
-        told=told,
+        problem=problem,
     )
 
 
@@ -103,7 +108,7 @@ def listed(store: Path) -> StoreListing:
     return StoreListing(entries, tuple(file for stored in read.values() for file in stored.damaged))
 
 
-def _stored_entry(row: Mapping[str, Any], told: str) -> RunEntry:
+def _stored_entry(row: Mapping[str, Any], problem: str) -> RunEntry:
     return RunEntry(
         suite=row["suite"],
         run=row["run"],
@@ -113,7 +118,7 @@ def _stored_entry(row: Mapping[str, Any], told: str) -> RunEntry:
         validity=row["validity"] if row["validity"] in ORDER else NOT_CHECKED,
         started=row["started"],
         version=row["version"],
-        told=told if row["state"] == "finished" else row["state"],
+        problem=problem if row["state"] == "finished" else row["state"],
     )
 
 

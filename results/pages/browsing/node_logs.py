@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import urlencode
 
 from results.errors import StoreError
-from results.pages import page
 
 LINES = 1000
 """Lines on a page."""
@@ -65,27 +62,3 @@ def _beginnings(file: BinaryIO) -> Iterator[bytes]:
         yield part
         while part and not part.endswith(b"\n"):
             part = file.readline(4 * LINE_CHARACTERS)
-
-
-def section(node: str, shown: Excerpt, words: str, here: str, raw: str) -> str:
-    """The lines with a way to search them; `here` is the page's own address and `raw` that of the plain text."""
-    rows = "".join(
-        f'<tr><td class="number" id="L{number}">{number}</td><td><code>{escape(line)}</code></td></tr>'
-        for number, line in shown.lines
-    )
-    turns = [
-        page.link(text, f"{here}?{urlencode({'find': words, 'from': begin})}")
-        for text, begin in (("Earlier lines", shown.earlier), ("Later lines", shown.later))
-        if begin is not None
-    ]
-    search = (
-        f'<form class="find" role="search" method="get" action="{escape(here)}">'
-        f'<input type="search" name="find" value="{escape(words)}" aria-label="Show lines that hold" '
-        f'placeholder="Show lines that hold …"><button>Find</button></form>'
-    )
-    nothing = "No line holds this." if words else "The log is empty."
-    lines = (
-        f'<div class="scroll"><table class="log"><tbody>{rows}</tbody></table></div>' if rows else page.note(nothing)
-    )
-    links = f'<p class="turns">{" ".join([*turns, page.link("As plain text", raw)])}</p>'
-    return page.section(f"Log of {node}", search, links, lines)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from markupsafe import Markup
 
-from results.number_format import counted
 from results.pages import page
 
 AROUND = 2
@@ -82,27 +80,27 @@ def partitions(ends: pa.Table) -> list[tuple[str, int]]:
 def align(replicas: pa.Table, ends: pa.Table, topic: str, partition: int) -> AlignedReplicas:
     """Align the replicas of REPLICAS and REPLICA_ENDS side by side."""
     logs = _of(ends, topic, partition).sort_by("node").to_pylist()
-    stands = tuple(ReplicaEnd(row["node"], row["log_start"], row["log_end"], row["high_watermark"]) for row in logs)
+    bounds = tuple(ReplicaEnd(row["node"], row["log_start"], row["log_end"], row["high_watermark"]) for row in logs)
     records = _of(replicas, topic, partition)
     offsets = np.unique(records["offset"].to_numpy())
     if not len(offsets):
-        return AlignedReplicas(stands, (), ())
-    present = np.zeros((len(stands), len(offsets)), dtype=bool)
+        return AlignedReplicas(bounds, (), ())
+    present = np.zeros((len(bounds), len(offsets)), dtype=bool)
     epochs = np.full(present.shape, -1, dtype=np.int64)
     values = np.full(present.shape, _NULL, dtype=np.int64)
-    for number, stand in enumerate(stands):
-        own = records.filter(pc.equal(records["node"], stand.node))
+    for number, end in enumerate(bounds):
+        own = records.filter(pc.equal(records["node"], end.node))
         at = np.searchsorted(offsets, own["offset"].to_numpy())
         present[number, at] = True
         epochs[number, at] = own["leader_epoch"].to_numpy()
         values[number, at] = pc.fill_null(own["value"], int(_NULL)).to_numpy()
-    missing = _within(stands, offsets) & ~present
+    missing = _within(bounds, offsets) & ~present
     differs = _unlike(epochs, present) | _unlike(values, present) | missing.any(axis=0)
-    shown = _worth_showing(stands, offsets, epochs, present, differs)
+    shown = _worth_showing(bounds, offsets, epochs, present, differs)
     odd = _odd(epochs, values, present, differs)
-    rows = list(_rows(stands, offsets, epochs, values, present, differs, shown, odd))
+    rows = list(_rows(bounds, offsets, epochs, values, present, differs, shown, odd))
     return AlignedReplicas(
-        stands, tuple(rows[:ROWS_MAX]), tuple(int(it) for it in offsets[differs]), max(0, len(rows) - ROWS_MAX)
+        bounds, tuple(rows[:ROWS_MAX]), tuple(int(it) for it in offsets[differs]), max(0, len(rows) - ROWS_MAX)
     )
 
 
@@ -114,9 +112,9 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
 
-def _within(stands: tuple[ReplicaEnd, ...], offsets: Numbers) -> Mask:
+def _within(bounds: tuple[ReplicaEnd, ...], offsets: Numbers) -> Mask:
     """Mask of the offsets within each replica's log."""
-    return np.array([(offsets >= stand.log_start) & (offsets < stand.log_end) for stand in stands], dtype=bool)
+    return np.array([(offsets >= end.log_start) & (offsets < end.log_end) for end in bounds], dtype=bool)
 
 
 def _unlike(numbers: Numbers, present: Mask) -> Mask:
@@ -127,11 +125,11 @@ def _unlike(numbers: Numbers, present: Mask) -> Mask:
 
 
 def _worth_showing(
-    stands: tuple[ReplicaEnd, ...], offsets: Numbers, epochs: Numbers, present: Mask, differs: Mask
+    bounds: tuple[ReplicaEnd, ...], offsets: Numbers, epochs: Numbers, present: Mask, differs: Mask
 ) -> Mask:
     edges = {0, len(offsets) - 1}
-    for stand in stands:
-        edges |= {int(np.searchsorted(offsets, it)) for it in (stand.log_start, stand.log_end - 1, stand.log_end)}
+    for end in bounds:
+        edges |= {int(np.searchsorted(offsets, it)) for it in (end.log_start, end.log_end - 1, end.log_end)}
     newest = np.where(present, epochs, -1).max(axis=0)
     marked = differs.copy()
     marked[1:] |= newest[1:] != newest[:-1]
@@ -155,7 +153,7 @@ def _odd(epochs: Numbers, values: Numbers, present: Mask, differs: Mask) -> Mask
 
 
 def _rows(
-    stands: tuple[ReplicaEnd, ...],
+    bounds: tuple[ReplicaEnd, ...],
     offsets: Numbers,
     epochs: Numbers,
     values: Numbers,
@@ -175,64 +173,19 @@ def _rows(
             continue
         offset = int(offsets[at])
         cells = []
-        for number, stand in enumerate(stands):
+        for number, end in enumerate(bounds):
             if present[number, at]:
                 value = None if values[number, at] == _NULL else int(values[number, at])
-                committed = offset < stand.high_watermark
+                committed = offset < end.high_watermark
                 cells.append(ReplicaRecord("record", int(epochs[number, at]), value, committed, bool(odd[number, at])))
-            elif offset >= stand.log_end:
+            elif offset >= end.log_end:
                 cells.append(ReplicaRecord("ended"))
             else:
-                cells.append(ReplicaRecord("before" if offset < stand.log_start else "missing"))
+                cells.append(ReplicaRecord("before" if offset < end.log_start else "missing"))
         yield OffsetRow(offset, offset, 1, bool(differs[at]), tuple(cells))
         at += 1
 
 
-# ---- as HTML ---------------------------------------------------------------------------------------------------------
-
-
-def sections(aligned: AlignedReplicas, name: str) -> str:
+def section(replicas: AlignedReplicas, name: str) -> Markup:
     """The section of one partition."""
-    count = len(aligned.differing)
-    if not aligned.ends:
-        return page.section(name, page.note("No replica's log was collected."), anchor=name)
-    if count:
-        told = f"The replicas differ at {counted(count, 'offset')}, first at {aligned.differing[0]}."
-        told = f'<p class="differs-note"><span class="pill invalid">diverged</span> {escape(told)}</p>'
-    else:
-        told = '<p><span class="pill valid">the same</span> No two replicas differ anywhere.</p>'
-    heads = "".join(
-        f'<th scope="col">{escape(end.node)}<span class="dim">{end.log_start} – {end.log_end}'
-        f"{f', HW {end.high_watermark}' if end.high_watermark >= 0 else ''}</span></th>"
-        for end in aligned.ends
-    )
-    body = "".join(_row(row, len(aligned.ends)) for row in aligned.rows)
-    rest = f"{aligned.left_out} more rows are not shown." if aligned.left_out else ""
-    return page.section(
-        name,
-        told,
-        '<div class="scroll"><table class="replicas">'
-        f'<thead><tr><th scope="col">offset</th>{heads}<th></th></tr></thead>'
-        f"<tbody>{body}</tbody></table></div>",
-        page.note(rest),
-        anchor=name,
-    )
-
-
-def _row(row: OffsetRow, width: int) -> str:
-    if not row.cells:
-        words = f"{row.first} – {row.last}: {counted(row.records, 'record')}, nothing differs"
-        return f'<tr class="same"><td colspan="{width + 2}">{escape(words)}</td></tr>'
-    cells = "".join(map(_cell, row.cells))
-    mark = "≠ differs" if row.differs else ""
-    kind = ' class="differs"' if row.differs else ""
-    return f'<tr{kind} id="at-{row.first}"><th scope="row">{row.first}</th>{cells}<td class="mark">{mark}</td></tr>'
-
-
-def _cell(cell: ReplicaRecord) -> str:
-    words: dict[str, str] = {"missing": "missing", "ended": "·", "before": "deleted"}
-    if cell.state != "record":
-        return f'<td class="{cell.state}">{words[cell.state]}</td>'
-    kinds = " ".join(name for name, holds in (("odd", cell.odd), ("uncommitted", not cell.committed)) if holds)
-    value: Any = "no value of ours" if cell.value is None else cell.value
-    return f'<td class="{kinds}"><span class="epoch">e{cell.leader_epoch}</span> {value}</td>'
+    return page.render("replica_diff.html", replicas=replicas, name=name)

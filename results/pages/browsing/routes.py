@@ -29,9 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, unquote_to_bytes
 
+from markupsafe import Markup
+
 from results.comparison import ComparedRun
 from results.errors import StoreError
-from results.number_format import counted
 from results.pages import comparison as comparison_page
 from results.pages import page, report
 from results.pages import suite as suite_page
@@ -46,16 +47,19 @@ TEXT = "text/plain; charset=utf-8"
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 
+_TitledPage = tuple[str, Markup]
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is sent back."""
+    """A response to a request."""
 
     status: int
     content_type: str
     body: bytes | Path
     """A path is of a file to be sent as it is."""
     keep: bool = False
-    """Whether the browser may keep it for the day."""
+    """True when the browser may cache it for a day."""
 
 
 class Router:
@@ -66,12 +70,14 @@ class Router:
 
     def respond(self, target: str) -> Response:
         """The answer to a GET of `target`, as it stood in the request. Raises nothing."""
-        path, _, query = target.partition("?")
+        path, _, query_text = target.partition("?")
         steps = tuple(os.fsdecode(unquote_to_bytes(step)) for step in path.split("/")[1:] if step)
-        asked = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()} if query else {}
+        query = (
+            {name: values[-1] for name, values in parse_qs(query_text, max_num_fields=20).items()} if query_text else {}
+        )
         current = steps[0] if steps else ""
         try:
-            found = self._page(steps, asked)
+            found = self._page(steps, query)
         except StoreError as error:
             return _html(500, "Cannot be shown", current, index_pages.trouble("This cannot be shown", str(error)))
         except Exception as error:  # a stranger's files may hold anything, and the others are still to be browsed
@@ -86,21 +92,21 @@ class Router:
         title, body = found
         return _html(200, title, current, body)
 
-    def _page(self, steps: tuple[str, ...], asked: dict[str, str]) -> Response | tuple[str, str] | None:
+    def _page(self, steps: tuple[str, ...], query: dict[str, str]) -> Response | _TitledPage | None:
         match steps:
             case ():
                 return self._overview()
             case ("runs",):
-                return self._runs(asked.get("find", ""))
+                return self._runs(query.get("find", ""))
             case ("runs", name, *rest):
                 run = self._browser.directory(name)
-                return None if run is None else _of_directory(run, ("runs", name), tuple(rest), asked)
+                return None if run is None else _of_directory(run, ("runs", name), tuple(rest), query)
             case ("suites", suite):
                 return self._suite(suite)
             case ("suites", suite, name, *rest):
                 run = self._browser.suite_directory(suite, name)
                 if run is not None:
-                    return _of_directory(run, ("suites", suite, name), tuple(rest), asked)
+                    return _of_directory(run, ("suites", suite, name), tuple(rest), query)
                 return self._of_stored(suite, name, tuple(rest))
             case ("trends",):
                 return "Trends", index_pages.trend_list(self._browser.trends())
@@ -118,7 +124,7 @@ class Router:
                 return Response(200, _TYPES[Path(name).suffix], page.asset(name).encode(), keep=True)
         return None
 
-    def _overview(self) -> tuple[str, str]:
+    def _overview(self) -> _TitledPage:
         browser = self._browser
         return "Overview", index_pages.overview(
             str(browser.store),
@@ -128,26 +134,24 @@ class Router:
             browser.damaged(),
         )
 
-    def _runs(self, find: str) -> tuple[str, str]:
+    def _runs(self, find: str) -> _TitledPage:
         entries = self._browser.runs()
         words = find.lower().split()
         return "Runs", index_pages.run_list([entry for entry in entries if entry.fits(words)], find, len(entries))
 
-    def _suite(self, suite: str) -> tuple[str, str] | None:
+    def _suite(self, suite: str) -> _TitledPage | None:
         found = self._browser.suite(suite)
         return (
-            None
-            if found is None
-            else (suite, suite_page.body(found, lambda run: index_pages.address("suites", suite, run)))
+            None if found is None else (suite, suite_page.body(found, lambda run: page.address("suites", suite, run)))
         )
 
-    def _trend(self, name: str) -> tuple[str, str] | None:
+    def _trend(self, name: str) -> _TitledPage | None:
         found = self._browser.trend(name)
         if found is None:
             return None
-        return f"{name} over time", trend_page.body(found, lambda suite: index_pages.address("suites", suite))
+        return f"{name} over time", trend_page.body(found, lambda suite: page.address("suites", suite))
 
-    def _of_stored(self, suite: str, name: str, rest: tuple[str, ...]) -> tuple[str, str] | None:
+    def _of_stored(self, suite: str, name: str, rest: tuple[str, ...]) -> _TitledPage | None:
         run = self._browser.stored_run(suite, name)
         if run is None or rest not in ((), ("replicas",)):
             return None
@@ -157,7 +161,9 @@ class Router:
             status=run.status,
             spec_text=run.row["spec"],
             digest=run.row["digest"],
-            gaps=() if whole else ("of this run only verdicts and figures are kept, as of every valid run of a suite",),
+            gaps=()
+            if whole
+            else ("only verdicts and figures of this run are stored, as for every valid run of a suite",),
             verdicts=run.verdicts,
             evidence=run.evidence,
             whole=whole,
@@ -172,13 +178,14 @@ def _in_suite(run: ComparedRun, stored: Collection[str]) -> str:
     paths that a file may name are no addresses here."""
     of, _, called = run.stored.partition("/")
     if called and of in stored:
-        return index_pages.address("suites", of, called)
+        return page.address("suites", of, called)
     match Path(run.kept).parts:
         case (*_, "suites", suite, "runs", name):
-            return index_pages.address("suites", suite, name)
+            return page.address("suites", suite, name)
     return ""
 
 
+_NO_EVIDENCE = "only verdicts and figures of this run are stored, as for every valid run of a suite"
 _FROM_SPEC = (("Save the complete spec, below, as spec.yaml, and run it again:", "faultline run spec.yaml"),)
 
 
@@ -187,13 +194,13 @@ def _of_exported(stored_as: str, name: str) -> tuple[tuple[str, str], ...]:
     return (
         ("Take it out of the store:", f"faultline store export {shlex.quote(stored_as)} {place}"),
         ("Run it again and compare:", f"faultline replay {place}"),
-        ("Judge what was recorded once more:", f"faultline check {place}"),
+        ("Check the recorded evidence again:", f"faultline check {place}"),
     )
 
 
 def _of_directory(
-    run: RunDirectory, steps: tuple[str, ...], rest: tuple[str, ...], asked: dict[str, str]
-) -> Response | tuple[str, str] | None:
+    run: RunDirectory, steps: tuple[str, ...], rest: tuple[str, ...], query: dict[str, str]
+) -> Response | _TitledPage | None:
     match rest:
         case ():
             subject = report.subject_of(run)
@@ -204,52 +211,49 @@ def _of_directory(
             path = node_log_path(run, node)
             if path is None or kind == "text":
                 return None if path is None else Response(200, TEXT, path)
-            words, begin = asked.get("find", ""), asked.get("from", "")
-            shown = node_logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
-            here, raw = (index_pages.address(*steps, part, node) for part in ("logs", "text"))
-            return f"{node} · {run.name}", _trail(steps) + node_logs.section(node, shown, words, here, raw)
+            words, begin = query.get("find", ""), query.get("from", "")
+            excerpt = node_logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
+            here, raw = (page.address(*steps, part, node) for part in ("logs", "text"))
+            lines = {"node": node, "excerpt": excerpt, "words": words, "here": here, "raw": raw}
+            return f"{node} · {run.name}", page.render("node_log.html", **lines, **_trail(steps))
     return None
 
 
-def _beside(subject: Subject, steps: tuple[str, ...], nodes: list[str]) -> str:
-    """What else there is of a run: replica logs and the nodes' own."""
+def _beside(subject: Subject, steps: tuple[str, ...], nodes: list[str]) -> Markup:
+    """The links to a run's replica logs and node logs."""
     ends = subject.evidence.replica_ends
-    items = []
+    replicas = []
     for topic, partition in replica_diff.partitions(ends):
         aligned = replica_diff.align(subject.evidence.replicas, ends, topic, partition)
-        count = len(aligned.differing)
-        told = f"they differ at {counted(count, 'offset')}" if count else "the same wherever they stand"
-        replicas = counted(len(aligned.ends), "replica")
-        href = f"{index_pages.address(*steps, 'replicas')}#{topic}-{partition}"
-        items.append(f"<li>{page.link(f'{topic}-{partition}', href)}: {replicas}, {told}</li>")
-    links = "".join(f"<li>{page.link(node, index_pages.address(*steps, 'logs', node))}</li>" for node in nodes)
-    return page.section(
-        "Logs",
-        f"<h3>Replica logs, side by side</h3><ul>{''.join(items)}</ul>" if items else "",
-        f"<h3>What the nodes wrote</h3><ul>{links}</ul>" if links else "",
-        page.note("" if items or links else "No logs were collected."),
-    )
+        name = f"{topic}-{partition}"
+        replicas.append(
+            {
+                "name": name,
+                "address": f"{page.address(*steps, 'replicas')}#{name}",
+                "replicas": len(aligned.ends),
+                "differing": len(aligned.differing),
+            }
+        )
+    logs = [(node, page.address(*steps, "logs", node)) for node in nodes]
+    return page.render("run_logs.html", replicas=replicas, nodes=logs)
 
 
-def _replicas(subject: Subject, steps: tuple[str, ...]) -> tuple[str, str]:
+def _replicas(subject: Subject, steps: tuple[str, ...]) -> _TitledPage:
     evidence = subject.evidence
-    parts = []
+    sections = []
     for topic, partition in replica_diff.partitions(evidence.replica_ends):
         name = f"{topic}-{partition}"
         aligned = replica_diff.align(evidence.replicas, evidence.replica_ends, topic, partition)
-        parts.append((-len(aligned.differing), name, replica_diff.sections(aligned, name)))
-    body = "".join(part for _, _, part in sorted(parts))
-    legend = page.note(
-        "A record is its leader epoch and the value a client wrote. Grey: at or above that replica's high watermark. "
-        "Marked: not what most replicas hold. Partitions that diverged come first."
-    )
-    return f"Replica logs · {steps[-1]}", _trail(steps) + page.section("Replica logs, side by side", legend) + body
+        sections.append((-len(aligned.differing), name, replica_diff.section(aligned, name)))
+    parts = [section for _, _, section in sorted(sections)]
+    return f"Replica logs · {steps[-1]}", page.render("replicas.html", sections=parts, **_trail(steps))
 
 
-def _trail(steps: tuple[str, ...]) -> str:
-    return f'<p class="trail">{page.link(f"← {steps[-1]}", index_pages.address(*steps))}</p>'
+def _trail(steps: tuple[str, ...]) -> dict[str, str]:
+    """The name and the address of the run that a page belongs to."""
+    return {"run": steps[-1], "run_address": page.address(*steps)}
 
 
-def _html(status: int, title: str, current: str, body: str) -> Response:
-    text = page.served(title, index_pages.navigation(current), body)
+def _html(status: int, title: str, current: str, body: Markup) -> Response:
+    text = page.served(title, current, body)
     return Response(status, HTML, text.encode("utf-8", errors="replace"))
