@@ -1,1 +1,1 @@
-"""What goes wrong: faults as values, when they happen and to whom."""
+"""Fault injection: faults as values, their schedules and their targets."""

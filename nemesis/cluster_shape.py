@@ -17,7 +17,7 @@ class ClusterShape:
     partitions: int
     min_insync_replicas: int = 2
     patience_s: float = 2.0
-    """How long the cluster takes to act on a silent broker: the scale of every duration drawn."""
+    """Time after which the cluster acts on a silent broker: the scale of every duration drawn."""
     unsupported: Collection[EnvironmentCapability] = ()
     """Capabilities the environment lacks; faults that need one are not drawn."""
     unclean_recovery: bool = False
@@ -25,7 +25,7 @@ class ClusterShape:
 
     @property
     def loss_budget(self) -> int:
-        """How many brokers may lose data in one run."""
+        """Largest number of brokers that may lose data in one run."""
         return max(0, min(self.min_insync_replicas - 1, len(self.brokers)))
 
     def has_loss_budget(self) -> bool:

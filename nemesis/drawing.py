@@ -29,7 +29,7 @@ class RunProfile:
     held_share: float
     """Share of partitions that hold packets; the others reset connections."""
     keeps: tuple[KeepUnsynced, ...]
-    """What power losses may keep of unsynced writes."""
+    """The amounts of unsynced writes that power losses may keep."""
 
 
 def some(random: Random, items: Sequence[T]) -> list[T]:
@@ -59,7 +59,7 @@ class Draws:
 
     @cached_property
     def keep(self) -> KeepUnsynced:
-        """What a power loss keeps."""
+        """The amount of unsynced writes that a power loss keeps."""
         return self.random.choice(self.profile.keeps)
 
     @property

@@ -1,6 +1,6 @@
 """Mappings from YAML into frozen dataclasses, strictly.
 
-What a user writes is read by the annotations of the dataclass it stands for: an unknown name, a missing name or a value
+Input is read by the annotations of the dataclass it stands for: an unknown name, a missing name or a value
 of another type is refused with one line that names the field, the value, and what would be right. Nothing is guessed:
 `"3"` is not a number and `yes` is not a list.
 
@@ -29,7 +29,7 @@ class FieldError(ValueError):
 
 
 def read(cls: type[T], values: object, where: str = "") -> T:
-    """The `cls` that the mapping `values` stands for. Raises FieldError; `where` is put before the names it tells."""
+    """The `cls` that the mapping `values` stands for. Raises FieldError; `where` precedes the names in messages."""
     if not isinstance(values, Mapping):
         raise FieldError(f"{where or cls.__name__.lower()}: {values!r} is not a mapping of names to values")
     known = _names(cls)

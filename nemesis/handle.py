@@ -23,7 +23,7 @@ from nemesis.targets import check_target
 
 @dataclass(slots=True)
 class ActiveEffects:
-    """Who holds what, over all faults of a run."""
+    """Resources that faults hold now, over all faults of a run, with the number of faults that hold each."""
 
     cuts: dict[Link, int] = field(default_factory=dict)
     qualities: dict[Link, list[LinkQuality]] = field(default_factory=dict)
@@ -33,15 +33,15 @@ class ActiveEffects:
     clocks: dict[str, int] = field(default_factory=dict)
     placements: dict[int, int] = field(default_factory=dict)
     confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
-    """What is to be asked of the cluster once everything is healed, by what it does."""
+    """Requests to send once everything is healed, by their purpose in words."""
 
 
-def _take(effects: dict[Any, int], key: Any) -> None:
+def _acquire(effects: dict[Any, int], key: Any) -> None:
     effects[key] = effects.get(key, 0) + 1
 
 
-def _let_go(effects: dict[Any, int], key: Any) -> bool:
-    """Whether that was the last grip."""
+def _release(effects: dict[Any, int], key: Any) -> bool:
+    """Release a resource; True when no other fault holds it."""
     effects[key] -= 1
     if effects[key]:
         return False
@@ -50,11 +50,11 @@ def _let_go(effects: dict[Any, int], key: Any) -> bool:
 
 
 _PEAKS: Final = ("offset_ms", "asked_below")
-"""Evidence of which the largest reading counts; everything else adds up."""
+"""Evidence whose largest reading counts; all other evidence is summed."""
 
 
 class FaultHandle:
-    """One fault's hold on the cluster; see the module's docstring. Not used again once healed."""
+    """Applies one fault and undoes it; see the module's docstring. Not used again once healed."""
 
     def __init__(
         self, cluster: ClusterUnderTest, effects: ActiveEffects, random: Random, topic: str = "", min_isr: int = 1
@@ -63,7 +63,7 @@ class FaultHandle:
         self.random = random
         self.evidence: dict[str, float] = {}
         self.evidence_of_node: dict[str, dict[str, float]] = {}
-        self.aimed_at: list[str] = []
+        self.target_nodes: list[str] = []
         self.resolved: dict[str, list[str]] = {}
         self.notes: list[str] = []
         self._effects = effects
@@ -72,25 +72,25 @@ class FaultHandle:
         """`min.insync.replicas` as the run has it."""
         self._undo: list[Callable[[], Awaitable[None]]] = []
 
-    # ---- who ---------------------------------------------------------------------------------------------------------
+    # ---- targets -----------------------------------------------------------------------------------------------------
 
-    async def find(self, targets: Iterable[str]) -> tuple[str, ...]:
-        """The nodes that `targets` stand for now, without repetition; they are noted as aimed at."""
-        found: list[str] = []
+    async def resolve(self, targets: Iterable[str]) -> tuple[str, ...]:
+        """The nodes that `targets` stand for now, without repetition; they are recorded as targets."""
+        nodes_of_targets: list[str] = []
         for target in targets:
             nodes = await self._resolve(target)
             if nodes != (target,):
                 self.resolved[target] = list(nodes)
-            found += [node for node in nodes if node not in found]
-        self.aim(found)
-        return tuple(found)
+            nodes_of_targets += [node for node in nodes if node not in nodes_of_targets]
+        self.add_targets(nodes_of_targets)
+        return tuple(nodes_of_targets)
 
-    def aim(self, nodes: Iterable[str]) -> None:
-        """Note nodes as what the fault is aimed at."""
-        self.aimed_at += [node for node in nodes if node not in self.aimed_at]
+    def add_targets(self, nodes: Iterable[str]) -> None:
+        """Record nodes as targets of the fault."""
+        self.target_nodes += [node for node in nodes if node not in self.target_nodes]
 
     async def leader(self, partition: int) -> str | None:
-        """Who leads the partition now, as far as the cluster tells."""
+        """The leader of the partition, as far as the cluster reports one."""
         leaders = await self.cluster.leaders()
         for (topic, index), node in sorted(leaders.items()):
             if index == partition and self.topic in ("", topic):
@@ -98,7 +98,7 @@ class FaultHandle:
         return None
 
     async def active_controller(self) -> str:
-        """The active controller, or one drawn at random while nobody tells of one."""
+        """The active controller, or one drawn at random while none is reported."""
         active = await self.cluster.controller()
         if active is None:
             self.notes.append("controller: none at the time, drawn instead")
@@ -130,7 +130,7 @@ class FaultHandle:
         check_target(target, brokers, controllers)
         raise AssertionError(target)
 
-    # ---- what --------------------------------------------------------------------------------------------------------
+    # ---- effects -----------------------------------------------------------------------------------------------------
 
     async def sleep(self, seconds: float) -> None:
         """Let true time pass between two steps."""
@@ -139,15 +139,15 @@ class FaultHandle:
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> Callable[[], Awaitable[None]]:
         """Cut `links` until the fault heals, or until what this returns is called and awaited."""
         for link in links:
-            _take(self._effects.cuts, link)
+            _acquire(self._effects.cuts, link)
 
         async def heal_links() -> None:
-            free = [link for link in links if _let_go(self._effects.cuts, link)]
+            free = [link for link in links if _release(self._effects.cuts, link)]
             self._overlapped(len(links) - len(free))
             if free:
-                self._gather(await self.cluster.heal_links(free))
+                self._add_evidence(await self.cluster.heal_links(free))
 
-        early = self._undone_by(heal_links)
+        early = self._add_undo(heal_links)
         await self.cluster.cut(links, reset=reset)
         return early
 
@@ -168,23 +168,23 @@ class FaultHandle:
                     free.append(link)
             self._overlapped(len(links) - len(free))
             if free:
-                self._gather(await self.cluster.clear_degradation(free))
+                self._add_evidence(await self.cluster.clear_degradation(free))
 
-        self._undone_by(clear_degradation)
+        self._add_undo(clear_degradation)
         await self.cluster.degrade(links, quality)
 
     async def pause(self, node: str) -> Callable[[], Awaitable[None]]:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""
-        _take(self._effects.paused, node)
-        self.aim([node])
+        _acquire(self._effects.paused, node)
+        self.add_targets([node])
 
         async def resume() -> None:
-            if _let_go(self._effects.paused, node):
-                self._gather(await self.cluster.resume(node), node)
+            if _release(self._effects.paused, node):
+                self._add_evidence(await self.cluster.resume(node), node)
             else:
                 self._overlapped(1)
 
-        early = self._undone_by(resume)
+        early = self._add_undo(resume)
         await self.cluster.pause(node)
         return early
 
@@ -193,7 +193,7 @@ class FaultHandle:
         return await self._stop(node, lambda: self.cluster.kill(node))
 
     async def stop(self, node: str) -> Callable[[], Awaitable[None]]:
-        """Tell a process to leave; it starts again as after `kill`."""
+        """Stop a process cleanly; it starts again as after `kill`."""
         return await self._stop(node, lambda: self.cluster.stop(node))
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Callable[[], Awaitable[None]]:
@@ -205,52 +205,51 @@ class FaultHandle:
         return await self._stop(node, lambda: self.cluster.wipe(node))
 
     async def _stop(self, node: str, stop: Callable[[], Awaitable[Evidence]]) -> Callable[[], Awaitable[None]]:
-        _take(self._effects.down, node)
-        self.aim([node])
+        _acquire(self._effects.down, node)
+        self.add_targets([node])
 
         async def start() -> None:
-            if _let_go(self._effects.down, node):
+            if _release(self._effects.down, node):
                 await self.cluster.start(node)
             else:
                 self._overlapped(1)
 
-        early = self._undone_by(start)
-        self._gather(await stop(), node)
+        early = self._add_undo(start)
+        self._add_evidence(await stop(), node)
         return early
 
     async def lie_about_fsync(self, node: str) -> None:
         """Have a node's disk acknowledge syncs without keeping anything."""
-        _take(self._effects.lying, node)
-        self.aim([node])
+        _acquire(self._effects.lying, node)
+        self.add_targets([node])
 
         async def stop_lying() -> None:
-            if _let_go(self._effects.lying, node):
-                self._gather(await self.cluster.lie_about_fsync(node, False), node)
+            if _release(self._effects.lying, node):
+                self._add_evidence(await self.cluster.lie_about_fsync(node, False), node)
             else:
                 self._overlapped(1)
 
-        self._undone_by(stop_lying)
+        self._add_undo(stop_lying)
         await self.cluster.lie_about_fsync(node, True)
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
-        """Bend a node's clock; of several changes the latest holds, and the clock is true again after the last."""
-        _take(self._effects.clocks, node)
-        self.aim([node])
+        """Change a node's clock; of several changes the latest holds, and the clock is true again after the last."""
+        _acquire(self._effects.clocks, node)
+        self.add_targets([node])
 
         async def reset() -> None:
-            if _let_go(self._effects.clocks, node):
-                self._gather(await self.cluster.reset_clock(node), node)
+            if _release(self._effects.clocks, node):
+                self._add_evidence(await self.cluster.reset_clock(node), node)
             else:
                 self._overlapped(1)
 
-        self._undone_by(reset)
-        self._gather(await self.cluster.set_clock(node, change), node)
+        self._add_undo(reset)
+        self._add_evidence(await self.cluster.set_clock(node, change), node)
 
-    # ---- and back ----------------------------------------------------------------------------------------------------
+    # ---- healing -----------------------------------------------------------------------------------------------------
 
     async def heal(self) -> None:
-        """Undo everything this fault still holds, the latest first. A step that fails is noted and does not stop the
-        others."""
+        """Undo everything this fault still holds, latest first. A step that fails leaves a note; the others go on."""
         while self._undo:
             try:
                 await self._undo.pop()()
@@ -258,37 +257,37 @@ class FaultHandle:
                 self.notes.append(f"healing failed: {type(error).__name__}: {error}")
 
     def claim_placement(self, partition: int) -> bool:
-        """Have the placement of a partition to oneself until everything claimed later is undone; False when another
-        fault has it: two that put back what they found would put back each other's work."""
+        """Reserve the placement of a partition until this fault heals; False when another fault has it. Two faults that
+        each restore the placement they found would restore each other's changes."""
         if partition in self._effects.placements:
             return False
-        _take(self._effects.placements, partition)
+        _acquire(self._effects.placements, partition)
 
         async def release() -> None:
-            _let_go(self._effects.placements, partition)
+            _release(self._effects.placements, partition)
 
-        self._undone_by(release)
+        self._add_undo(release)
         return True
 
-    def count(self, name: str) -> None:
-        """One more of what is counted as evidence under `name`."""
-        self._gather({name: 1.0})
+    def count_evidence(self, name: str) -> None:
+        """Add one to the evidence called `name`."""
+        self._add_evidence({name: 1.0})
 
-    def note(self, name: str, value: float) -> None:
-        """Evidence under `name`, of which the largest value counts."""
-        self._gather({name: value})
+    def note_evidence(self, name: str, value: float) -> None:
+        """Record evidence whose largest value counts."""
+        self._add_evidence({name: value})
 
-    def undone_by(self, undo: Callable[[], Awaitable[None]]) -> None:
-        """Have `undo` called when the fault heals. To be said before the deed."""
-        self._undone_by(undo)
+    def add_undo(self, undo: Callable[[], Awaitable[None]]) -> None:
+        """Call `undo` when the fault heals. Use it before the change, since the fault may be cancelled meanwhile."""
+        self._add_undo(undo)
 
-    def confirmed_by(self, what: str, confirm: Callable[[], Awaitable[None]]) -> None:
-        """Have `confirm` called once everything is healed, since what was changed and undone may yet change again. Of
-        several faults the first knew best how it was."""
-        self._effects.confirmations.setdefault(what, confirm)
+    def confirm_at_end(self, purpose: str, confirm: Callable[[], Awaitable[None]]) -> None:
+        """Call `confirm` once everything is healed, since a late request may undo the healing. Of several faults with
+        one purpose the first counts: it knew the original state."""
+        self._effects.confirmations.setdefault(purpose, confirm)
 
-    def _undone_by(self, undo: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Noted before the deed: a fault cancelled in the middle of one undoes it too; every call is idempotent."""
+    def _add_undo(self, undo: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Used before the change, so that a fault cancelled in the middle of it undoes it too; calls are idempotent."""
         self._undo.append(undo)
 
         async def early() -> None:
@@ -300,9 +299,9 @@ class FaultHandle:
 
     def _overlapped(self, count: int) -> None:
         if count:
-            self._gather({"overlapped": count})
+            self._add_evidence({"overlapped": count})
 
-    def _gather(self, evidence: Evidence, node: str | None = None) -> None:
+    def _add_evidence(self, evidence: Evidence, node: str | None = None) -> None:
         tables = [self.evidence]
         if node is not None:
             tables.append(self.evidence_of_node.setdefault(node, {}))

@@ -2,9 +2,9 @@
 
 Every fault runs by itself, so faults overlap as the schedule has them. A fault is injected at its time, healed when its
 duration is over or the run's is, whichever comes first, and healed as well when the nemesis is cancelled. Each is
-recorded when it begins and when it holds, so that a run killed in the middle still tells what was broken at the time,
-and when it has healed, with its evidence. The last record of a number counts. What a frozen or cut-off node may still
-do late, when everything is healed, is waited for and put right at last.
+recorded when it begins and when it holds, so that a run killed in the middle still shows what was broken at the time,
+and when it has healed, with its evidence. The last record of a number counts. When everything is healed, the nemesis
+waits for late effects of frozen or cut-off nodes and reverts them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nemesis.ports import ClusterUnderTest
 from nemesis.schedule import Schedule, ScheduledFault
 
 _LATE_S = 4.0
-"""How long after the last fault a request may still be carried out that nobody answered: longer than a broker goes on
-passing it on."""
+"""Longest time after the last fault in which an unanswered request may still take effect: longer than a broker keeps
+forwarding it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What became of one fault of the schedule."""
+    """Record of one fault of the schedule."""
 
     number: int
     """Its place in the schedule, from 0; the later records of a fault have the number of the first."""
@@ -71,18 +71,18 @@ class Nemesis:
 
     @property
     def active(self) -> tuple[str, ...]:
-        """The faults that hold now, in a few words each."""
+        """The faults that are active now, in a few words each."""
         return tuple(self._active.values())
 
     async def run(self, until_s: float) -> None:
         """Carry the schedule out until the loop's clock reads `until_s`; return then, once everything is healed."""
         start_s = asyncio.get_running_loop().time()
-        # A stream each, drawn before anything happens: what one fault draws changes nothing for the others.
+        # One stream for each fault, drawn before anything happens: the draws of one fault do not shift the others.
         streams = [Random(self._random.getrandbits(64)) for _ in self._schedule]
         faults = [
-            asyncio.ensure_future(self._carry_out(number, planned, stream, start_s, until_s))
-            for number, (planned, stream) in enumerate(zip(self._schedule, streams, strict=True))
-            if start_s + planned.at_s < until_s
+            asyncio.ensure_future(self._carry_out(number, scheduled, stream, start_s, until_s))
+            for number, (scheduled, stream) in enumerate(zip(self._schedule, streams, strict=True))
+            if start_s + scheduled.at_s < until_s
         ]
         await asyncio.gather(*faults, asyncio.sleep(until_s - start_s))
         if self._effects.confirmations:
@@ -91,16 +91,16 @@ class Nemesis:
             await confirm()
 
     async def _carry_out(
-        self, number: int, planned: ScheduledFault, random: Random, start_s: float, until_s: float
+        self, number: int, scheduled: ScheduledFault, random: Random, start_s: float, until_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, start_s + planned.at_s - loop.time()))
-        fault = planned.fault
+        await asyncio.sleep(max(0.0, start_s + scheduled.at_s - loop.time()))
+        fault = scheduled.fault
         handle = FaultHandle(self._cluster, self._effects, random, self._topic, self._min_isr)
         began_ns = self._cluster.now_ns()
         self._active[number] = fault.describe()
         try:
-            async with asyncio.timeout_at(min(loop.time() + planned.for_s, until_s)):
+            async with asyncio.timeout_at(min(loop.time() + scheduled.for_s, until_s)):
                 self._record(_injection(number, fault, handle, began_ns, None))
                 await fault.inject(handle)
                 if not fault.ends_by_itself:
@@ -129,7 +129,7 @@ def _injection(number: int, fault: Fault, handle: FaultHandle, began_ns: int, en
         number=number,
         fault=fault.name,
         family=fault.family.name,
-        nodes=tuple(handle.aimed_at),
+        nodes=tuple(handle.target_nodes),
         started_ns=began_ns,
         ended_ns=ended_ns,
         detail={**fault.to_mapping(), "resolved": handle.resolved},

@@ -1,8 +1,8 @@
-"""What a fault needs from a cluster.
+"""Ports of the nemesis: the operations that a fault needs from a cluster.
 
 An environment implements `ClusterUnderTest`: the simulation by reaching into its world, others by commands on the node.
 Nodes are named `b1 … bN` (brokers) and `c1 … cM` (controllers). Every call that ends a fault returns *evidence*:
-numbers that show whether the fault bit, measured by the environment and not assumed by the fault.
+numbers that show whether the fault took effect, measured by the environment and not assumed by the fault.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 Evidence = Mapping[str, float]
-"""What was measured: messages held, bytes lost, seconds frozen … A fault says which of them must be positive."""
+"""Measurements: messages held, bytes lost, seconds frozen … A fault declares which of them must be positive."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ def one_way(sources: Iterable[str], targets: Iterable[str]) -> tuple[Link, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LinkQuality:
-    """How a degraded link behaves; each value comes on top of the environment's own."""
+    """Quality of a degraded link; each value comes on top of the environment's own."""
 
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
@@ -47,7 +47,7 @@ class LinkQuality:
 
 
 class KeepUnsynced(StrEnum):
-    """What a power loss leaves of the writes that were not synced."""
+    """The unsynced writes that survive a power loss."""
 
     NOTHING = "nothing"
     PREFIX = "prefix"
@@ -66,29 +66,29 @@ class ClockChange:
 
 
 class EnvironmentCapability(StrEnum):
-    """What some environments cannot do, and some faults need."""
+    """Capability that some faults need and some environments lack."""
 
     DELAY = "delay"
     """Slow links: `LinkQuality.delay_ms` and `jitter_ms`."""
 
 
 DONE, UNANSWERED = "", "UNANSWERED"
-"""What becomes of an administrator's request: it was carried out, or nobody told; else the name of Kafka's error."""
+"""Outcome of an administrator's request: DONE, UNANSWERED, or the name of a Kafka error."""
 
 
 class AdminResult(NamedTuple):
-    """What an administrator was told of a request that changes something."""
+    """Result of an administrator's request that changes something."""
 
     outcome: str
     in_doubt: bool = False
-    """Somebody was asked, too, who did not tell: what was asked for may yet be carried out, even a second time."""
+    """Another node was asked, too, and did not answer: the request may still take effect, even a second time."""
 
 
 class ClusterAdmin(Protocol):
     """An administrator of the cluster under test, over Kafka's protocol."""
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
-        """The brokers that hold a partition, the preferred one first; empty when nobody tells."""
+        """The brokers that hold a partition, the preferred one first; empty when no broker answers."""
 
     async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         """Move a partition to other replicas, or (None) cancel its reassignment."""
@@ -97,7 +97,7 @@ class ClusterAdmin(Protocol):
         """Have the preferred replica elected."""
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """Where a partition's log starts, and the high watermark; None when no leader tells."""
+        """Log start offset and high watermark of a partition; None when no leader answers."""
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
         """Delete a partition's records below `offset`, or with -1 below the high watermark."""
@@ -120,7 +120,7 @@ class ClusterUnderTest(Protocol):
 
     @property
     def unsupported(self) -> Mapping[EnvironmentCapability, str]:
-        """What cannot be done here, with what is missing for it, in a few words."""
+        """Missing capabilities, each with the reason in a few words."""
 
     @property
     def admin(self) -> ClusterAdmin: ...
@@ -129,10 +129,10 @@ class ClusterUnderTest(Protocol):
         """True time since the run began, unaffected by clock faults."""
 
     async def leaders(self) -> Mapping[tuple[str, int], str]:
-        """Who leads each (topic, partition) now, as far as the cluster tells; without a leader, it is absent."""
+        """The leader of each (topic, partition), as far as the cluster reports; partitions without one are absent."""
 
     async def controller(self) -> str | None:
-        """Which controller is active now, as far as the cluster tells; None when nobody tells of one."""
+        """The active controller, as far as the cluster reports; None when no node reports one."""
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Stop delivery on each link. Open connections hang (`reset=False`) or break."""
@@ -156,11 +156,11 @@ class ClusterUnderTest(Protocol):
         """End the process at once (SIGKILL); what it wrote stays. Evidence: `killed` (1 if it was alive)."""
 
     async def stop(self, node: str) -> Evidence:
-        """Tell the process to leave (SIGTERM) and wait until it has. Evidence: `stopped` (1 if it left by itself)."""
+        """Stop the process cleanly (SIGTERM) and wait for its end. Evidence: `stopped` (1 if it ended by itself)."""
 
     async def start(self, node: str) -> None:
         """Start the process of a node that is down; returns once the process runs, not once it is ready.
-        One that has been told to leave is waited for first."""
+        A process that is stopping is waited for first."""
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
         """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`."""

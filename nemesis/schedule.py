@@ -42,27 +42,27 @@ class ScheduledFault:
 class Schedule:
     """Faults in the order of their injection; equal times keep the order given."""
 
-    planned: tuple[ScheduledFault, ...] = ()
+    faults: tuple[ScheduledFault, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "planned", tuple(sorted(self.planned, key=lambda planned: planned.at_s)))
+        object.__setattr__(self, "faults", tuple(sorted(self.faults, key=lambda scheduled: scheduled.at_s)))
 
     def __iter__(self) -> Iterator[ScheduledFault]:
-        return iter(self.planned)
+        return iter(self.faults)
 
     def __len__(self) -> int:
-        return len(self.planned)
+        return len(self.faults)
 
     @property
     def families(self) -> tuple[str, ...]:
         """The families that occur, in the order of FAMILIES."""
-        present = [planned.fault.family.name for planned in self.planned]
+        present = [scheduled.fault.family.name for scheduled in self.faults]
         return tuple(family for family in FAMILIES if family in present)
 
     def check(self, brokers: Sequence[str], controllers: Sequence[str], partitions: int) -> None:
         """Raise FieldError when a target names nothing in such a cluster."""
-        for number, planned in enumerate(self.planned):
-            for target in planned.fault.targets():
+        for number, scheduled in enumerate(self.faults):
+            for target in scheduled.fault.targets():
                 try:
                     check_target(target, brokers, controllers, partitions)
                 except TargetError as error:
@@ -70,14 +70,14 @@ class Schedule:
 
     def unmet(self, unsupported: Mapping[EnvironmentCapability, str]) -> str:
         """One line: the first fault that needs something unsupported, and the reason; empty when there is none."""
-        for number, planned in enumerate(self.planned):
-            for need in sorted(planned.fault.needs() & unsupported.keys()):
-                return f"faults[{number}]: {planned.fault.name} needs {need}, and {unsupported[need]}"
+        for number, scheduled in enumerate(self.faults):
+            for need in sorted(scheduled.fault.needs() & unsupported.keys()):
+                return f"faults[{number}]: {scheduled.fault.name} needs {need}, and {unsupported[need]}"
         return ""
 
     def to_script(self) -> list[dict[str, Any]]:
         """As `parse_script` reads it."""
-        return [planned.to_mapping() for planned in self.planned]
+        return [scheduled.to_mapping() for scheduled in self.faults]
 
 
 def parse_script(script: object) -> Schedule:

@@ -65,5 +65,5 @@ def schedules(draw: st.DrawFn, cluster: ClusterShape, time_limit_s: float = 30.0
     victims = tuple(draw(st.permutations(cluster.brokers)))[: cluster.loss_budget]
     moments = st.integers(0, int(time_limit_s * 10)).map(lambda tenths: tenths / 10)
     durations = st.integers(1, int(cluster.patience_s * 50)).map(lambda tenths: tenths / 10)
-    planned = st.builds(ScheduledFault, at_s=moments, for_s=durations, fault=faults(cluster, victims))
-    return Schedule(tuple(draw(st.lists(planned, max_size=most))))
+    scheduled = st.builds(ScheduledFault, at_s=moments, for_s=durations, fault=faults(cluster, victims))
+    return Schedule(tuple(draw(st.lists(scheduled, max_size=most))))

@@ -7,14 +7,14 @@ first, and the faults from that profile:
 - the tempo: one long outage, a few long ones, many short ones, bursts with quiet between them, or a steady rain;
 - how strongly faults aim at leaders, how much they overlap, which partition flavour and disk behaviour prevail;
 - whether some clocks run wrong for the whole run;
-- whether choreographies are told one after the other and undisturbed, or into the noise of everything else.
+- whether scripted faults run one after the other and undisturbed, or among all other faults.
 
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
 the *victims* of a run: at most min.insync.replicas − 1 brokers, drawn up front. Any number of controllers may be
-killed, paused, cut off and lose power, since they sync whatever they count. Where the topics have an unclean recovery
-(`unclean.recovery.strategy`), kills hit any broker: a killed process loses nothing, and the recovery must find one that
-has everything. Everything is healed at the end.
+killed, paused, cut off and lose power, since they sync before they answer. Where the topics have an unclean recovery
+(`unclean.recovery.strategy`), kills hit any broker: a killed process loses nothing, and the recovery must find a
+replica that has everything. Everything is healed at the end.
 
 All draws come from the one stream handed in.
 """
@@ -35,7 +35,7 @@ from nemesis.schedule import Schedule, ScheduledFault
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How faults follow each other, in multiples of the cluster's patience."""
+    """Rhythm of the faults, in multiples of the cluster's patience."""
 
     gap: float
     """Mean time between two faults, or two bursts."""
@@ -47,7 +47,7 @@ class Tempo:
 
 
 _SCRIPTED_LONGEST = 10.0
-"""How long a scripted fault may take, in multiples of the cluster's patience."""
+"""Longest duration of a scripted fault, in multiples of the cluster's patience."""
 
 TEMPI: Mapping[str, Tempo] = {
     "one long outage": Tempo(gap=4.0, shortest=4.0, longest=15.0, most=1),
@@ -124,6 +124,6 @@ def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> ScheduledFau
 
 
 def _keeps(random: Random) -> tuple[KeepUnsynced, ...]:
-    """What power losses of a run keep; at least one of them loses something."""
+    """The amounts that power losses of a run keep; at least one of them loses something."""
     keeps = tuple(some(random, list(KeepUnsynced)))
     return (KeepUnsynced.NOTHING,) if keeps == (KeepUnsynced.EVERYTHING,) else keeps

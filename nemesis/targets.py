@@ -1,4 +1,4 @@
-"""To whom a fault is done: a node by name, or a symbolic target, resolved at injection when it is known who leads.
+"""Targets of a fault: a node by name, or a symbolic target, resolved when the fault is injected.
 
     b2, c1           that node
     leader, leader/1 the leader of partition 0, or 1 (a broker drawn at random while there is none)

@@ -1,11 +1,10 @@
-"""What an administrator does while everything else goes wrong.
+"""Administrative operations while other faults are active.
 
-None of these is a failure, and each of them changes who leads, who follows, what an acknowledgement takes or where a
-log starts. They are asked of the cluster over Kafka's protocol like any administrator's request, so a cut-off
-controller may leave them undone. What was changed is changed back when the fault heals, which is tried again until it
-is done: a cluster that has lost all its other faults must end as it began. A request that somebody left unanswered may
-be carried out late, even after it was undone, by a broker that was frozen over it, say; so what undoes it is then asked
-for once more when everything is healed. Only deleted records stay deleted.
+None of these is a failure, but each changes leaders, followers, the replicas that an acknowledgement needs, or the
+start of a log. They are requests over Kafka's protocol, so a controller that is cut off may leave them undone. Each
+change is reverted when the fault heals, with retries until it succeeds: a healed cluster must end as it began. A
+request without an answer may take effect late, even after it was reverted, for example in a broker that was paused; so
+the reverting request is then sent once more when everything is healed. Only deleted records stay deleted.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Reassign(Fault):
         """Ask for it once."""
         asked = await _move(handle, self.partition, [])
         if asked:
-            handle.count("reassigned")
+            handle.count_evidence("reassigned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,11 @@ class CancelReassignment(Fault):
             return
         admin, patience_s = handle.cluster.admin, self.patience_ms / 1000
         await handle.sleep(handle.random.uniform(0.0, 1.0) * patience_s)
-        await noted(answers, admin.reassign(handle.topic, self.partition, before))
+        await recorded(answers, admin.reassign(handle.topic, self.partition, before))
         await handle.sleep(handle.random.random() ** 3 * patience_s)
-        told = (await noted(answers, admin.reassign(handle.topic, self.partition, None))).outcome
-        outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(told, "refused")
-        handle.count("unanswered" if told == UNANSWERED else outcome)
+        answer = (await recorded(answers, admin.reassign(handle.topic, self.partition, None))).outcome
+        outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
+        handle.count_evidence("unanswered" if answer == UNANSWERED else outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,11 @@ class ElectPreferred(Fault):
         return cls(draws.partition)
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Ask for it once; it bites when leadership moved by it."""
-        told = (await handle.cluster.admin.elect_preferred(handle.topic, self.partition)).outcome
-        handle.count("elected" if told == DONE else "not_needed" if told == "ELECTION_NOT_NEEDED" else "refused")
+        """Ask for it once; it takes effect when leadership moves."""
+        answer = (await handle.cluster.admin.elect_preferred(handle.topic, self.partition)).outcome
+        handle.count_evidence(
+            "elected" if answer == DONE else "not_needed" if answer == "ELECTION_NOT_NEEDED" else "refused"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +138,16 @@ class RaiseMinIsr(Fault):
         async def lower() -> AdminResult:
             return await admin.configure(handle.topic, key, str(handle.min_isr))
 
-        handle.undone_by(lambda: until_done(handle, lower, "lowering min.insync.replicas", answers))
-        if (await noted(answers, admin.configure(handle.topic, key, str(handle.min_isr + 1)))).outcome == DONE:
-            handle.count("raised")
+        handle.add_undo(lambda: until_done(handle, lower, "lowering min.insync.replicas", answers))
+        if (await recorded(answers, admin.configure(handle.topic, key, str(handle.min_isr + 1)))).outcome == DONE:
+            handle.count_evidence("raised")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlledRestart(Fault):
-    """Tell brokers to leave, one after the other, and start them again: each is down until the fault heals.
+    """Stop brokers cleanly, one after the other, and start them again when the fault heals.
 
-    A broker that leaves hands its leadership over, flushes, and comes back as one that may have lost nothing.
+    A broker that stops cleanly hands its leadership over, flushes, and restarts without a loss of data.
     """
 
     name: ClassVar[str] = "controlled-restart"
@@ -163,13 +164,13 @@ class ControlledRestart(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Stop every node."""
-        for node in await handle.find(self.nodes):
+        for node in await handle.resolve(self.nodes):
             await handle.stop(node)
 
 
 @dataclass(frozen=True, slots=True)
 class RollingRestart(Fault):
-    """Restart every broker in turn, in an order drawn, each told to leave and started before the next."""
+    """Restart every broker in a random order, each stopped cleanly and started before the next."""
 
     name: ClassVar[str] = "rolling-restart"
     number: ClassVar[int] = 6
@@ -197,9 +198,9 @@ class RollingRestart(Fault):
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecords(Fault):
-    """Delete the records of a partition below an offset drawn up to its high watermark, now and again simply below it.
+    """Delete the records of a partition below a random offset up to its high watermark, in one of ten below all of it.
 
-    Lower offsets are likelier, so that most records stay to be judged. With `stalled` the leader is cut off from the
+    Lower offsets are likelier, so that most records stay to be checked. With `stalled` the leader is cut off from the
     other brokers first, for a part of the patience, and everything below the high watermark is deleted: what has been
     appended meanwhile is not committed, and must stay.
 
@@ -228,19 +229,19 @@ class DeleteRecords(Fault):
             await self._stall(handle)
         offset = await self._draw(handle)
         if offset == TO_HIGH_WATERMARK:
-            handle.count("to_high_watermark")
+            handle.count_evidence("to_high_watermark")
         else:
-            handle.note("asked_below", offset)
-        told = (await handle.cluster.admin.delete_records(handle.topic, self.partition, offset)).outcome
+            handle.note_evidence("asked_below", offset)
+        answer = (await handle.cluster.admin.delete_records(handle.topic, self.partition, offset)).outcome
         outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
-        handle.count(outcome.get(told, "refused"))
+        handle.count_evidence(outcome.get(answer, "refused"))
 
     async def _stall(self, handle: FaultHandle) -> None:
         leader = await handle.leader(self.partition)
         if leader is None:
             handle.notes.append("no leader to be cut off")
             return
-        handle.aim([leader])
+        handle.add_targets([leader])
         await handle.cut(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
         await handle.sleep(handle.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
 
@@ -254,7 +255,7 @@ class DeleteRecords(Fault):
 
 
 class MoveController(Fault):
-    """Have the active controller resign, so that another one takes over in the midst of everything."""
+    """Have the active controller resign, so that another one takes over while other faults are active."""
 
     name: ClassVar[str] = "move-controller"
     number: ClassVar[int] = 8
@@ -268,12 +269,12 @@ class MoveController(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
-        handle.aim((await handle.active_controller(),))
-        told = (await handle.cluster.admin.move_controller()).outcome
-        if told == DONE:
-            handle.count("moved")
+        handle.add_targets((await handle.active_controller(),))
+        answer = (await handle.cluster.admin.move_controller()).outcome
+        if answer == DONE:
+            handle.count_evidence("moved")
         else:
-            handle.notes.append(f"not moved: {told}")
+            handle.notes.append(f"not moved: {answer}")
 
 
 async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> tuple[str, ...]:
@@ -291,26 +292,26 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
     leaving = handle.random.choice(before)
     coming = (handle.random.choice(outside),) if outside else ()
     target = tuple(broker for broker in before if broker != leaving) + coming
-    handle.aim((leaving, *coming))
+    handle.add_targets((leaving, *coming))
 
     async def back() -> AdminResult:
         return await admin.reassign(handle.topic, partition, before)
 
     if not outside:
-        handle.undone_by(lambda: until_done(handle, back, put_back(partition), answers))
-    told = (await noted(answers, admin.reassign(handle.topic, partition, target))).outcome
-    if told != DONE:
-        handle.notes.append(f"not reassigned: {told}")
+        handle.add_undo(lambda: until_done(handle, back, put_back(partition), answers))
+    answer = (await recorded(answers, admin.reassign(handle.topic, partition, target))).outcome
+    if answer != DONE:
+        handle.notes.append(f"not reassigned: {answer}")
         return ()
     return before
 
 
 def put_back(partition: int) -> str:
-    """What undoes the removal of a replica, in words."""
+    """Purpose of the request that restores a removed replica, in words."""
     return f"putting the replica of partition {partition} back"
 
 
-async def noted(answers: list[AdminResult], request: Awaitable[AdminResult]) -> AdminResult:
+async def recorded(answers: list[AdminResult], request: Awaitable[AdminResult]) -> AdminResult:
     """The answer to `request`, which counts as in doubt from the beginning: the fault may be cancelled over it."""
     answers.append(AdminResult(UNANSWERED, in_doubt=True))
     place = len(answers) - 1
@@ -324,14 +325,14 @@ async def until_done(
     """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed."""
 
     async def ask() -> None:
-        told = ""
+        answer = ""
         for _ in range(_RETRIES):
-            told = (await request()).outcome
-            if told == DONE:
+            answer = (await request()).outcome
+            if answer == DONE:
                 return
             await handle.sleep(_RETRY_S)
-        handle.notes.append(f"{what} was not done: {told}")
+        handle.notes.append(f"{what} was not done: {answer}")
 
     await ask()
     if any(answer.in_doubt for answer in undone):
-        handle.confirmed_by(what, ask)
+        handle.confirm_at_end(what, ask)

@@ -27,7 +27,7 @@ def _slightly_wrong(random: Random, cluster: ClusterShape) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class Clock(Fault):
-    """Bend clocks until the fault heals: they jump by `jump_ms` at once and then run at `rate`."""
+    """Change clocks until the fault heals: they jump by `jump_ms` at once and then run at `rate`."""
 
     name: ClassVar[str] = "clock"
     number: ClassVar[int] = 1
@@ -36,7 +36,7 @@ class Clock(Fault):
 
     nodes: tuple[str, ...] = ("any",)
     jump_ms: float = 0.0
-    """How far the clock jumps, back when negative."""
+    """Size of the jump; negative values jump back."""
     rate: float = 1.0
     """0 is frozen, 1 is true, 1.1 gains six seconds a minute."""
 
@@ -63,8 +63,8 @@ class Clock(Fault):
         )
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Bend the clock of every node."""
-        for node in await handle.find(self.nodes):
+        """Change the clock of every node."""
+        for node in await handle.resolve(self.nodes):
             await handle.set_clock(node, ClockChange(self.jump_ms, self.rate))
 
     def describe(self) -> str:

@@ -41,12 +41,12 @@ class PowerLoss(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
-        for node in await handle.find(self.nodes):
+        for node in await handle.resolve(self.nodes):
             await handle.power_off(node, self.keep)
 
     def took_effect(self, evidence: Evidence) -> bool:
-        """Bytes were lost. A loss told to keep everything bites by the kill alone, and so does one of controllers, who
-        have nothing unsynced that counts."""
+        """Bytes were lost. Where everything is kept, and on controllers, which have nothing unsynced that counts,
+        the kill alone is the effect."""
         of_controllers = all(node.startswith("c") for node in self.nodes)
         proof = ("killed",) if self.keep is KeepUnsynced.EVERYTHING or of_controllers else self.proof
         return any(evidence.get(name, 0) > 0 for name in proof)
@@ -58,10 +58,10 @@ class PowerLoss(Fault):
 
 @dataclass(frozen=True, slots=True)
 class WipeDisk(Fault):
-    """Take some brokers away with everything on their disks; they start again, on empty ones, when the fault heals.
+    """End some brokers and empty their disks; they start again when the fault heals.
 
-    Whoever comes back like this has confirmed records that it does not hold: it counts among the
-    min.insync.replicas − 1 that may lose data.
+    Such a broker has confirmed records that it no longer holds, so it counts among the min.insync.replicas − 1 that may
+    lose data.
     """
 
     name: ClassVar[str] = "wipe-disk"
@@ -78,7 +78,7 @@ class WipeDisk(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node and empty its disk."""
-        for node in await handle.find(self.nodes):
+        for node in await handle.resolve(self.nodes):
             await handle.wipe(node)
 
 
@@ -101,7 +101,7 @@ class PowerLossAll(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every broker and controller."""
-        for node in await handle.find(("all",)):
+        for node in await handle.resolve(("all",)):
             await handle.power_off(node, self.keep)
 
     def took_effect(self, evidence: Evidence) -> bool:
@@ -129,5 +129,5 @@ class FsyncLies(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Make every node's disk lie."""
-        for node in await handle.find(self.nodes):
+        for node in await handle.resolve(self.nodes):
             await handle.lie_about_fsync(node)

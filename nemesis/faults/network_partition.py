@@ -1,9 +1,9 @@
-"""Network partitions: who cannot hear whom.
+"""Network partitions: links that deliver nothing.
 
 A partition is a set of one-way links that deliver nothing, made from a *shape*. In the `held` flavour open connections
 hang and what was sent arrives after healing, late and in order; in the `reset` flavour they break at once.
 
-PartitionShape                    cut, both ways unless said otherwise                        nodes without being told
+Shape                    cut, both ways unless said otherwise                        nodes unless given
 -----------------------  -----------------------------------------------------------  ------------------------
 isolate                  each of `nodes` from every other node                        any
 minority                 `nodes` together from all others; the controllers stay with  minority
@@ -18,7 +18,7 @@ one-way                  what `nodes` send to `against`, one direction only; to 
                          where `against` turn out to be the same nodes
 leader-only              `nodes` from the other brokers, but not from the             leader/0
                          controllers: it stays leader and cannot replicate
-controller-from-brokers  the controllers from `nodes`, who see each other             brokers
+controller-from-brokers  the controllers from `nodes`, which see each other           brokers
 controllers-apart        `nodes` from the other controllers; all brokers see them     controller
 """
 
@@ -50,7 +50,7 @@ class PartitionShape(StrEnum):
 
 
 class ConnectionFate(StrEnum):
-    """What becomes of open connections."""
+    """Fate of open connections."""
 
     HELD = "held"
     RESET = "reset"
@@ -84,7 +84,7 @@ class NetworkPartition(Fault):
     shape: PartitionShape = PartitionShape.ISOLATE
     nodes: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
-    """Who does not hear `nodes`; for `one-way` alone, and `all` when empty."""
+    """Nodes that do not hear `nodes`; for `one-way` alone, and `all` when empty."""
     flavour: ConnectionFate = ConnectionFate.HELD
 
     def __post_init__(self) -> None:
@@ -130,16 +130,16 @@ class NetworkPartition(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Cut every link of the shape."""
         brokers, controllers = handle.cluster.brokers, handle.cluster.controllers
-        nodes = await handle.find(self.nodes or DEFAULT_NODES[self.shape])
+        nodes = await handle.resolve(self.nodes or DEFAULT_NODES[self.shape])
         if self.shape in (PartitionShape.HALVES, PartitionShape.RING):
             rest = [broker for broker in brokers if broker not in nodes]
             handle.random.shuffle(rest)
             nodes = (*nodes, *rest)
-            handle.aim(nodes)
-        # Without being noted as aimed at: those are the ones who do not hear.
-        aimed_at = len(handle.aimed_at)
-        against = await handle.find(self.against or ("all",)) if self.shape is PartitionShape.ONE_WAY else ()
-        del handle.aimed_at[aimed_at:]
+            handle.add_targets(nodes)
+        # Not targets: these are the nodes that do not hear.
+        target_nodes = len(handle.target_nodes)
+        against = await handle.resolve(self.against or ("all",)) if self.shape is PartitionShape.ONE_WAY else ()
+        del handle.target_nodes[target_nodes:]
         await handle.cut(
             links(self.shape, nodes, brokers, controllers, against), reset=self.flavour is ConnectionFate.RESET
         )

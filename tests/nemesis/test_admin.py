@@ -196,7 +196,7 @@ def test_moving_the_controller_asks_the_active_one_once() -> None:
     cluster.active = "c2"
     handle = carried_out(MoveController(), cluster)
     assert cluster.calls == ["move controller"]
-    assert handle.aimed_at == ["c2"]
+    assert handle.target_nodes == ["c2"]
     assert MoveController().took_effect(handle.evidence)
 
 
@@ -256,8 +256,8 @@ def nemesis(cluster: FakeCluster, schedule: Schedule) -> Nemesis:
     return Nemesis(cluster, schedule, Random(1), lambda _: None, "t", min_isr=2)
 
 
-def run_schedule(cluster: FakeCluster, *planned: ScheduledFault) -> None:
+def run_schedule(cluster: FakeCluster, *scheduled: ScheduledFault) -> None:
     async def scenario() -> None:
-        await nemesis(cluster, Schedule(planned)).run(asyncio.get_running_loop().time() + 60)
+        await nemesis(cluster, Schedule(scheduled)).run(asyncio.get_running_loop().time() + 60)
 
     run(scenario())

@@ -31,22 +31,22 @@ def _in(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-def carry_out(*planned: ScheduledFault, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
+def carry_out(*scheduled: ScheduledFault, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
     """Every record of a schedule, in order."""
     cluster = cluster or FakeCluster()
     records: list[Injection] = []
 
     async def scenario() -> None:
         cluster.now_ns()
-        await Nemesis(cluster, Schedule(planned), Random(1), records.append, "t").run(_in(until_s))
+        await Nemesis(cluster, Schedule(scheduled), Random(1), records.append, "t").run(_in(until_s))
 
     run(scenario())
     assert cluster.pristine
     return records
 
 
-def healed(*planned: ScheduledFault, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
-    return [record for record in carry_out(*planned, cluster=cluster, until_s=until_s) if record.ended_ns is not None]
+def healed(*scheduled: ScheduledFault, cluster: FakeCluster | None = None, until_s: float = 60.0) -> list[Injection]:
+    return [record for record in carry_out(*scheduled, cluster=cluster, until_s=until_s) if record.ended_ns is not None]
 
 
 def test_a_fault_is_injected_at_its_time_and_healed_after_its_duration() -> None:
@@ -205,7 +205,7 @@ def test_a_heal_that_fails_does_not_stop_the_others() -> None:
 def test_any_schedule_leaves_the_cluster_whole_and_records_every_fault(schedule: Schedule) -> None:
     ended = healed(*schedule, until_s=25)
     assert sorted(record.number for record in ended) == [
-        number for number, planned in enumerate(schedule) if planned.at_s < 25
+        number for number, scheduled in enumerate(schedule) if scheduled.at_s < 25
     ]
 
 

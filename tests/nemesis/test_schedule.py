@@ -95,10 +95,10 @@ def test_unclean_restarts_hit_fewer_brokers_than_min_insync_replicas(min_isr: in
     cluster = ClusterShape(CLUSTER.brokers, CLUSTER.controllers, 2, min_isr)
     for seed in range(300):
         hit: set[str] = set()
-        for planned in draw(Random(seed), cluster, 60.0):
-            if planned.fault.family.name in ("kill", "power-loss"):
-                hit.update(planned.fault.targets())
-            hit.update(filter(None, [getattr(planned.fault, "victim", "")]))
+        for scheduled in draw(Random(seed), cluster, 60.0):
+            if scheduled.fault.family.name in ("kill", "power-loss"):
+                hit.update(scheduled.fault.targets())
+            hit.update(filter(None, [getattr(scheduled.fault, "victim", "")]))
         assert len(hit - {*cluster.controllers, "controller"}) <= min_isr - 1
 
 
@@ -108,8 +108,8 @@ def test_controllers_are_broken_like_any_node_the_active_one_most(family: str) -
     hit = Counter(
         target
         for seed in range(300)
-        for planned in draw(Random(seed), cluster, 60.0, [family])
-        for target in planned.fault.targets()
+        for scheduled in draw(Random(seed), cluster, 60.0, [family])
+        for target in scheduled.fault.targets()
     )
     assert min(hit[name] for name in cluster.controllers) > 0
     assert hit["controller"] > max(hit[name] for name in cluster.controllers)
@@ -134,22 +134,22 @@ def test_every_drawn_fault_ends_within_the_run_and_names_what_exists() -> None:
     for seed in range(300):
         schedule = draw(Random(seed), CLUSTER, 60.0)
         schedule.check(CLUSTER.brokers, CLUSTER.controllers, CLUSTER.partitions)
-        assert all(planned.at_s >= 0 and planned.at_s + planned.for_s <= 60.0 + 1e-6 for planned in schedule)
+        assert all(scheduled.at_s >= 0 and scheduled.at_s + scheduled.for_s <= 60.0 + 1e-6 for scheduled in schedule)
 
 
 def test_the_only_fault_of_a_run_is_one_that_bites_alone() -> None:
     """Seed 940 of the default run had nothing but an election of the replica that led already."""
     alone = [schedule for seed in range(2000) if len(schedule := draw(Random(seed), CLUSTER, 60.0, ["admin"])) == 1]
     assert len(alone) > 100
-    assert all(planned.fault.effective_alone for schedule in alone for planned in schedule)
+    assert all(scheduled.fault.effective_alone for schedule in alone for scheduled in schedule)
 
 
 def test_whoever_comes_back_uncleanly_has_lost_something_and_so_has_some_power_loss_of_a_run() -> None:
     """Seed 970 of the groups had nothing but returns of a broker whose disk had kept everything."""
     for seed in range(3000):
-        planned = [planned.fault for planned in draw(Random(seed), CLUSTER, 60.0, ["scripted", "power-loss"])]
-        assert not any(isinstance(fault, UncleanReturn) and fault.keep is KeepUnsynced.EVERYTHING for fault in planned)
-        losses = [fault.keep for fault in planned if isinstance(fault, PowerLoss)]
+        faults = [scheduled.fault for scheduled in draw(Random(seed), CLUSTER, 60.0, ["scripted", "power-loss"])]
+        assert not any(isinstance(fault, UncleanReturn) and fault.keep is KeepUnsynced.EVERYTHING for fault in faults)
+        losses = [fault.keep for fault in faults if isinstance(fault, PowerLoss)]
         assert len(losses) < 12 or set(losses) != {KeepUnsynced.EVERYTHING}
 
 

@@ -1,7 +1,7 @@
-"""Stories of the controllers' quorum; see `nemesis.faults.scripted.script`.
+"""Scripted faults of the controllers' quorum; see `nemesis.faults.scripted.script`.
 
-Whatever they ask the cluster to decide meanwhile changes `max.message.bytes` of the topic by a few bytes, which
-disturbs nobody; they ask once for it to be changed back.
+Where a step needs the cluster to commit something, it changes `max.message.bytes` of the topic by a few bytes, which
+affects no client, and asks once to change it back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY, _USUAL = "max.message.bytes", 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class ScriptedQuorumFault(ScriptedFault):
-    """A story about the active controller and those that may take over from it."""
+    """A scripted fault of the active controller and its possible successors."""
 
     patience_ms: float = 2_000.0
 
@@ -33,17 +33,17 @@ class ScriptedQuorumFault(ScriptedFault):
         return ("controller",)
 
     async def active_of_three(self, handle: FaultHandle) -> str | None:
-        """The active controller; None, and noted, where there are fewer than three."""
+        """The active controller; None, with a note, where there are fewer than three."""
         if len(handle.cluster.controllers) < 3:
             handle.notes.append("three controllers are needed")
             return None
-        (active,) = await handle.find(self.targets())
+        (active,) = await handle.resolve(self.targets())
         return active
 
 
 @dataclass(frozen=True, slots=True)
 class ZombieController(ScriptedQuorumFault):
-    """An active controller appends what it can never commit, and must drop it when it finds that it was deposed.
+    """A deposed controller appends records that it can never commit, and must truncate them when it follows.
 
     1. The active controller is cut from the others; brokers see all of them.
     2. It is asked for a change, which only its own log takes.
@@ -61,13 +61,13 @@ class ZombieController(ScriptedQuorumFault):
         if zombie is None:
             return
         reunite = await handle.cut(both_ways([zombie], controllers))
-        await _have_something_decided(handle)
+        await _commit_something(handle)
         successor = await _until_another_is_active(handle, zombie, 3 * patience_s)
         if successor is None:
             return
         await handle.sleep(handle.random.uniform(0.0, 0.3) * patience_s)
         if handle.random.random() < 0.5:
-            await _have_something_decided(handle)
+            await _commit_something(handle)
         await reunite()
         await handle.sleep(handle.random.uniform(0.1, 0.5) * patience_s)
         await handle.cut(both_ways([successor], (*controllers, *handle.cluster.brokers)))
@@ -79,7 +79,7 @@ class LaggingController(ScriptedQuorumFault):
     """A controller that missed what was committed stands for election.
 
     1. A controller that is not active is cut from the others.
-    2. The others decide something.
+    2. The others commit something.
     3. The active one stalls, and the laggard sees the last one again: it has been without a leader for longer.
     """
 
@@ -93,23 +93,23 @@ class LaggingController(ScriptedQuorumFault):
         if active is None:
             return
         laggard = handle.random.choice([controller for controller in controllers if controller != active])
-        handle.aim((laggard,))
+        handle.add_targets((laggard,))
         reunite = await handle.cut(both_ways([laggard], controllers))
         await handle.sleep(handle.random.uniform(0.3, 0.6) * patience_s)
-        await _have_something_decided(handle)
+        await _commit_something(handle)
         await handle.pause(active)
         await reunite()
         await handle.sleep(handle.random.uniform(1.5, 2.5) * patience_s)
 
 
-async def _have_something_decided(handle: FaultHandle) -> None:
+async def _commit_something(handle: FaultHandle) -> None:
     async def change(value: int) -> None:
         await handle.cluster.admin.configure(handle.topic, _KEY, str(value))
 
     async def back() -> None:
         await change(_USUAL)
 
-    handle.undone_by(back)
+    handle.add_undo(back)
     await change(_USUAL + handle.random.randint(1, 9))
 
 

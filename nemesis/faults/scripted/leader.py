@@ -1,6 +1,4 @@
-"""Stories of a partition: its leader, those that follow it, and who comes after; see
-`nemesis.faults.scripted.script`.
-"""
+"""Scripted faults of a partition: its leader, its followers, its next leaders. See `nemesis.faults.scripted.script`."""
 
 from __future__ import annotations
 
@@ -38,10 +36,10 @@ class ZombieFollower(ScriptedLeaderFault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = handle.cluster.controllers
-        cast = await self.leader_and_two(handle)
-        if cast is None:
+        brokers = await self.leader_and_two(handle)
+        if brokers is None:
             return
-        leader, follower, successor = cast
+        leader, follower, successor = brokers
         reunite_follower = await handle.cut(both_ways([follower], controllers))
         await handle.sleep(handle.random.uniform(1.2, 1.4) * patience_s)
         await handle.cut(both_ways([leader], [successor]))
@@ -70,12 +68,12 @@ class ZombieFollower(ScriptedLeaderFault):
 
 @dataclass(frozen=True, slots=True)
 class UncleanReturn(ScriptedFault):
-    """A replica that lost data comes back just when the others cannot speak for themselves.
+    """A replica that lost data comes back while all complete replicas are stalled.
 
     1. All replicas but the victim and one survivor stall until they have left the ISR.
     2. The victim loses power with everything unsynced, and is found dead: it leaves the ISR for the ELR.
     3. The survivor stalls, and the victim starts again, alone.
-    4. Whoever stalled wakes up.
+    4. The stalled brokers resume.
     """
 
     name: ClassVar[str] = "unclean-return"
@@ -97,7 +95,7 @@ class UncleanReturn(ScriptedFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        (victim,) = await handle.find((self.victim,))
+        (victim,) = await handle.resolve((self.victim,))
         others = [broker for broker in handle.cluster.brokers if broker != victim]
         survivor = others.pop(handle.random.randrange(len(others)))
         for node in others:
@@ -119,7 +117,7 @@ class UncleanReturn(ScriptedFault):
 
 @dataclass(frozen=True, slots=True)
 class DeafLeader(ScriptedLeaderFault):
-    """An ISR change is decided, and the leader that asked for it does not learn of it.
+    """The controller commits an ISR change, and the leader that asked for it does not learn of it.
 
     1. A follower stalls until the leader wants it out of the ISR, and wakes up.
     2. What the controllers send to the leader is held: the leader proposes, the controller decides, the answer waits.
@@ -132,7 +130,7 @@ class DeafLeader(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        (leader,) = await handle.find((f"leader/{self.partition}",))
+        (leader,) = await handle.resolve((f"leader/{self.partition}",))
         followers = [broker for broker in handle.cluster.brokers if broker != leader]
         handle.random.shuffle(followers)
         wake = await handle.pause(followers[0])
@@ -147,7 +145,7 @@ class DeafLeader(ScriptedLeaderFault):
 
 @dataclass(frozen=True, slots=True)
 class HiddenCommit(ScriptedLeaderFault):
-    """A new leader does not know yet how much was committed, and a follower knows of less.
+    """A new leader has a stale high watermark, and a follower has an older one.
 
     A follower learns the high watermark one answer late, and slow answers make that much. L leads, B and C follow.
 
@@ -165,10 +163,10 @@ class HiddenCommit(ScriptedLeaderFault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = handle.cluster.controllers
-        cast = await self.leader_and_two(handle)
-        if cast is None:
+        brokers = await self.leader_and_two(handle)
+        if brokers is None:
             return
-        leader, successor, laggard = cast
+        leader, successor, laggard = brokers
         delay_ms = handle.random.uniform(0.2, 0.35) * self.patience_ms
         slow, slower = LinkQuality(delay_ms), LinkQuality(delay_ms * handle.random.uniform(1.05, 1.4))
         reunite = await handle.cut(both_ways([laggard], controllers))
@@ -188,7 +186,7 @@ class HiddenCommit(ScriptedLeaderFault):
 
 @dataclass(frozen=True, slots=True)
 class StaleBrokerEpoch(ScriptedFault):
-    """A leader asks for a follower that meanwhile lost what it was judged by.
+    """A leader proposes a follower for the ISR that has meanwhile lost its data and restarted in a new broker epoch.
 
     L leads; a victim that leads stalls first until another broker does.
 
@@ -219,13 +217,13 @@ class StaleBrokerEpoch(ScriptedFault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = handle.cluster.controllers
-        (victim,) = await handle.find((self.victim,))
+        (victim,) = await handle.resolve((self.victim,))
         if await handle.leader(self.partition) == victim:
             wake = await handle.pause(victim)
             await handle.sleep(1.3 * patience_s)
             await wake()
             await handle.sleep(0.3 * patience_s)
-        (leader,) = await handle.find((f"leader/{self.partition}",))
+        (leader,) = await handle.resolve((f"leader/{self.partition}",))
         if leader == victim:
             handle.notes.append("the victim leads")
             return
@@ -256,9 +254,9 @@ class StaleBrokerEpoch(ScriptedFault):
 
 @dataclass(frozen=True, slots=True)
 class QuickSuccession(ScriptedLeaderFault):
-    """Two leaders fall one after the other, and the third had begun to follow the second, but had no answer of it.
+    """Two leaders fail one after the other, and the third had begun to follow the second without any answer from it.
 
-    What a follower does to its log before its new leader has told it anything, it does alone. L leads, B and C follow.
+    The changes of a follower to its log before the first answer of its new leader are its own. L leads, B and C follow.
 
     1. B and C no longer hear each other; both follow L on.
     2. L falls silent towards all. One of B and C leads, and the other begins to follow it.
@@ -272,7 +270,7 @@ class QuickSuccession(ScriptedLeaderFault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         everyone = [*handle.cluster.brokers, *handle.cluster.controllers]
-        (leader,) = await handle.find((f"leader/{self.partition}",))
+        (leader,) = await handle.resolve((f"leader/{self.partition}",))
         followers = [broker for broker in handle.cluster.brokers if broker != leader]
         if len(followers) < 2:
             handle.notes.append("two followers are needed")
@@ -287,9 +285,9 @@ class QuickSuccession(ScriptedLeaderFault):
 
         successor = await until_seen(handle, one_of_them, 2 * patience_s)
         if successor is None:
-            handle.notes.append("nobody came to lead")
+            handle.notes.append("no leader was elected")
             return
-        handle.aim((successor,))
+        handle.add_targets((successor,))
         await handle.sleep(handle.random.uniform(0.05, 0.4) * patience_s)
         await handle.cut(both_ways([successor], everyone))
         await handle.sleep(2 * patience_s)

@@ -1,8 +1,7 @@
-"""Choreographies in which news is overtaken by what it was about.
+"""Scripted faults in which a message arrives after it has ceased to be true.
 
-A leader acts on what it knows of its followers and of the metadata, and what it asks for takes time to arrive. Each
-story here (`nemesis.faults.scripted.script`) holds one message back until it is no longer true, and lets it arrive all
-the same.
+A leader acts on its view of followers and metadata, and its requests take time to arrive. Each fault here
+(`nemesis.faults.scripted.script`) holds one message back until it is no longer true, and then delivers it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.faults.admin import noted, put_back, until_done
+from nemesis.faults.admin import put_back, recorded, until_done
 from nemesis.faults.scripted.script import ScriptedLeaderFault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, Link, both_ways, one_way
@@ -36,10 +35,10 @@ class LateProposal(ScriptedLeaderFault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = handle.cluster.controllers
-        cast = await self.leader_and_two(handle)
-        if cast is None:
+        brokers = await self.leader_and_two(handle)
+        if brokers is None:
             return
-        leader, follower, laggard = cast
+        leader, follower, laggard = brokers
         hear = await handle.cut([Link(laggard, leader)])
         await handle.sleep(handle.random.uniform(0.35, 0.6) * patience_s)
         reunite = await handle.cut(both_ways([follower], controllers))
@@ -75,14 +74,14 @@ class RemovedAndBack(ScriptedLeaderFault):
         if not handle.claim_placement(self.partition):
             handle.notes.append("another fault is moving it")
             return
-        (leader,) = await handle.find((f"leader/{self.partition}",))
+        (leader,) = await handle.resolve((f"leader/{self.partition}",))
         before = await admin.replicas(handle.topic, self.partition)
         followers = [replica for replica in before if replica != leader]
         if leader not in before or len(before) <= handle.min_isr or not followers:
             handle.notes.append("no replica can be spared")
             return
         follower = handle.random.choice(followers)
-        handle.aim((follower,))
+        handle.add_targets((follower,))
         rest = tuple(replica for replica in before if replica != follower)
 
         answers: list[AdminResult] = []
@@ -90,14 +89,14 @@ class RemovedAndBack(ScriptedLeaderFault):
         async def back() -> AdminResult:
             return await admin.reassign(handle.topic, self.partition, before)
 
-        handle.undone_by(lambda: until_done(handle, back, put_back(self.partition), answers))
+        handle.add_undo(lambda: until_done(handle, back, put_back(self.partition), answers))
         hear = await handle.cut(one_way([leader], handle.cluster.controllers))
         await handle.sleep(handle.random.uniform(0.3, 0.4) * patience_s)
-        removed = await noted(answers, admin.reassign(handle.topic, self.partition, rest))
+        removed = await recorded(answers, admin.reassign(handle.topic, self.partition, rest))
         await handle.sleep(handle.random.uniform(0.002, 0.02) * patience_s)
         returned = await back()
         if DONE == removed.outcome == returned.outcome:
-            handle.count("reassigned")
+            handle.count_evidence("reassigned")
         await handle.cut(one_way(followers, [leader]))
         await hear()
         await handle.sleep(handle.random.uniform(0.6, 1.5) * patience_s)
