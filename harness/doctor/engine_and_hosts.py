@@ -17,7 +17,7 @@ from harness.doctor.diagnosis import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Diagn
 from harness.doctor.probes import Probes
 from harness.environments.docker.engine import connect, run_labels
 from harness.errors import EnvironmentUnavailable
-from harness.node_images.building import Condition, Image, states
+from harness.node_images.building import ImageState, Image, states
 from harness.node_images.recipes import packages
 from harness.spec import Spec
 from images.system import System
@@ -46,11 +46,11 @@ def image_prerequisites() -> list[Prerequisite]:
 
 def _of_image(image: Image) -> Prerequisite:
     match image.condition:
-        case Condition.READY:
+        case ImageState.READY:
             return Prerequisite(f"image {image.name}", True, image.digest[:19], purpose=Purpose.DOCKER)
-        case Condition.STALE:
+        case ImageState.STALE:
             found = "not of this source tree"
-        case Condition.MISSING:
+        case ImageState.MISSING:
             found = "not built"
     return Prerequisite(f"image {image.name}", False, found, "faultline images build", Purpose.DOCKER)
 
@@ -60,7 +60,7 @@ def container_lacks() -> dict[str, str] | None:
     client = connect()
     try:
         base = states(client, ())[-1]
-        if base.condition is not Condition.READY:
+        if base.condition is not ImageState.READY:
             return None
         said = client.containers.run(
             base.tag,

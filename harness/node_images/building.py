@@ -46,7 +46,7 @@ class Origin(StrEnum):
     DEBOOTSTRAP = "debootstrap"
 
 
-class Condition(StrEnum):
+class ImageState(StrEnum):
     """How an image stands to the source tree."""
 
     READY = "ready"
@@ -59,7 +59,7 @@ class Image:
     """One image, as it is now."""
 
     name: str
-    condition: Condition
+    condition: ImageState
     tag: str
     """The engine's name of it: faultline/…:hash."""
     digest: str = ""
@@ -80,10 +80,10 @@ def ready(client: Any, system: System) -> Image:
     """The image of `system`, up to date. Raises ImageError when it, or what it stands on, is missing or stale."""
     images = states(client, [system])
     for image in reversed(images):
-        if image.condition is Condition.MISSING:
+        if image.condition is ImageState.MISSING:
             raise ImageError(f"there is no image {image.name}; build it: faultline images build")
     for image in images:
-        if image.condition is Condition.STALE:
+        if image.condition is ImageState.STALE:
             raise ImageError(f"image {image.name} is not of this source tree; build it anew: faultline images build")
     return images[-1]
 
@@ -113,7 +113,7 @@ def _build(
         parent = built.get(recipe.parent)
         now = _state(client, recipe, parent)
         other_origin = origin is not None and now.origin not in ("", origin)
-        if now.condition is Condition.READY and not other_origin:
+        if now.condition is ImageState.READY and not other_origin:
             report(f"{recipe.name}: up to date, {now.digest}")
         else:
             report(f"{recipe.name}: building, since it is {'of another origin' if other_origin else now.condition}")
@@ -155,8 +155,8 @@ def _state(client: Any, recipe: Recipe, parent: Image | None) -> Image:
         image = client.images.get(tag)
     except ImageNotFound:
         others = client.images.list(recipe.name)
-        return Image(recipe.name, Condition.STALE if others else Condition.MISSING, tag)
-    return Image(recipe.name, Condition.READY, tag, image.id, image.labels.get(ORIGIN_LABEL, ""))
+        return Image(recipe.name, ImageState.STALE if others else ImageState.MISSING, tag)
+    return Image(recipe.name, ImageState.READY, tag, image.id, image.labels.get(ORIGIN_LABEL, ""))
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def test_the_labels_of_a_run_name_this_process() -> None:
         (PermissionError(13, "denied"), "may not be opened by this user: run as root, or: usermod -aG docker"),
         (FileNotFoundError(2, "absent"), "no Docker engine answers: start it"),
         (ConnectionRefusedError(111, "refused"), "no Docker engine answers: start it"),
-        (TimeoutError("timed out"), "did not answer within 10 s"),
+        (TimeoutError("timed out"), "did not answer within 30 s"),
         (ValueError("bad\nhost"), "the Docker engine cannot be used (bad host): see DOCKER_HOST"),
     ],
 )

@@ -403,7 +403,7 @@ def test_the_command_mounts_damages_and_unmounts(tmp_path: Path, capsys: pytest.
 def test_wrong_commands_are_answered_in_one_line(disk: Mounted) -> None:
     for request, answer in {
         ("melt",): "command: 'melt' is not one of power-loss, lie, slow",
-        ("power-loss", ("keep", "half")): "'half' is not a valid Keep",
+        ("power-loss", ("keep", "half")): "keep: 'half' is not one of nothing, prefix, torn, everything",
         ("power-loss",): "keep is missing",
         ("slow", ("ms", -1)): "ms: -1 is not between",
         ("fail", ("error", "EPERM")): "error: 'EPERM' is not one of EIO, ENOSPC, null",

@@ -53,7 +53,7 @@ def test_a_killed_process_runs_no_finally_while_the_world_goes_on(world: World) 
 
 
 def test_what_a_dead_process_leaves_has_no_effect_and_makes_no_noise(capfd: pytest.CaptureFixture[str]) -> None:
-    """The `finally` blocks of suspended coroutines run when the world is closed, with every door shut."""
+    """The `finally` blocks of suspended coroutines run when the world is closed, without effect."""
     world = World(1)
     reached: list[str] = []
     exits: list[Exit] = []

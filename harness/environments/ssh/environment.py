@@ -2,7 +2,7 @@
 
 Each node has a host of its own, named in the spec's `hosts`. A host has to have what `images/base/packages.txt` names,
 sshd with our key, and a firewall that lets nodes and clients reach the nodes' ports; everything else is put there when
-the run begins and taken away when it ends, whatever ended it (`ssh_install`). After a SIGKILL of the harness
+the run begins and taken away when it ends, whatever ended it (`install`). After a SIGKILL of the harness
 `faultline clean SPEC.yaml` does it. Faults act on the node's process, its disk, and packets that come from other nodes:
 never on SSH, and never on the host itself.
 """

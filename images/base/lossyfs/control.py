@@ -135,6 +135,8 @@ class Control:
         }
 
     def _power_loss(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["keep"] not in tuple(Survival):
+            raise ValueError(f"keep: {request['keep']!r} is not one of {', '.join(Survival)}")
         keep = Survival(request["keep"]) if self.injector.damage.armed else Survival.EVERYTHING
         seed = int(request.get("seed", 0))
         flush(self.mountpoint)
