@@ -17,7 +17,7 @@ from harness.doctor.diagnosis import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Diagn
 from harness.doctor.probes import Probes
 from harness.environments.docker.engine import connect, run_labels
 from harness.errors import EnvironmentUnavailable
-from harness.node_images.building import ImageState, Image, states
+from harness.node_images.building import Image, ImageState, states
 from harness.node_images.recipes import packages
 from harness.spec import Spec
 from images.system import System
