@@ -3,12 +3,12 @@
 A spec is YAML, every field optional:
 
     name: two-victims
-    environment: sim            # where the cluster lives: sim, docker or ssh
-    system: broker              # what is deployed
+    environment: sim            # sim, docker or ssh
+    system: broker              # the system under test
     workload: append            # or groups: consumers form a group that comes and goes
-    seed: 7                     # drawn and told when it is left out
+    seed: 7                     # random when it is left out, and recorded
     time_limit: 60s             # how long clients and faults run
-    recovery_limit: 30s         # within which the healed cluster must be whole again
+    recovery_limit: 30s         # within which the healed cluster must be ready again
     brokers: 3
     controllers: 3              # the quorum that keeps the metadata; one decides alone
     partitions: 2
@@ -25,8 +25,8 @@ A spec is YAML, every field optional:
     hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
-The command line is read on top of it. What a run leaves behind as `spec.yaml` is complete: defaults, drawn seed and
-all, so that the same run comes back from it under a later version's defaults too.
+Options of the command line override it. The `spec.yaml` of a run directory is complete, with all defaults and the
+random seed, so that it repeats the same run under the defaults of a later version, too.
 """
 
 from __future__ import annotations
@@ -164,14 +164,14 @@ class Spec:
 
     @property
     def steady_s(self) -> float:
-        """How long a cluster must stay whole to be believed: longer than a leader believes in a silent follower, and a
-        controller in a silent broker."""
+        """How long a cluster must stay ready: longer than a leader keeps a silent follower in the ISR, and a controller
+        a silent broker unfenced."""
         names = ("replica.lag.time.max.ms", "broker.session.timeout.ms")
         return sum(int(self.settings[name]) for name in names if name in self.settings) / 1000
 
     @property
     def faults_asked(self) -> bool:
-        """Whether anything is to go wrong in the run."""
+        """Whether the run has any faults."""
         return bool(self.families or self.script)
 
     def schedule(
@@ -196,7 +196,7 @@ class Spec:
         return draw(random, cluster, self.time_limit_s, self.families)
 
     def check_settings(self) -> CheckSettings:
-        """What the checkers need to know."""
+        """The facts about the run that the checkers need."""
         return CheckSettings(
             acks=ACKS[self.acks],
             min_insync_replicas=self.min_insync_replicas,

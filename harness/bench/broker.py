@@ -1,4 +1,4 @@
-"""How fast the broker takes records, and how long a producer waits for the acknowledgement.
+"""Throughput of the broker, and latency of its acknowledgements.
 
 Three brokers and their controllers, real processes on loopback, each with a data directory of its own; replication
 factor 3, min.insync.replicas 2, Kafka's own timeouts. The producer is confluent-kafka's: acks=all, idempotent, linger
@@ -59,14 +59,14 @@ _CLIENT: Final = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, **_
 
 @dataclass(frozen=True, slots=True)
 class ProduceCase:
-    """What is produced, and to how many partitions."""
+    """The size of the records, and the number of partitions."""
 
     record_bytes: int
     partitions: int
 
     @property
     def topic(self) -> str:
-        """A topic for nothing but this."""
+        """A topic of its own."""
         return f"bench-{self.record_bytes}-{self.partitions}"
 
     @property
@@ -100,7 +100,7 @@ class LatencyPercentiles:
 
 @dataclass(slots=True)
 class Produced:
-    """One setting, measured; a value a round."""
+    """The measurements of one case, one value for each round."""
 
     setting: ProduceCase
     rates: list[float] = field(default_factory=list)
@@ -121,21 +121,21 @@ class Produced:
 STEPS: Final = ROUNDS * len(CASES)
 
 
-def measure(tell: Callable[[int, str], None]) -> list[Produced]:
-    """Measure every setting in every round; before each step `tell` hears how many of `STEPS` are done, and what is
+def measure(on_step: Callable[[int, str], None]) -> list[Produced]:
+    """Measure every setting in every round; before each step `on_step` gets how many of `STEPS` are done, and what is
     next. Raises RuntimeError when a record is not acknowledged or the cluster does not come up, OSError, and
     ImportError without confluent-kafka."""
     with TemporaryDirectory(prefix="faultline-bench-") as directory, bench_cluster(Path(directory)) as cluster:
         measured = [Produced(setting) for setting in CASES]
         for done, (number, one) in enumerate(product(range(ROUNDS), measured)):
-            tell(done, f"round {number + 1}: {one.setting.record_bytes} bytes, {one.setting.partitions} partitions")
+            on_step(done, f"round {number + 1}: {one.setting.record_bytes} bytes, {one.setting.partitions} partitions")
             _measure(cluster, one)
         return measured
 
 
 @contextmanager
 def bench_cluster(directory: Path) -> Iterator[LoopbackCluster]:
-    """The cluster that is measured, and a topic for each setting."""
+    """The measured cluster, with a topic for each case."""
     with LoopbackCluster(directory, settings=_kafkas_timeouts()) as cluster:
         for setting in CASES:
             _create_topic(cluster, setting)
@@ -143,7 +143,7 @@ def bench_cluster(directory: Path) -> Iterator[LoopbackCluster]:
 
 
 def _kafkas_timeouts() -> Mapping[str, str]:
-    """Kafka's own instead of those of torture, by which a busy machine would look like a fault."""
+    """Kafka's own timeouts: with the shorter ones of runs a busy machine would look like a fault."""
     names = ("broker.heartbeat.interval.ms", "broker.session.timeout.ms")
     return {
         name: value
@@ -170,7 +170,7 @@ def _measure(cluster: LoopbackCluster, one: Produced) -> None:
 
 
 class _Sending:
-    """A producer for one setting, and the latencies of what it sent."""
+    """A producer for one case, and the latencies of its records."""
 
     def __init__(self, bootstrap: str, setting: ProduceCase, changes: Mapping[str, Any] | None = None) -> None:
         from confluent_kafka import Producer

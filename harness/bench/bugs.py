@@ -1,11 +1,11 @@
-"""Time to bug: how soon a broker known to be wrong is found out.
+"""Time to bug: the time until a broker that is known to be wrong is found.
 
-Each flaw is looked for in disjoint ranges of seeds, one simulated run a seed, until a checker calls a run invalid. The
-run is short, busy, and tells the one story (nemesis/faults/scripted/leader.py) that drives at the flaw; the full
-protocol must come out of every such run unharmed, which is tried on as many seeds. CPU seconds include checking and all
+Each flaw is searched for in disjoint ranges of seeds, one simulated run for each seed, until a run is invalid. The run
+is short, busy, and has the one scripted fault (nemesis/faults/scripted/leader.py) that provokes the flaw; the full
+protocol must be valid in every such run, which is tested on as many seeds. CPU seconds include checking and all
 else a run takes in one process.
 
-What is compared with: TLC on the abstract TLA+ models of the same flaws, with three replicas, two records, two epochs
+The reference is TLC on the abstract TLA+ models of the same flaws, with three replicas, two records, two epochs
 and two workers, on a machine of two cores.
 """
 
@@ -30,16 +30,16 @@ _ZOMBIE: Final = {"time_limit": 20, "faults": [{"at": 2, "for": 17, "fault": "zo
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A broker that is wrong in one way, and the story that drives at it."""
+    """A broker that is wrong in one way, and the scripted fault that provokes it."""
 
     name: str
-    story: Mapping[str, Any]
+    faults: Mapping[str, Any]
     changes: Mapping[str, Any]
     tlc_seconds: float
 
     def spec(self, seed: int, *, flawed: bool = True) -> Spec:
-        """One run that looks for it; without the flaw, the run that the full protocol must withstand."""
-        fields = {"seed": seed, "rate": 40, **self.story}
+        """One run that searches for it; without the flaw, the run in which the full protocol must be valid."""
+        fields = {"seed": seed, "rate": 40, **self.faults}
         return parse({**fields, **self.changes} if flawed else fields)
 
 
@@ -57,16 +57,16 @@ FLAWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BugSearch:
-    """How a flaw was found, range by range."""
+    """The search for a flaw, range by range."""
 
     flaw: Flaw
     seeds: tuple[int, ...]
-    """Runs until it was found; of ranges in which it was."""
+    """Runs until it was found, of the ranges in which it was found."""
     seconds: tuple[float, ...]
     missed: int
     """Ranges in which it was not found."""
-    unharmed: int
-    """Runs of the full protocol with the same stories, all valid."""
+    full_protocol_runs: int
+    """Runs of the full protocol with the same faults, all valid."""
 
     @property
     def median_seconds(self) -> float:
@@ -74,12 +74,12 @@ class BugSearch:
         return median(self.seconds)
 
 
-def searches(tell: Callable[[str], None], ranges: int = RANGES) -> Iterator[BugSearch]:
-    """Look for each flaw in as many ranges. Raises RuntimeError when the full protocol fails, or none is found."""
+def searches(on_step: Callable[[str], None], ranges: int = RANGES) -> Iterator[BugSearch]:
+    """Search for each flaw in as many ranges. Raises RuntimeError when the full protocol fails, or none is found."""
     for flaw in FLAWS:
         seeds, seconds = [], []
         for number in range(ranges):
-            tell(f"{flaw.name}: range {number + 1} of {ranges}")
+            on_step(f"{flaw.name}: range {number + 1} of {ranges}")
             began = time.process_time()
             first = number * SEEDS_A_RANGE
             for seed in range(first, first + SEEDS_A_RANGE):
@@ -93,6 +93,6 @@ def searches(tell: Callable[[str], None], ranges: int = RANGES) -> Iterator[BugS
             outcome = run_in_simulation(flaw.spec(seed, flawed=False))
             if outcome.validity is not Validity.VALID:
                 raise RuntimeError(
-                    f"the full protocol is {outcome.validity} with the story for {flaw.name}, seed {seed}"
+                    f"the full protocol is {outcome.validity} with the faults for {flaw.name}, seed {seed}"
                 )
         yield BugSearch(flaw, tuple(seeds), tuple(seconds), ranges - len(seeds), ranges)

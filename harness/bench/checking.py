@@ -1,7 +1,7 @@
-"""How fast a history is judged, and in how much memory.
+"""Rate and memory of checking one history.
 
 For each size `measure` makes one history of one partition with the seeded generator (`workloads.synthetic_history`),
-untimed, and judges it as a run's is: polls, end offsets, unknown outcomes and all. What is counted is operations, not
+untimed, and checks it like that of a run, with polls, end offsets and unknown outcomes. The rate counts operations, not
 the records that polls returned. One core, one thread.
 """
 
@@ -26,18 +26,18 @@ class Checking:
     operations: int
     cpu_seconds: float
     history_bytes: int
-    """The columns that were judged, before and after."""
+    """The columns of the history."""
     working_bytes: int
-    """What judging took beyond them, at its highest."""
+    """The memory that checking takes beyond them, at most."""
 
     @property
     def operations_per_second(self) -> float:
-        """Operations judged in a second of CPU."""
+        """Operations checked in a second of CPU."""
         return self.operations / self.cpu_seconds
 
 
 def measure(sizes: Iterable[int] = SIZES, seed: int = 1) -> list[Checking]:
-    """Judge one history of each size. 100 million operations need about 8 GB, and 12 GB while they are made. Raises
+    """Check one history of each size. 100 million operations need about 8 GB, and 12 GB while they are made. Raises
     RuntimeError should a correct history not be found valid."""
     return [_measure(operations, seed) for operations in sizes]
 
@@ -48,7 +48,7 @@ def _measure(operations: int, seed: int) -> Checking:
     verdict = check_partition(columns)
     cpu_seconds = time.process_time() - began
     if verdict.validity is not Validity.VALID:
-        raise RuntimeError(f"a correct history of {operations} operations was called {verdict.validity}")
+        raise RuntimeError(f"a correct history of {operations} operations is {verdict.validity}")
     tracemalloc.start()
     check_partition(columns)
     _, working_bytes = tracemalloc.get_traced_memory()

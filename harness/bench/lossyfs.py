@@ -1,4 +1,4 @@
-"""What the lossy file system costs: appends through it against appends straight to a directory beside its backing one.
+"""The cost of the lossy file system: appends through it against appends straight to a directory beside its backing one.
 
 Two files grow side by side to 64 MiB each, anew for every round, in short turns that change places, so that whatever
 else the machine does meets both. A program that logs is imitated: one descriptor opened with O_APPEND, no sync.

@@ -1,4 +1,4 @@
-"""How fast stored runs are judged and summed up on Spark, and in how much memory.
+"""Rate and memory of checking and summarising stored runs on Spark.
 
 The runs come from the seeded generator (`workloads.synthetic_history`), in Spark tasks and untimed: each has one
 partition with half a million operations, appends, polls and end offsets, unknown outcomes and all, then final reads of
@@ -46,7 +46,7 @@ _EXPECTED: Final = {
     "logs": "unknown",
 }
 _EXPECTED_OF_THE_VIOLATION: Final = {**_EXPECTED, "linearizability": "invalid", "reads": "invalid"}
-"""What the checkers say of a run, and of the one with two offsets exchanged."""
+"""The verdicts on a run, and on the one with two offsets exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Measured:
 
 
 def measure(sizes: tuple[int, ...] = SIZES) -> Iterator[Measured]:
-    """Make and judge a suite of each size on two cores. Raises RuntimeError when a verdict is not as it must be."""
+    """Make and check a suite of each size on two cores. Raises RuntimeError for a wrong verdict."""
     with (
         TemporaryDirectory(prefix="faultline-bench-") as directory,
         session("faultline bench", master=f"local[{CORES}]", memory="2g") as spark,
@@ -80,7 +80,7 @@ def _measure(spark: SparkSession, store: Path, operations: int) -> Measured:
         checked = check(spark, store, suite)
         stored, coverage = (tables.read(store, name, suite).table for name in ("runs", "coverage"))
         summary = summarise(spark, stored, checked.metrics, coverage)
-    must_be_right(checked.verdicts, runs)
+    check_verdicts(checked.verdicts, runs)
     if summary.cells[0]["runs"] != runs or not summary.cells[0]["available"]:
         raise RuntimeError(f"the summary is not of {runs} runs: {summary.cells[0]}")
     for name in SCHEMAS:
@@ -89,15 +89,16 @@ def _measure(spark: SparkSession, store: Path, operations: int) -> Measured:
     return Measured(runs * OF_A_RUN, runs, size, watch.seconds, watch.cpu_seconds, watch.memory_bytes)
 
 
-def must_be_right(verdicts: pa.Table, runs: int) -> None:
-    """Raises RuntimeError when a generated run was judged otherwise than it must be."""
-    told: dict[str, dict[str, str]] = {}
+def check_verdicts(verdicts: pa.Table, runs: int) -> None:
+    """Raises RuntimeError when a generated run has another verdict than it must have."""
+    validities: dict[str, dict[str, str]] = {}
     for row in verdicts.to_pylist():
-        told.setdefault(row["run"], {})[row["checker"]] = row["validity"]
+        validities.setdefault(row["run"], {})[row["checker"]] = row["validity"]
     for number in range(runs):
-        found = told.get(_name(number), {})
-        if found != (_EXPECTED if number else _EXPECTED_OF_THE_VIOLATION):
-            raise RuntimeError(f"{_name(number)} was judged wrongly: {found}")
+        found = validities.get(_name(number), {})
+        expected = _EXPECTED if number else _EXPECTED_OF_THE_VIOLATION
+        if {checker: found.get(checker) for checker in expected} != expected:
+            raise RuntimeError(f"{_name(number)} has wrong verdicts: {found}")
 
 
 def _name(number: int) -> str:

@@ -1,4 +1,4 @@
-"""What a measurement takes of the machine, and what others take meanwhile, as /proc tells it."""
+"""The processor time and memory of a measurement, and the processor time of other processes, from /proc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Processors:
 
     @classmethod
     def now(cls, nodes: Iterable[int]) -> Self:
-        """As they are. `nodes` are the processes, of one thread each, that are measured."""
+        """The present values. `nodes` are the processes, of one thread each, that are measured."""
         # user nice system idle iowait irq softirq steal; what guests take is in user already
         ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
         machine = [int(word) / _TICKS_A_SECOND for word in ticks]
@@ -43,7 +43,7 @@ class Processors:
 
     @property
     def others_share(self) -> float:
-        """What was neither idle nor ours, as a part of all; 0 when the machine's clock ticked too coarsely to tell."""
+        """The share of processor time that was neither idle nor ours; 0 when the clock is too coarse."""
         return max(0.0, self.all_s - self.idle_s - self.ours_s) / self.all_s if self.all_s else 0.0
 
 

@@ -1,4 +1,4 @@
-"""`faultline bench`: the tables of what is measured."""
+"""`faultline bench`: the tables of all measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
 
 
 def simulation() -> Table:
-    """The default run, by seed: simulated seconds per CPU second, without and with what follows the run."""
+    """The default run, by seed: simulated seconds per CPU second, without and with checking."""
     from harness.runner.run import run_in_simulation
     from harness.spec import Spec
 
@@ -77,7 +77,7 @@ def bugs(console: Console) -> Table:
         "TLC",
         "TLC / median",
     )
-    with console.status("hunting") as status:
+    with console.status("searching") as status:
         for search in searches(status.update):
             missed = f"; {search.missed} ranges without" if search.missed else ""
             drawn.add_row(
@@ -87,7 +87,7 @@ def bugs(console: Console) -> Table:
                 f"{search.flaw.tlc_seconds:.1f} s",
                 f"{search.flaw.tlc_seconds / search.median_seconds:.1f}×",
             )
-    drawn.caption = "the full protocol withstood the same stories on as many seeds"
+    drawn.caption = "the full protocol was valid under the same faults on as many seeds"
     return drawn
 
 
@@ -107,16 +107,16 @@ def checking(largest: int) -> Table:
 
 
 def pipeline(console: Console, largest: int) -> Table:
-    """Stored runs from a seeded generator, up to `largest` operations in all, judged and summed up by Spark."""
+    """Stored runs from a seeded generator, up to `largest` operations in all, checked and summarised by Spark."""
     from harness.bench.pipeline import CORES, SIZES, measure
     from results.store.spark import SparkUnavailable
 
     drawn = _table(
-        f"pipeline: stored runs judged on Spark, {CORES} cores",
+        f"pipeline: stored runs checked on Spark, {CORES} cores",
         *("operations", "runs", "stored", "time", "CPU", "operations per second", "memory"),
     )
     try:
-        with console.status("judging stored runs"):
+        with console.status("checking stored runs"):
             for measured in measure(tuple(size for size in SIZES if size <= largest)):
                 drawn.add_row(
                     f"{measured.operations:,}",

@@ -60,9 +60,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from results.run.paths import store_path
 
     spec = None if options.spec is None else _load(options.spec, "doctor")
-    findings = diagnose(diagnosis(ThisMachine(), store_path(options.store), spec), spec)
-    show(terminal(), findings)
-    return VALID if all_met(findings) else NOT_CARRIED_OUT
+    prerequisites = diagnose(diagnosis(ThisMachine(), store_path(options.store), spec), spec)
+    show(terminal(), prerequisites)
+    return VALID if all_met(prerequisites) else NOT_CARRIED_OUT
 
 
 def _clean(options: argparse.Namespace) -> int:

@@ -2,8 +2,8 @@
 
 It listens on 127.0.0.1 and nowhere else, answers GET and HEAD and nothing else, and changes nothing. Two things keep
 other web pages in the same browser from reading along: a request must name this server as its host (a name that was
-made to point here after the fact, DNS rebinding, is refused), and no answer may be framed, or read from elsewhere. What
-the pages hold comes from `results.pages.browsing`, whose pages run no script but the server's own.
+made to point here after the fact, DNS rebinding, is refused), and no answer may be framed, or read from elsewhere. The
+pages come from `results.pages.browsing`; they run no script but the server's own.
 
 Exit codes: 0 when it was ended by Ctrl-C or SIGTERM · 3 when it cannot listen.
 """
@@ -55,7 +55,7 @@ class StoreServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that went away in the middle of an answer is nothing to tell of."""
+        """Print errors, but not that of a browser that closes the connection in the middle of an answer."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             print(f"faultline serve: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,5 +1,5 @@
-"""`faultline doctor`: what this machine and its hosts have of what runs need, and what to do about the rest.
+"""`faultline doctor`: checks prerequisites on this machine and its hosts, and names a remedy for each missing one.
 
-`diagnosis` has the subjects and what each is needed for; it only judges. What it judges is asked of this machine by
-`probes`, and of the engine and of hosts by `engine_and_hosts`.
+`diagnosis` lists the prerequisites and decides which are met. The facts come from `probes` (this machine) and from
+`engine_and_hosts` (the Docker engine and hosts over SSH).
 """

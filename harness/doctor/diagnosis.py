@@ -1,17 +1,17 @@
-"""`faultline doctor`: what this machine has of what runs need, and what to do about the rest.
+"""The prerequisites of runs, whether each is met, and the remedy when it is not.
 
-One line a subject: `ok` with what was found, or `missing` with what to do. A run in simulation needs nothing but disk
-space; the rest is for clusters on real nodes (Docker or SSH) and for suites (Spark). The exit code is 3 when something
-is missing that is needed for what was asked about:
+One line for each prerequisite: `ok` with its state, or `missing` with a remedy. A run in simulation needs disk space
+only; the rest is for clusters on real nodes (Docker or SSH) and for suites (Spark). The exit code is 3 when a
+prerequisite of the requested environment is missing:
 
 - without a spec, and with one for Docker: all but Java and netem;
-- with a spec for SSH: what its hosts must have, and no Docker;
+- with a spec for SSH: the prerequisites of its hosts, and no Docker;
 - with a spec for the simulation: disk space;
 - netem too when the spec's script asks for links that are slow, since only netem delays packets.
 
-Everything else that is missing is told and says what goes without it. Nothing is left changed, and no privilege is
-asked for. Where the base image is there, a container of it is asked what the kernel can do; where it is not, the
-kernel's own configuration is read.
+Every other missing prerequisite is listed with the runs that need it. Nothing stays changed, and no privilege is
+needed. If the base image is built, a container of it tests the kernel's features; otherwise the kernel's configuration
+is read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FUSE_DEVICE: Final = "/dev/fuse"
 
 
 class Purpose(StrEnum):
-    """What a subject is needed for, in the words of the line that misses it."""
+    """The runs that need a prerequisite, as the line of a missing one names them."""
 
     ALWAYS = "all runs"
     DOCKER = "runs in Docker"
@@ -55,28 +55,28 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """One line of the doctor."""
+    """One line of the doctor: something that runs need, and whether it is there."""
 
     subject: str
     ok: bool
-    found: str
-    """What there is, or what there is not."""
+    state: str
+    """Its state, or what is missing."""
     remedy: str = ""
-    """What to do when it is missing."""
+    """The remedy when it is missing."""
     purpose: Purpose = Purpose.ALWAYS
     needed: bool = True
-    """Whether what was asked about does not work without it."""
+    """Whether the requested environment does not work without it."""
 
     def text(self) -> str:
         """The line without its first two columns."""
         if self.ok:
-            return self.found
-        parts = [self.found, "" if self.needed else f"only {self.purpose} need it", self.remedy]
+            return self.state
+        parts = [self.state, "" if self.needed else f"only {self.purpose} need it", self.remedy]
         return "; ".join(part for part in parts if part)
 
 
 def needed_purposes(spec: Spec | None) -> frozenset[Purpose]:
-    """What has to be there for `spec`, or for runs in Docker when there is none."""
+    """The purposes that `spec` has, or runs in Docker when there is none."""
     environment = "docker" if spec is None else spec.environment
     parts = {Purpose.ALWAYS}
     if environment == "docker":
@@ -96,41 +96,43 @@ def _asks_for_delays(spec: Spec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is examined: the answers of the machine, the place for runs, and the state of images and hosts."""
+    """The sources of facts for a diagnosis: this machine, the store, the images and the hosts."""
 
     probes: Probes
     store: Path
     images: Callable[[], Sequence[Prerequisite]] = tuple
-    """One finding an image; called only when an engine answers."""
+    """One prerequisite for each image; called only when an engine answers."""
     node: Callable[[], Mapping[str, str] | None] = lambda: None
-    """What a container of the base image lacks, as `faultline-node describe` tells: feature → why, empty when it is
-    there. None when there is no such image. Called only when an engine answers."""
+    """Features that a container of the base image lacks, from `faultline-node describe`: feature → reason, or an empty
+    text. None when there is no such image. Called only when an engine answers."""
     hosts: Callable[[], Sequence[Prerequisite]] = tuple
-    """Findings about the spec's hosts; empty without any."""
+    """Prerequisites of the spec's hosts; empty without any."""
 
 
 def diagnose(diagnosis: Diagnosis, spec: Spec | None = None) -> list[Prerequisite]:
-    """Every finding, in the order of the lines. A probe that fails is a finding, never an exception."""
+    """Every prerequisite, in the order of the lines; one whose probe fails is missing."""
     needed = needed_purposes(spec)
-    return [replace(finding, needed=finding.purpose in needed) for finding in _all(diagnosis)]
+    return [replace(prerequisite, needed=prerequisite.purpose in needed) for prerequisite in _all(diagnosis)]
 
 
-def show(console: Console, findings: Iterable[Prerequisite]) -> None:
-    """Print one line a finding."""
-    findings = list(findings)
-    subject_width = max((len(finding.subject) for finding in findings), default=0)
-    for finding in findings:
-        state, style = ("ok", "green") if finding.ok else ("missing", "red" if finding.needed else "yellow")
-        line = Text.assemble((f"{state:<7}", style), "  ", f"{finding.subject:<{subject_width}}", "  ", finding.text())
+def show(console: Console, prerequisites: Iterable[Prerequisite]) -> None:
+    """Print one line for each prerequisite."""
+    prerequisites = list(prerequisites)
+    subject_width = max((len(prerequisite.subject) for prerequisite in prerequisites), default=0)
+    for prerequisite in prerequisites:
+        state, style = ("ok", "green") if prerequisite.ok else ("missing", "red" if prerequisite.needed else "yellow")
+        line = Text.assemble(
+            (f"{state:<7}", style), "  ", f"{prerequisite.subject:<{subject_width}}", "  ", prerequisite.text()
+        )
         console.print(line, soft_wrap=True)
 
 
-def all_met(findings: Iterable[Prerequisite]) -> bool:
-    """Whether nothing that is needed is missing."""
-    return all(finding.ok or not finding.needed for finding in findings)
+def all_met(prerequisites: Iterable[Prerequisite]) -> bool:
+    """Whether every needed prerequisite is met."""
+    return all(prerequisite.ok or not prerequisite.needed for prerequisite in prerequisites)
 
 
-# ---- the subjects ----------------------------------------------------------------------------------------------------
+# ---- the prerequisites -----------------------------------------------------------------------------------------------
 
 
 def _all(diagnosis: Diagnosis) -> Iterator[Prerequisite]:
@@ -171,13 +173,13 @@ def _known(subject: str, ask: Callable[[], Sequence[Prerequisite]], purpose: Pur
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something the kernel under the nodes has to have."""
+    """A feature that the kernel of the nodes must have."""
 
     subject: str
     key: str
-    """As `faultline-node describe` calls it."""
+    """Its name in `faultline-node describe`."""
     options: tuple[tuple[str, str], ...]
-    """(option, module) of the kernel's configuration, all of which are needed."""
+    """(option, module) of the kernel's configuration; all are needed."""
     purpose: Purpose
     gives: str
 
@@ -197,7 +199,7 @@ OTHER_KERNEL: Final = "use a kernel that has it (on Debian: apt-get install linu
 
 
 def _tried(feature: Feature, kernel: Kernel, lack: str) -> Prerequisite:
-    """What a container found when it tried."""
+    """The result of a test in a container."""
     if not lack:
         return Prerequisite(feature.subject, True, f"{feature.gives}: tried in a container", purpose=feature.purpose)
     return Prerequisite(
@@ -206,7 +208,7 @@ def _tried(feature: Feature, kernel: Kernel, lack: str) -> Prerequisite:
 
 
 def _read(feature: Feature, kernel: Kernel) -> Prerequisite:
-    """What the kernel's configuration says."""
+    """The result of reading the kernel's configuration."""
     has = {option: kernel.feature(option, module) for option, module in feature.options}
     absent = [f"CONFIG_{option}" for option, there in has.items() if there is False]
     if absent:
@@ -214,7 +216,7 @@ def _read(feature: Feature, kernel: Kernel) -> Prerequisite:
         return Prerequisite(feature.subject, False, found, OTHER_KERNEL, feature.purpose)
     unknown = dict.fromkeys(module for option, module in feature.options if has[option] is None)
     if unknown:
-        found = f"the kernel {kernel.release} does not tell whether it has {', '.join(unknown)}"
+        found = f"the kernel {kernel.release} does not show whether it has {', '.join(unknown)}"
         return Prerequisite(
             feature.subject, False, found, "faultline images build, and a container will try", feature.purpose
         )
@@ -245,10 +247,8 @@ def _java(version: str | None) -> Prerequisite:
 
 def _disk(subject: str, path: Path, free: int | None, least: int, purpose: Purpose) -> Prerequisite:
     if free is None:
-        return Prerequisite(
-            subject, False, f"free space at {path} cannot be told", "is it mounted and readable?", purpose
-        )
-    said = f"{free / GIB:.1f} GiB free at {path}"
+        return Prerequisite(subject, False, f"free space at {path} is unknown", "is it mounted and readable?", purpose)
+    state = f"{free / GIB:.1f} GiB free at {path}"
     if free < least:
-        return Prerequisite(subject, False, said, f"make room, at least {least / GIB:.0f} GiB", purpose)
-    return Prerequisite(subject, True, said, purpose=purpose)
+        return Prerequisite(subject, False, state, f"make room, at least {least / GIB:.0f} GiB", purpose)
+    return Prerequisite(subject, True, state, purpose=purpose)

@@ -1,6 +1,6 @@
-"""What the doctor examines besides this machine: images and containers of the engine, hosts over SSH.
+"""Prerequisites outside of this machine: images and containers of the Docker engine, hosts over SSH.
 
-Everything that is tried is taken away again.
+Everything that a test starts or installs is removed again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def diagnosis(probes: Probes, store: Path, spec: Spec | None) -> Diagnosis:
 
 
 def image_prerequisites() -> list[Prerequisite]:
-    """One finding an image. Raises EngineUnreachable."""
+    """One prerequisite for each image. Raises EngineUnreachable."""
     client = connect()
     try:
         return [_of_image(image) for image in states(client, tuple(SYSTEMS.values()))]
@@ -56,7 +56,7 @@ def _of_image(image: Image) -> Prerequisite:
 
 
 def container_lacks() -> dict[str, str] | None:
-    """What a container of the base image lacks, feature → why; None when none can be started."""
+    """Features that a container of the base image lacks, feature → reason; None when none can be started."""
     client = connect()
     try:
         base = states(client, ())[-1]
@@ -75,7 +75,7 @@ def container_lacks() -> dict[str, str] | None:
         )
         lacks: dict[str, str] = json.loads(said)["lacks"]
         return lacks
-    except Exception:  # whatever kept it from running is found, and told, by the other lines
+    except Exception:  # the other lines show why it could not run
         return None
     finally:
         client.close()
@@ -104,18 +104,18 @@ async def _of_host(name: str, host: Host, system: System) -> list[Prerequisite]:
                 return [Prerequisite(subject, False, used, remedy, Purpose.HOSTS)]
             await install(machine, Claim.of_this_process(_RUN), system)
             try:
-                told = json.loads(await machine.run(["faultline-node", "describe"]))
+                description = json.loads(await machine.run(["faultline-node", "describe"]))
                 free = int((await machine.run(["df", "--output=avail", "-B1", "/var/lib"])).split()[-1])
             finally:
                 await uninstall(machine)
     except EnvironmentUnavailable as error:
         return [Prerequisite(subject, False, str(error).removeprefix(f"{name}: "), purpose=Purpose.HOSTS)]
-    return list(_told(name, host, told, free))
+    return list(_of_description(name, host, description, free))
 
 
-def _told(name: str, host: Host, told: Mapping[str, Any], free: int) -> Iterator[Prerequisite]:
-    subject, lacks = f"host {name}", told["lacks"]
-    where = f"{host.address}, kernel {told['kernel']}, {free / GIB:.1f} GiB free"
+def _of_description(name: str, host: Host, description: Mapping[str, Any], free: int) -> Iterator[Prerequisite]:
+    subject, lacks = f"host {name}", description["lacks"]
+    where = f"{host.address}, kernel {description['kernel']}, {free / GIB:.1f} GiB free"
     missing = [f"{feature} ({lacks[feature]})" for feature in _NEEDED_ON_HOSTS if lacks[feature]]
     if missing:
         remedy = f"on Debian: apt-get install {' '.join(packages())}"
@@ -130,7 +130,7 @@ def _told(name: str, host: Host, told: Mapping[str, Any], free: int) -> Iterator
         yield Prerequisite(
             f"netem on {name}",
             False,
-            f"{lacks['netem'].rstrip('.')} (kernel {told['kernel']})",
+            f"{lacks['netem'].rstrip('.')} (kernel {description['kernel']})",
             OTHER_KERNEL,
             Purpose.DELAYS,
         )

@@ -1,6 +1,6 @@
-"""What the doctor asks of this machine. Every answer is a plain value; nothing is changed and no privilege is needed.
+"""Facts about this machine, as plain values; nothing is changed and no privilege is needed.
 
-An answer that cannot be had is None or an exception with one line, never a guess.
+A fact that cannot be determined is None or an exception with one line, never a guess.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Engine:
     cgroup: str
     """Version of control groups its containers are held by: `1` or `2`."""
     root: str
-    """Where it keeps images and containers, on its own machine."""
+    """Its directory of images and containers, on its own machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Kernel:
 
     release: str
     options: Mapping[str, str] | None
-    """Option without `CONFIG_` → `y` or `m`; None when the kernel keeps it to itself."""
+    """Option without `CONFIG_` → `y` or `m`; None when the kernel does not publish it."""
     modules: frozenset[str] = frozenset()
-    """Modules on disk for this release, and those loaded: what is `m` is there only if it is here."""
+    """Modules on disk for this release, and loaded ones: an option that is `m` needs its module here."""
 
     def feature(self, option: str, module: str) -> bool | None:
-        """Whether it can do what `option` stands for; None when that cannot be told from here."""
+        """Whether it has the feature of `option`; None when that cannot be determined from here."""
         if self.options is None:
             return True if module in self.modules else None
         built = self.options.get(option)
@@ -53,7 +53,7 @@ class Kernel:
 
 
 class Probes(Protocol):
-    """What can be asked; tests answer as they please."""
+    """The facts the doctor needs; tests implement it, too."""
 
     def engine(self) -> Engine:
         """Raises EngineUnreachable."""
@@ -74,21 +74,21 @@ class Probes(Protocol):
 
 
 class ThisMachine:
-    """The answers of the machine this runs on."""
+    """Implements Probes for the machine this runs on."""
 
     def engine(self) -> Engine:
         """See Probes."""
         client = connect()
         try:
-            said = client.info()
+            info = client.info()
         finally:
             client.close()
         return Engine(
-            version=str(said.get("ServerVersion", "")),
-            kernel=str(said.get("KernelVersion", "")),
-            storage=str(said.get("Driver", "")),
-            cgroup=str(said.get("CgroupVersion", "1")),
-            root=str(said.get("DockerRootDir", "")),
+            version=str(info.get("ServerVersion", "")),
+            kernel=str(info.get("KernelVersion", "")),
+            storage=str(info.get("Driver", "")),
+            cgroup=str(info.get("CgroupVersion", "1")),
+            root=str(info.get("DockerRootDir", "")),
         )
 
     def kernel(self) -> Kernel:
@@ -114,12 +114,12 @@ class ThisMachine:
         if program is None:
             return None
         try:
-            said = subprocess.run(
+            ended = subprocess.run(
                 [program, "-version"], capture_output=True, text=True, timeout=_JAVA_LIMIT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        match = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
+        match = re.search(r'version "([^"]+)"', ended.stderr + ended.stdout)
         return match[1] if match else None
 
     def free_bytes(self, path: Path) -> int | None:

@@ -1,6 +1,7 @@
 """Many runs at once: specs × settings × seeds, made on Spark and kept in a store.
 
-`reading` makes a `plan` of a file of YAML; `begun` gives it a directory in the store; `running` deals its runs out to
-Spark tasks (`task`) and takes in what they leave; `report` tells of it all. `comparing` does the same for settings
-under paired schedules of faults. Shipped suites lie here, shipped comparisons in `harness/comparisons`.
+`reading` and `plan` read a suite from YAML; `record` gives it a directory in the store; `job` makes its runs in Spark
+tasks (`spark_task`) and collects their results; `expectations` and `report` evaluate and show them. `comparison` does
+the same for settings under paired schedules of faults. Shipped suites lie here, shipped comparisons in
+`harness/comparisons`.
 """

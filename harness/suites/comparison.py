@@ -8,8 +8,8 @@
       acks=1: {acks: '1'}
 
 It is a suite (`harness.suites.job`): made on Spark, stored, and resumed like any other. For each seed the schedule
-of faults is drawn once, from the reference's spec, and told to every cell word for word, so that two cells differ in
-their settings and in nothing else: what comes of it is compared run by run.
+of faults is drawn once, from the reference's spec, and used for every cell, so that two cells differ in their settings
+and in nothing else; their runs are compared seed by seed.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def _suite(name: str, values: object, seeds: int | None) -> Suite:
         raise SpecError("cells: there is none")
     check_distinct("cells", specs)
     reference = one_of(specs, fields.get("reference", next(iter(specs))))
-    wanted = count_of_seeds("seeds", fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
-    return Suite(name, wanted, 0, specs, reference)
+    count = count_of_seeds("seeds", fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
+    return Suite(name, count, 0, specs, reference)
 
 
 def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
-    """What the runs of a suite that has ended come to. Raises RuntimeError when one could not be carried out."""
+    """The comparison of the cells of an ended suite. Raises RuntimeError when a run could not be carried out."""
     for run in runs:
         if run.validity == "failed":
             raise RuntimeError(f"{run.cell}, seed {run.seed}: {'; '.join(run.causes)}")
@@ -94,7 +94,7 @@ def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
 
 
 def save(comparison: Comparison, directory: Path) -> Iterator[Path]:
-    """Write comparison.json and comparison.html; tells where. Raises OSError."""
+    """Write the comparison as JSON and as a page; their paths. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in (
         (f"{comparison.name}.json", json.dumps(comparison.to_json(), indent=2) + "\n"),

@@ -1,8 +1,8 @@
-"""`faultline store check`: every stored run of which evidence is kept, judged by Spark as `faultline check` judges one.
+"""`faultline store check`: checks every stored run whose evidence is kept, on Spark, as `faultline check` does for one.
 
-What comes of it is shown, failures first, with figures by suite and cell, and written to `STORE/checked/SUITE` (or
+The verdicts are shown, failures first, with figures by suite and cell, and written to `STORE/checked/SUITE` (or
 `all`): `verdicts.parquet` and `metrics.parquet`, with the columns of the store's tables. The store's own tables stay as
-they are; a run that was judged otherwise when it was stored is named, with both verdicts.
+they are; a run whose verdict differs from the stored one is shown with both.
 
 Exit codes: the worst verdict, as of a suite, and 3 when a file had to be left out, whatever the verdicts.
 """
@@ -37,16 +37,16 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
     """See the module's docstring. Raises StoreError."""
     checked = pipeline.check(spark, store, suite)
     runs = tables.read(store, "runs", suite).table
-    judged = _judged(checked.verdicts)
-    known = [(row["suite"], row["run"]) in judged for row in runs.to_pylist()]
+    verdict_of_run = _verdict_of_run(checked.verdicts)
+    known = [(row["suite"], row["run"]) in verdict_of_run for row in runs.to_pylist()]
     runs = runs.filter(pa.array(known))
     before = {(row["suite"], row["run"]): row["validity"] for row in runs.to_pylist()}
-    for (name, run), validity in sorted(judged.items(), key=lambda item: (_ORDER.index(item[1]), item[0])):
+    for (name, run), validity in sorted(verdict_of_run.items(), key=lambda item: (_ORDER.index(item[1]), item[0])):
         otherwise = before[name, run] if before[name, run] not in (None, str(validity)) else ""
         if validity is not Validity.VALID or otherwise:
             note = f"   (stored as {otherwise})" if otherwise else ""
             console.print(f"{validity:<8} {name}/{run}{note}", soft_wrap=True, highlight=False, markup=False)
-    now = [str(judged[row["suite"], row["run"]]) for row in runs.to_pylist()]
+    now = [str(verdict_of_run[row["suite"], row["run"]]) for row in runs.to_pylist()]
     runs = runs.set_column(runs.column_names.index("validity"), "validity", pa.array(now, pa.string()))
     coverage = tables.read(store, "coverage", suite).table
     figures = summarise(spark, runs, checked.metrics, coverage)
@@ -59,10 +59,10 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
         print(f"{file.path}: {file.reason}", file=sys.stderr)
     for name, run in checked.left_out:
         print(f"left out: {name}/{run}", file=sys.stderr)
-    return NOT_CARRIED_OUT if checked.damaged else EXIT_CODES[worst(judged.values())]
+    return NOT_CARRIED_OUT if checked.damaged else EXIT_CODES[worst(verdict_of_run.values())]
 
 
-def _judged(verdicts: pa.Table) -> dict[tuple[str, str], Validity]:
+def _verdict_of_run(verdicts: pa.Table) -> dict[tuple[str, str], Validity]:
     found: dict[tuple[str, str], list[Validity]] = {}
     for row in verdicts.select(["suite", "run", "validity"]).to_pylist():
         found.setdefault((row["suite"], row["run"]), []).append(Validity(row["validity"]))

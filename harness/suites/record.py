@@ -1,7 +1,7 @@
-"""A suite that lies in a store: begun, resumed, and held by one process at a time.
+"""The record of a suite in a store: begun, resumed, and locked by one process at a time.
 
-What it is begun with, its plan and the sources, stands in `suite.json` of its directory. It is resumed only with the
-same sources: half of the runs would be another program's otherwise. It is an ended one once `summary.json` is there.
+Its plan and a digest of the sources stand in `suite.json` of its directory. It is resumed only with the same sources:
+otherwise half of the runs would be those of another program. It has ended once `summary.json` is there.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from results.version import version
 
 
 class CannotResume(Exception):
-    """There is nothing to resume, or it cannot be; the message is one line for the user."""
+    """No suite to resume, or one that cannot be resumed; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteRecord:
-    """A suite that lies in a store."""
+    """A suite in a store."""
 
     name: str
-    """Of this one night: `nightly-20261121T001500`."""
+    """With the time it began: `nightly-20261121T001500`."""
     store: Path
     plan: Suite
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -42,12 +42,12 @@ class SuiteRecord:
 
     @property
     def path(self) -> Path:
-        """Where what is not in the tables lies."""
+        """The directory of its files outside of the tables."""
         return finished_runs.suite_path(self.store, self.name)
 
 
 def begin(store: Path, plan: Suite) -> SuiteRecord:
-    """A new suite in the store. StoreError when it cannot be written."""
+    """Record a new suite in the store. StoreError when it cannot be written."""
     from results.store.spark import fingerprint
 
     now = datetime.now(UTC)
@@ -63,7 +63,7 @@ def begin(store: Path, plan: Suite) -> SuiteRecord:
 
 
 def resume(store: Path, named: str) -> SuiteRecord:
-    """The suite of this name, or the newest begun and not ended of the suites called so. Raises CannotResume."""
+    """The suite of this name, or the latest interrupted one of the suites called so. Raises CannotResume."""
     from results.store.spark import fingerprint
 
     candidates = sorted(
@@ -73,7 +73,7 @@ def resume(store: Path, named: str) -> SuiteRecord:
     )
     unfinished = [path for path in candidates if path.name == named or not (path / "summary.json").exists()]
     if not unfinished:
-        raise CannotResume(f"{named}: no suite of this name in {store} was cut short")
+        raise CannotResume(f"{named}: no suite of this name in {store} was interrupted")
     path = unfinished[-1]
     try:
         values = json.loads((path / "suite.json").read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def resume(store: Path, named: str) -> SuiteRecord:
 
 @contextmanager
 def locked(suite: SuiteRecord) -> Iterator[None]:
-    """Holds the suite for this process. Raises CannotResume when another has it."""
+    """Lock the suite for this process. Raises CannotResume when another process runs it."""
     with (suite.path / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,10 +101,10 @@ def locked(suite: SuiteRecord) -> Iterator[None]:
 
 
 def _commit() -> str:
-    """Of the sources, with `-dirty` when they are not as committed; empty when git does not know."""
+    """The commit of the sources, with `-dirty` when they differ from it; empty outside of git."""
     here = Path(__file__).resolve().parent
     try:
-        told = subprocess.run(
+        described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
             cwd=here,
             capture_output=True,
@@ -114,4 +114,4 @@ def _commit() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return told.stdout.strip() if told.returncode == 0 else ""
+    return described.stdout.strip() if described.returncode == 0 else ""

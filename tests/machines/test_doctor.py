@@ -104,7 +104,7 @@ def without(*options: str) -> dict[str, str]:
         (Machine(java_version="1.8.0_392"), "Java", "1.8.0_392 is too old for Spark", False),
         (Machine(free=GIB // 2), "disk for runs", "0.5 GiB free at runs; make room, at least 1 GiB", True),
         (Machine(free=2 * GIB), "disk for images", "2.0 GiB free at /var/lib/docker; make room", True),
-        (Machine(free=None), "disk for runs", "free space at runs cannot be told", True),
+        (Machine(free=None), "disk for runs", "free space at runs is unknown", True),
     ],
 )
 def test_what_is_missing_is_told_with_what_to_do(machine: Machine, subject: str, said: str, counts: bool) -> None:
@@ -123,13 +123,13 @@ def test_a_module_counts_only_if_it_is_on_disk() -> None:
 def test_a_kernel_that_keeps_its_configuration_to_itself_is_not_taken_to_be_well() -> None:
     found = findings(Machine(options=None, modules=frozenset({"fuse"})))
     assert found["FUSE"].ok
-    assert found["nftables"].text().startswith("the kernel 6.1.0 does not tell whether it has nf_tables, nft_numgen;")
+    assert found["nftables"].text().startswith("the kernel 6.1.0 does not show whether it has nf_tables, nft_numgen;")
 
 
 def test_the_kernel_of_an_engine_elsewhere_is_not_taken_to_be_ours() -> None:
     elsewhere = Engine("28.0", "5.15.0-cloud", "overlay2", "1", "/var/lib/docker")
     found = findings(Machine(reached=elsewhere))
-    assert "the kernel 5.15.0-cloud does not tell" in found["nftables"].text()
+    assert "the kernel 5.15.0-cloud does not show" in found["nftables"].text()
     assert found["cgroup"].text() == "v1"
     assert "disk for images" not in found
 

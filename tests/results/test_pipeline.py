@@ -13,7 +13,7 @@ import pytest
 
 from checkers.registry import check as check_evidence
 from checkers.verdict import Validity, Verdict, worst
-from harness.bench.pipeline import generated, must_be_right
+from harness.bench.pipeline import check_verdicts, generated
 from harness.cli.main import main
 from harness.runner.run import run
 from harness.spec import parse
@@ -185,9 +185,9 @@ def test_generated_runs_are_judged_as_the_bench_says_one_violation_among_them(
     for number in (0, 1, 2):
         tables.write_batch(tmp_path, "bench", f"generated-seed{number}", generated(number, operations=6_000))
     found = check(spark, tmp_path, "bench")
-    must_be_right(found.verdicts, 3)
-    with pytest.raises(RuntimeError, match="generated-seed3 was judged wrongly"):
-        must_be_right(found.verdicts, 4)
+    check_verdicts(found.verdicts, 3)
+    with pytest.raises(RuntimeError, match="generated-seed3 has wrong verdicts"):
+        check_verdicts(found.verdicts, 4)
     metrics = {
         (row["run"], row["figure"]): row["value"] for row in found.metrics.to_pylist() if row["checker"] == MEASURED
     }
