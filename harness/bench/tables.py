@@ -44,7 +44,7 @@ def simulation() -> Table:
     from harness.runner.run import run_in_simulation
     from harness.spec import Spec
 
-    drawn = _table("simulation: default run", "seed", "simulated", "CPU", "simulated per CPU second", "with checking")
+    table = _table("simulation: default run", "seed", "simulated", "CPU", "simulated per CPU second", "with checking")
     best = 0.0
     for seed in range(_ROUNDS):
         began = time.process_time()
@@ -54,22 +54,22 @@ def simulation() -> Table:
             raise RuntimeError(outcome.failure)
         ratio = outcome.time_s / outcome.cpu_seconds
         best = max(best, ratio)
-        drawn.add_row(
+        table.add_row(
             str(seed),
             f"{outcome.time_s:.1f} s",
             f"{outcome.cpu_seconds:.2f} s",
             f"{ratio:.0f}×",
             f"{outcome.time_s / whole:.0f}×",
         )
-    drawn.caption = f"best {best:.0f}×"
-    return drawn
+    table.caption = f"best {best:.0f}×"
+    return table
 
 
 def bugs(console: Console) -> Table:
     """Seeds and CPU seconds until each flaw is first found, over disjoint ranges of seeds."""
     from harness.bench.bugs import RANGES, searches
 
-    drawn = _table(
+    table = _table(
         f"time to bug: {RANGES} ranges of seeds",
         "flaw",
         "seeds: median, worst",
@@ -80,30 +80,30 @@ def bugs(console: Console) -> Table:
     with console.status("searching") as status:
         for search in searches(status.update):
             missed = f"; {search.missed} ranges without" if search.missed else ""
-            drawn.add_row(
+            table.add_row(
                 search.flaw.name,
                 f"{median(search.seeds):.0f}, {max(search.seeds)}{missed}",
                 f"{search.median_seconds:.1f} s, {max(search.seconds):.1f} s",
                 f"{search.flaw.tlc_seconds:.1f} s",
                 f"{search.flaw.tlc_seconds / search.median_seconds:.1f}×",
             )
-    drawn.caption = "the full protocol was valid under the same faults on as many seeds"
-    return drawn
+    table.caption = "the full protocol was valid under the same faults on as many seeds"
+    return table
 
 
 def checking(largest: int) -> Table:
     """Histories from a seeded generator, up to `largest` operations, each checked on one core."""
     from harness.bench.checking import SIZES, measure
 
-    drawn = _table("checking: linearizability of one partition", "operations", "CPU", "operations per second", "memory")
+    table = _table("checking: linearizability of one partition", "operations", "CPU", "operations per second", "memory")
     for measured in measure(size for size in SIZES if size <= largest):
-        drawn.add_row(
+        table.add_row(
             f"{measured.operations:,}",
             f"{measured.cpu_seconds:.2f} s",
             f"{measured.operations_per_second / 1e6:.1f} million",
             f"{measured.history_bytes / 1e9:.2f} GB of history + {measured.working_bytes / 1e9:.2f} GB",
         )
-    return drawn
+    return table
 
 
 def pipeline(console: Console, largest: int) -> Table:
@@ -111,14 +111,14 @@ def pipeline(console: Console, largest: int) -> Table:
     from harness.bench.pipeline import CORES, SIZES, measure
     from results.store.spark import SparkUnavailable
 
-    drawn = _table(
+    table = _table(
         f"pipeline: stored runs checked on Spark, {CORES} cores",
         *("operations", "runs", "stored", "time", "CPU", "operations per second", "memory"),
     )
     try:
         with console.status("checking stored runs"):
             for measured in measure(tuple(size for size in SIZES if size <= largest)):
-                drawn.add_row(
+                table.add_row(
                     f"{measured.operations:,}",
                     str(measured.runs),
                     f"{measured.stored_bytes / 1e9:.2f} GB",
@@ -129,8 +129,8 @@ def pipeline(console: Console, largest: int) -> Table:
                 )
     except SparkUnavailable as error:
         raise RuntimeError(str(error)) from None
-    drawn.caption = "memory is that of Java and all Python processes together"
-    return drawn
+    table.caption = "memory is that of Java and all Python processes together"
+    return table
 
 
 def broker(console: Console) -> Table:
@@ -139,7 +139,7 @@ def broker(console: Console) -> Table:
 
     from harness.bench.broker import KAFKA_ALONE_MS, ROUNDS, STEPS, LatencyPercentiles, measure, medians
 
-    drawn = _table(
+    table = _table(
         f"broker: produce on loopback, three replicas, acks=all, idempotent, linger 5 ms; medians of {ROUNDS} rounds",
         "record",
         "partitions",
@@ -161,7 +161,7 @@ def broker(console: Console) -> Table:
         return f"{middle.p50_ms:.1f}, {middle.p99_ms:.1f} ms"
 
     for one in measured:
-        drawn.add_row(
+        table.add_row(
             f"{one.setting.record_bytes} bytes",
             str(one.setting.partitions),
             f"{median(one.rates):,.0f}",
@@ -174,36 +174,36 @@ def broker(console: Console) -> Table:
         )
     others = [share for one in measured for share in one.others_share]
     low, high = KAFKA_ALONE_MS
-    drawn.caption = (
+    table.caption = (
         f"latencies: p50, p99; Kafka's p50 one at a time was {low} to {high} ms\n"
         f"load before: {load:.1f} on {os.cpu_count()} processors, of which others took {min(others):.0%} to "
         f"{max(others):.0%} while throughput was measured"
     )
-    return drawn
+    return table
 
 
 def disk() -> Table:
     """Appends through the lossy file system against appends straight to the disk, in pairs, by size."""
     from harness.bench.lossyfs import SIZES, measure
 
-    drawn = _table("disk: appends without sync", "append", "direct", "lossy", "median of pairs", "undisturbed")
+    table = _table("disk: appends without sync", "append", "direct", "lossy", "median of pairs", "undisturbed")
     for measured in map(measure, SIZES):
-        drawn.add_row(
+        table.add_row(
             f"{measured.append_bytes // 1024} KiB",
             f"{median(measured.direct_us):.1f} µs",
             f"{median(measured.lossy_us):.1f} µs",
             f"{measured.ratio:.2f}×",
             f"{measured.undisturbed_ratio:.2f}×",
         )
-    return drawn
+    return table
 
 
 def _table(title: str, *headings: str) -> Table:
     from rich.table import Table
 
-    drawn = Table(
+    table = Table(
         title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False, header_style="dim"
     )
     for heading in headings:
-        drawn.add_column(heading, justify="right")
-    return drawn
+        table.add_column(heading, justify="right")
+    return table

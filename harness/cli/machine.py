@@ -82,20 +82,20 @@ def _images(options: argparse.Namespace) -> int:
 
     console = terminal()
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     try:
         client = connect(timeout_s=1800)
         if options.prune:
-            prune(client, tuple(SYSTEMS.values()), tell)
+            prune(client, tuple(SYSTEMS.values()), print_line)
             return VALID
         build(
             client,
             tuple(SYSTEMS.values()),
             origin=Origin(options.base) if options.base else None,
             mirror=options.mirror,
-            report=tell,
+            report=print_line,
         )
     except EnvironmentUnavailable as error:
         print(f"faultline: {error}", file=sys.stderr)

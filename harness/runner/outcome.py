@@ -99,6 +99,6 @@ class Outcome:
         }
 
     @property
-    def bitten(self) -> tuple[str, ...]:
-        """The fault families of which at least one fault bit."""
+    def effective_families(self) -> tuple[str, ...]:
+        """The fault families of which at least one fault took effect."""
         return tuple(dict.fromkeys(injection.family for injection in self.injections if injection.took_effect))

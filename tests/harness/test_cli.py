@@ -35,17 +35,17 @@ def test_bad_usage_is_one_line_and_exit_code_64(
     arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 64
-    told = capsys.readouterr()
-    assert told.err.startswith(line)
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    output = capsys.readouterr()
+    assert output.err.startswith(line)
+    assert output.err.count("\n") == 1
+    assert output.out == ""
 
 
 def test_every_rule_is_listed_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules"]) == 0
-    told = capsys.readouterr().out
-    assert all(name in told for name in (rule.name for rule in SYSTEMS["broker"].rules))
-    assert "Kafka Replication Correctness §6.5.3" in told
+    output = capsys.readouterr().out
+    assert all(name in output for name in (rule.name for rule in SYSTEMS["broker"].rules))
+    assert "Kafka Replication Correctness §6.5.3" in output
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,21 +59,21 @@ def test_a_run_ends_with_verdicts_evidence_report_and_the_way_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["run", "--time-limit", "6", "--seed", "2", "--faults", "pause", "--store", str(tmp_path)])
-    told = capsys.readouterr()
-    assert code == 0, told
-    assert "linearizability" in told.out
-    assert "pause" in told.out
-    assert "report.html" in told.out
-    assert "faultline replay " in told.out
-    assert "running" in told.err
+    output = capsys.readouterr()
+    assert code == 0, output
+    assert "linearizability" in output.out
+    assert "pause" in output.out
+    assert "report.html" in output.out
+    assert "faultline replay " in output.out
+    assert "running" in output.err
 
 
 def test_json_is_the_only_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["run", "--time-limit", "5", "--seed", "2", "--faults", "none", "--json", "--store", str(tmp_path)])
-    told = capsys.readouterr()
-    summary = json.loads(told.out)
+    output = capsys.readouterr()
+    summary = json.loads(output.out)
     assert summary["exit_code"] == code == 0
-    assert told.err == ""
+    assert output.err == ""
 
 
 def test_check_and_replay_follow_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,5 +93,5 @@ def test_a_mutant_ends_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_help_does_not_wait_for_the_checkers() -> None:
     code = "import sys; from harness.cli.main import main; main(['rules']); print('pyarrow' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.endswith("False\n")
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert output.stdout.endswith("False\n")

@@ -63,9 +63,9 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
     assert {run["stored"].partition("/")[2] for run in found["runs"]} == {
         f"{cell}-seed{seed}" for cell in ("safe", "fast") for seed in (0, 1)
     }
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"Δ to the reference \+[\d.]+ points", said)
-    assert f"lost {fast['lost']} of {fast['acknowledged']:,} acknowledged records" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"Δ to the reference \+[\d.]+ points", printed)
+    assert f"lost {fast['lost']} of {fast['acknowledged']:,} acknowledged records" in printed
     page = (tmp_path / "out" / "small.html").read_text()
     assert "Availability against loss" in page
     assert "https://" not in page.partition("<script>")[0]
@@ -93,10 +93,10 @@ def test_a_comparison_that_cannot_be_made_is_one_line(
     with pytest.raises(SpecError):
         load(str(small))
     assert main(["compare", str(small)]) == BAD_USAGE
-    said = capsys.readouterr().err
-    assert said.startswith(f"faultline compare: {small}:")
-    assert complaint in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"faultline compare: {small}:")
+    assert complaint in printed
+    assert printed.count("\n") == 1
 
 
 def test_shipped_comparisons_can_be_read() -> None:

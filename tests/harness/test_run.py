@@ -56,10 +56,10 @@ def test_a_run_of_the_full_protocol_is_valid_and_leaves_everything(finished: Out
 
 
 def test_the_outcome_is_one_json_object(finished: Outcome) -> None:
-    told = json.loads(json.dumps(finished.to_json()))
-    assert told["validity"] == "valid"
-    assert told["operations"]["append"]["ok"] > 100
-    assert told["replay"].startswith("faultline replay ")
+    output = json.loads(json.dumps(finished.to_json()))
+    assert output["validity"] == "valid"
+    assert output["operations"]["append"]["ok"] > 100
+    assert output["replay"].startswith("faultline replay ")
 
 
 def test_the_same_spec_ends_in_the_same_digest(finished: Outcome) -> None:
@@ -182,10 +182,10 @@ def test_a_killed_run_can_be_judged_as_far_as_it_goes(tmp_path: Path) -> None:
         check=False,
     )
     assert checked.returncode == 2, checked.stderr
-    told = json.loads(checked.stdout)
-    assert told["validity"] == "unknown"
-    assert any("killed" in gap for gap in told["gaps"])
-    by_checker = {check["checker"]: check["validity"] for check in told["checks"]}
+    output = json.loads(checked.stdout)
+    assert output["validity"] == "unknown"
+    assert any("killed" in gap for gap in output["gaps"])
+    by_checker = {check["checker"]: check["validity"] for check in output["checks"]}
     assert by_checker["linearizability"] == "valid"
     assert (directory / "report.html").exists()
 
@@ -199,12 +199,12 @@ def test_a_run_told_to_stop_is_interrupted_however_a_shell_started_it(tmp_path: 
         while time.monotonic() < deadline_s and not _has_lines(tmp_path, 500):
             time.sleep(0.05)
         process.terminate()
-        _, said = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == INTERRUPTED
-    assert "interrupted; check the recorded part with: faultline check" in said
-    assert "Traceback" not in said
+    assert "interrupted; check the recorded part with: faultline check" in printed
+    assert "Traceback" not in printed
 
 
 def _has_lines(store: Path, lines: int) -> bool:

@@ -134,8 +134,8 @@ def test_a_port_in_use_and_a_store_that_is_not_there_are_one_line_each(
     server: StoreServer, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--store", str(store), "--port", str(server.server_port)]) == 3
-    told = capsys.readouterr().err
-    assert told == f"faultline serve: port {server.server_port} is in use; --port 0 takes a free one\n"
+    output = capsys.readouterr().err
+    assert output == f"faultline serve: port {server.server_port} is in use; --port 0 takes a free one\n"
     assert main(["serve", "--store", str(store / "none")]) == 3
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -117,7 +117,7 @@ def visit(server: StoreServer, browser: Browser) -> Iterator[Open]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda said: tell(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda printed: tell(printed.text) if printed.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: tell(str(error)))
         page.on("dialog", lambda dialog: tell(f"dialog {dialog.message}"))
         page.on("request", lambda it: None if it.url.startswith((server.url, "data:")) else tell(f"asked {it.url}"))
@@ -181,7 +181,7 @@ def test_a_script_that_gets_into_a_page_is_not_run_by_the_browser(server: StoreS
     page.set_default_timeout(PATIENCE_MS)
     page.goto(server.url)
     refused: list[str] = []
-    page.on("console", lambda said: refused.append(said.text))
+    page.on("console", lambda printed: refused.append(printed.text))
     page.evaluate(
         "document.body.append(Object.assign(document.createElement('script'), {textContent: 'document.title=1'}))"
     )
@@ -250,8 +250,8 @@ def test_a_number_of_a_suite_leads_to_the_runs_behind_it_and_from_there_to_a_run
     page.goto(f"{page.url.partition('#')[0]}#runs?cell=groups&by=available&first=low")
     shares = page.locator("#runs tr:visible [data-by=available]")
     expect(shares).to_have_count(20)
-    told = [float(text.split()[0]) for text in shares.all_inner_texts()]
-    assert told == sorted(told)
+    output = [float(text.split()[0]) for text in shares.all_inner_texts()]
+    assert output == sorted(output)
     page.locator("#runs tbody tr:visible a").first.click()
     page.wait_for_url("**/groups-seed*")
 

@@ -1,4 +1,4 @@
-"""Suites on Spark: resumed without loss or repetition, the same on any master, and told to people and to programs."""
+"""Suites on Spark: resumed without loss or repetition, the same on any master, with reports for people and programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ specs:
       - {at: 5.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}
 """
 WHEN = ("started", "facts")
-"""Columns that tell when a run was made and how long it took."""
+"""Columns with the start and the duration of a run."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def mixed(tmp_path: Path) -> Path:
 
 
 def stored(store: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every row of every table, but for what tells when it was made."""
+    """Every row of every table, without the columns of WHEN."""
     found = {}
     for name in ("runs", "verdicts", "metrics", "coverage", "history", "trace", "replicas", "faults"):
         read = tables.read(store, name)
@@ -136,11 +136,11 @@ def test_a_stored_failure_is_exported_and_a_stored_success_says_that_only_its_fi
 
 
 def test_the_summary_and_junit_name_what_failed(undisturbed: Path) -> None:
-    told = json.loads((only_suite(undisturbed) / "summary.json").read_text())
-    assert told["cells"] == {"sound": {"valid": 3}, "mutant": {"invalid": 3}}
-    assert told["exit_code"] == INVALID
-    assert [run["seed"] for run in told["not_valid"]] == [0, 1, 2]
-    assert all(run["causes"] and Path(run["directory"]).is_dir() for run in told["not_valid"])
+    output = json.loads((only_suite(undisturbed) / "summary.json").read_text())
+    assert output["cells"] == {"sound": {"valid": 3}, "mutant": {"invalid": 3}}
+    assert output["exit_code"] == INVALID
+    assert [run["seed"] for run in output["not_valid"]] == [0, 1, 2]
+    assert all(run["causes"] and Path(run["directory"]).is_dir() for run in output["not_valid"])
     root = ElementTree.parse(only_suite(undisturbed) / "junit.xml").getroot()
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("6", "3", "0")
     assert len(root.findall(".//testcase")) == 6
@@ -279,21 +279,21 @@ def test_junit_is_xml_whatever_cells_and_findings_are_called(tmp_path: Path) -> 
     ]
     begun = SuiteRecord("strange-20260101T000000", tmp_path, Suite("strange", 4, 1, {}))
     root = ElementTree.fromstring(junit(begun, runs).encode())
-    told = "strange.a\ufffd<b>&\ufffd\N{NO-BREAK SPACE}é"
+    output = "strange.a\ufffd<b>&\ufffd\N{NO-BREAK SPACE}é"
     (cell,) = root
     for element in (root, cell):
         numbers = {name: element.attrib[name] for name in ("tests", "failures", "errors", "skipped", "time")}
         assert numbers == {"tests": "4", "failures": "1", "errors": "1", "skipped": "1", "time": "1.750"}
-    assert cell.attrib["name"] == told
-    assert {case.attrib["classname"] for case in cell} == {told}
+    assert cell.attrib["name"] == output
+    assert {case.attrib["classname"] for case in cell} == {output}
     assert [[child.tag for child in case] for case in cell] == [["failure"], ["error"], ["skipped"], []]
 
 
 def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", "nightly", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
-    said = capsys.readouterr().err
-    assert "no suite of this name" in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "no suite of this name" in printed
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -354,9 +354,9 @@ def test_a_suite_that_cannot_be_run_is_one_line(
     with pytest.raises(SpecError):
         load(str(mixed))
     assert main(["suite", str(mixed)]) == BAD_USAGE
-    said = capsys.readouterr().err
-    assert complaint in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert complaint in printed
+    assert printed.count("\n") == 1
 
 
 def test_shipped_suites_can_be_read() -> None:

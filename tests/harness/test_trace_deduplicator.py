@@ -1,4 +1,4 @@
-"""What controllers decided is told once, whoever tells it first."""
+"""A decision of the controllers is in the trace once, whichever controller reports it first."""
 
 from __future__ import annotations
 

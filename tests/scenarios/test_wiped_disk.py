@@ -22,7 +22,7 @@ def played(*faults: dict[str, Any], **settings: str) -> Outcome:
 def test_a_wiped_replica_is_filled_again_and_nothing_is_lost(node: str) -> None:
     outcome = played({"at": "6s", "for": "4s", "fault": "wipe-disk", "nodes": [node]})
     assert outcome.validity is Validity.VALID, outcome.verdicts
-    assert outcome.bitten == ("wipe",)
+    assert outcome.effective_families == ("wipe",)
 
 
 def test_replicas_wiped_one_after_the_other_with_time_to_catch_up_lose_nothing() -> None:

@@ -112,7 +112,7 @@ def test_a_flawed_generation_is_found_by_its_script_where_the_full_protocol_stan
 def test_every_scripted_fault_takes_effect_and_the_full_protocol_withstands_it(fault: dict[str, Any]) -> None:
     outcome = _alone(fault)
     assert outcome.validity is Validity.VALID, outcome.verdicts
-    assert outcome.bitten == ("scripted",)
+    assert outcome.effective_families == ("scripted",)
 
 
 def _alone(fault: dict[str, Any]) -> Outcome:
