@@ -46,7 +46,7 @@ TABLE = {
     ),
     "ring": row("faults: [{at: 2, for: 4, fault: partition, shape: ring}]", "partition"),
     "kills": row(
-        "faults: [{at: 2, for: 2, fault: kill, nodes: [leader/0]}, {at: 6, for: 1, fault: kill, nodes: [c1]}]", "kill"
+        "faults: [{at: 2, for: 3, fault: kill, nodes: [leader/0]}, {at: 6, for: 3, fault: kill, nodes: [c1]}]", "kill"
     ),
     "pauses": row(
         "faults: [{at: 2, for: 3, fault: pause, nodes: [leader/0]}, {at: 6, for: 3, fault: pause, nodes: [leader/1]}]",
