@@ -77,12 +77,23 @@ def deletable_below(evidence: RunEvidence) -> Mapping[tuple[str, int], int]:
 
 
 def _greatest_log_starts(evidence: RunEvidence) -> dict[tuple[str, int], int]:
-    """The greatest log start that any replica is known to have had."""
+    """The greatest log start that a broker decided on by itself; without a trace, the greatest of any replica's log.
+
+    A start that a follower took from its leader permits nothing: the leader may have lost the records below it.
+    """
     starts: dict[tuple[str, int], int] = {}
-    table, column = evidence.replica_ends, "log_start"
     if evidence.trace.num_rows:
-        table, column = evidence.trace.filter(pc.field("kind") == "log_start"), "offset"
-    for row in table.select(["topic", "partition", column]).to_pylist():
-        key = (row["topic"], row["partition"])
-        starts[key] = max(row[column], starts.get(key, 0))
+        moves = evidence.trace.filter(pc.field("kind") == "log_start").select(
+            ["topic", "partition", "offset", "detail"]
+        )
+        found = [
+            ((row["topic"], row["partition"]), row["offset"])
+            for row in moves.to_pylist()
+            if json.loads(row["detail"] or "{}").get("reason") in OWN_DECISIONS
+        ]
+    else:
+        ends = evidence.replica_ends.select(["topic", "partition", "log_start"]).to_pylist()
+        found = [((row["topic"], row["partition"]), row["log_start"]) for row in ends]
+    for key, start in found:
+        starts[key] = max(start, starts.get(key, 0))
     return starts

@@ -24,6 +24,11 @@ class Rules:
         "request of an earlier leader epoch never counts as a follower's position.",
         "KIP-320 Leader Fetch Handling",
     )
+    fence_fetch_broker_epoch: bool = _rule(
+        "A Fetch of an earlier incarnation of a follower is refused (6), so that a delayed one does not count for the "
+        "incarnation that is registered now, which may have lost what the earlier one held.",
+        "KIP-903; KAFKA-15221",
+    )
     ignore_stale_fetch_answer: bool = _rule(
         "A follower ignores the answer to a fetch that it sent from another offset or in another leader epoch.",
         "KIP-320 Replica Handling",
@@ -89,6 +94,11 @@ class Rules:
     retention_stops_at_high_watermark: bool = _rule(
         "Retention by time and size deletes only segments below the high watermark.",
         "Kafka Replication Correctness §6.1; KIP-107",
+    )
+    delete_replica_durably: bool = _rule(
+        "A replica that is deleted is renamed durably first, and a log starts above offset 0 only where its log-start "
+        "checkpoint says so, so that what a power loss leaves of a deletion is never taken for a log.",
+        "Kafka Replication Correctness §6.5.4; KAFKA-1382",
     )
     idempotent_dedupe: bool = _rule(
         "A duplicate batch of a producer is answered with the offsets of the first append and not appended again.",

@@ -243,3 +243,12 @@ def test_a_replica_whose_log_restarts_above_its_loss_lacks_nothing() -> None:
 
     assert excesses([*born, *first, *anew, *second]) == 0
     assert excesses([*born, *first, *second]) == 1
+
+
+@pytest.mark.parametrize(("reason", "permitted"), [("retention_ms", {("t", 0): 3}), ("leader", {})])
+def test_only_a_start_that_a_broker_decided_on_permits_deletion(
+    reason: str, permitted: dict[tuple[str, int], int]
+) -> None:
+    trace = small_evidence.trace(start_moved(1, "b1", 0, 3, reason))
+    evidence = without_the_first(5, 3, trace=trace, settings=CheckSettings(retention_ms=1_000))
+    assert deletable_below(evidence) == permitted

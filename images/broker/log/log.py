@@ -24,7 +24,8 @@ that is damaged or out of place, and the rest is rebuilt. The reason: a checkpoi
 the truncation before it, and an epoch cache that contradicts the log hides divergence. One snapshot is trusted always,
 that of the segment in the log-start checkpoint: it is synced before the checkpoint, and no truncation removes batches
 below the log start. A log that ends below its log start has lost more than the records to delete; it continues, empty,
-at its log start.
+at its log start. A log whose first segment is missing (at offset 0, or where the log-start checkpoint says that it
+begins) has lost its beginning, as one whose deletion was cut short; all of it is dropped.
 
 Files lose their unsynced writes independently of each other, so three orders are kept. A segment with an unsynced
 truncation is synced before the next one is created, since the old tail could come back and join on to it. The removal
@@ -125,9 +126,18 @@ class Log:
                 if base < checkpoint.base:
                     files.delete(log._path(segment_name(base)))
             bases = [base for base in bases if base >= checkpoint.base]
+        first = 0 if checkpoint is None else checkpoint.base
+        dropped = None
+        if bases and bases[0] != first and config.start_needs_checkpoint:
+            dropped = log._drop(bases, first)
+            bases = []
         if not bases:
             log._snapshots.delete_above(-1)
-            log._start_empty_at(0 if checkpoint is None else checkpoint.offset)
+            start = 0 if checkpoint is None else checkpoint.offset
+            if start != first:
+                log._write_start(start, start)
+            log._start_empty_at(start)
+            log.recovery = dropped or log.recovery
             parent = directory
             while parent:
                 parent = parent.rpartition("/")[0]
@@ -216,6 +226,18 @@ class Log:
             self.truncate_fully_and_start_at(self.start)
         self.epochs = self.epochs.advance_start(self.start)
         self.recovery = LogRecovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
+
+    def _drop(self, bases: list[int], first: int) -> LogRecovery:
+        """Drop all segments of a log that has lost its first one: the records are no prefix of any state it had."""
+        reason = f"{segment_name(first)}, the first segment, is missing"
+        dropped_bytes = 0
+        for base in bases:
+            segment = Segment.open(self._files, self.directory, base, self.config.index_interval_bytes, base)
+            dropped_bytes += segment.size
+            segment.close()
+            self._files.delete(segment.path)
+        self._log_line(f"log {self.directory}: dropped {dropped_bytes} bytes: {reason}")
+        return LogRecovery(False, dropped_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
 
     def _start_empty_at(self, offset: int) -> None:
         """Create one empty segment at `offset`, durably: without it a later segment would be taken for the log
@@ -423,7 +445,7 @@ class Log:
         try:
             self._remove_segments(0)
             self._snapshots.delete_above(-1)
-            if self._start_checkpoint is not None:
+            if self._start_checkpoint is not None or offset > 0:
                 self._files.sync_directory(self.directory)
                 self._write_start(offset, offset)
             self._start_empty_at(offset)

@@ -84,6 +84,8 @@ def on_replica_fetch(
     if error is ErrorCode.none and partition.leader_state.follower(fetch.replica) is None:
         # The follower may have read of a reassignment that this leader has not read of yet.
         error = ErrorCode.unknown_leader_epoch
+    if error is ErrorCode.none and _of_earlier_incarnation(partition, fetch, active, limits.rules):
+        error = ErrorCode.not_leader_or_follower
     if error is not ErrorCode.none:
         return FetchStep(PartitionStep(partition), error)
     if fetch.offset < partition.log_start:
@@ -100,6 +102,13 @@ def on_replica_fetch(
     joined = _consider_join(recorded, fetch.replica, active, limits)
     moved = advance_high_watermark(joined.partition, limits)
     return FetchStep(PartitionStep(moved.partition, joined.decisions + moved.decisions))
+
+
+def _of_earlier_incarnation(partition: Partition, fetch: ReplicaFetch, active: Mapping[int, int], rules: Rules) -> bool:
+    """Whether a later incarnation of the fetching broker has registered, or has fetched, since this fetch was sent."""
+    follower = partition.leader_state.follower(fetch.replica)
+    latest = max(active.get(fetch.replica, NO_EPOCH), follower.broker_epoch if follower is not None else NO_EPOCH)
+    return rules.fence_fetch_broker_epoch and NO_EPOCH != fetch.broker_epoch < latest
 
 
 def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Partition:

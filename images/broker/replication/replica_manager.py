@@ -3,6 +3,7 @@
 Layout of the data directory, as in Kafka:
 
     <topic>-<partition>/                     one log, see `log.py`
+    <topic>-<partition>-delete/         what is left of a replica that was deleted
     <topic>-<partition>/partition.metadata   the topic's id: a new topic with the name of a deleted one starts empty
     replication-offset-checkpoint            the high watermark of every replica, written periodically
 """
@@ -34,6 +35,8 @@ from images.trace import TraceEvent
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+DELETED_SUFFIX = "-delete"
+"""The end of the name of a directory that is being deleted; that of a replica ends in a number."""
 
 
 class ReplicaManager:
@@ -135,7 +138,7 @@ class ReplicaManager:
         settings = self._config.topic(topic.config)
         replica.limits = dataclasses.replace(replica.limits, min_insync_replicas=settings.min_insync_replicas)
         replica.max_batch_bytes = settings.max_batch_bytes
-        replica.log.config = _log_config(settings)
+        replica.log.config = self._log_config(settings)
         replica.retention = retention_of(topic.name, settings)
         replica.configured = topic.config
 
@@ -143,13 +146,13 @@ class ReplicaManager:
         directory = f"{topic.name}-{partition.index}"
         settings = self._config.topic(topic.config)
         if _read_topic_id(self._node_ports.files, directory) != topic.id:
-            self._node_ports.files.delete(directory)
+            self._delete(directory)
             self._high_watermarks.pop((topic.name, partition.index), None)
             _write_topic_id(self._node_ports.files, directory, topic.id)
         log = Log.open(
             self._node_ports.files,
             directory,
-            _log_config(settings),
+            self._log_config(settings),
             self._node_ports.log,
         )
         high_watermark = self._high_watermarks.get((topic.name, partition.index), 0)
@@ -196,14 +199,36 @@ class ReplicaManager:
                 replica.log.close(clean=False)
                 del self._replicas[key]
                 self._high_watermarks.pop(key, None)
-                self._node_ports.files.delete(replica.name)
+                self._delete(replica.name)
         if not self._applied:
             self._applied = True
             known = {f"{topic}-{index}" for topic, index in hosted}
             for name in self._node_ports.files.list("."):
-                if name not in known and self._node_ports.files.exists(f"{name}/{PARTITION_METADATA}"):
-                    self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
+                if name.endswith(DELETED_SUFFIX):
                     self._node_ports.files.delete(name)
+                elif name not in known and self._node_ports.files.exists(f"{name}/{PARTITION_METADATA}"):
+                    self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
+                    self._delete(name)
+
+    def _delete(self, directory: str) -> None:
+        """Delete the directory of a replica. A power loss leaves it whole, or under a name of no replica."""
+        files = self._node_ports.files
+        if self._config.rules.delete_replica_durably and files.exists(directory):
+            deleted = directory + DELETED_SUFFIX
+            files.delete(deleted)
+            files.rename(directory, deleted)
+            files.sync_directory(".")
+            directory = deleted
+        files.delete(directory)
+
+    def _log_config(self, settings: TopicConfig) -> LogConfig:
+        return LogConfig(
+            segment_bytes=settings.segment_bytes,
+            segment_ms=settings.segment_ms,
+            flush_interval_messages=settings.flush_interval_messages,
+            max_batch_bytes=settings.max_batch_bytes,
+            start_needs_checkpoint=self._config.rules.delete_replica_durably,
+        )
 
     def _update_fetchers(self, image: ClusterImage) -> None:
         """Start the missing fetchers, stop the idle ones, and set the replicas of each."""
@@ -240,15 +265,6 @@ def find_replica(
     if image.partition(topic, index) is not None:
         return None, ErrorCode.not_leader_or_follower
     return None, ErrorCode.unknown_topic_or_partition
-
-
-def _log_config(settings: TopicConfig) -> LogConfig:
-    return LogConfig(
-        segment_bytes=settings.segment_bytes,
-        segment_ms=settings.segment_ms,
-        flush_interval_messages=settings.flush_interval_messages,
-        max_batch_bytes=settings.max_batch_bytes,
-    )
 
 
 def retention_of(topic: str, settings: TopicConfig) -> Retention:

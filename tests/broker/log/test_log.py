@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from images.broker.log import segment as segment_module
 from images.broker.log.clean_shutdown import CLEAN_SHUTDOWN
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.log import EPOCH_CHECKPOINT, Log, OffsetOutOfRange, OutOfPlace
+from images.broker.log.log import EPOCH_CHECKPOINT, LOG_START_CHECKPOINT, Log, OffsetOutOfRange, OutOfPlace
 from images.broker.log.log_config import LogConfig
 from images.broker.log.producer_state import Duplicate, check_sequence
 from images.broker.rules import Rules
@@ -288,7 +288,10 @@ def test_full_truncation_forgets_everything() -> None:
     log = filled(disk, 30)
     log.truncate_fully_and_start_at(100)
     assert (log.start, log.end, log.epochs, len(log.producers)) == (100, 100, EpochCache(), 0)
-    assert [name for name in disk.list("topic-0") if not name.endswith(CLEAN_SHUTDOWN)] == [f"{100:020d}.log"]
+    assert [name for name in disk.list("topic-0") if not name.endswith(CLEAN_SHUTDOWN)] == [
+        f"{100:020d}.log",
+        LOG_START_CHECKPOINT,
+    ]
     log.append(batch(100, epoch=2))
     log.close(clean=False)
     log = open_log(disk)
@@ -545,3 +548,32 @@ def test_followers_store_batches_as_the_leader_assigned_them() -> None:
         follower.append(one)
     assert (follower.end, follower.epochs, follower.producers) == (leader.end, leader.epochs, leader.producers)
     assert all(one.base_offset < two.base_offset for one, two in pairwise(map(parse, read_all(follower))))
+
+
+@pytest.mark.parametrize("start", [0, 12])
+def test_a_log_that_lost_its_first_segment_is_dropped_whole(start: int) -> None:
+    disk = DiskModel()
+    log = filled(disk, 30)
+    log.advance_start(start)
+    log.flush()
+    log.close(clean=False)
+    segments = [name for name in disk.list("topic-0") if name.endswith(".log")]
+    assert len(segments) > 2
+    disk.delete(f"topic-0/{segments[0]}")
+    lines: list[str] = []
+    log = open_log(disk, lines=lines)
+    assert (log.start, log.end) == (start, start)
+    assert log.recovery.cut_bytes > 0
+    assert [line for line in lines if f"{segments[0]}, the first segment, is missing" in line]
+    log.append(batch(start))
+    log.close(clean=False)
+    assert open_log(disk).end == start + 1
+
+
+def test_without_the_checkpoint_rule_the_rest_of_a_log_is_taken_for_a_log() -> None:
+    disk = DiskModel()
+    filled(disk, 30).close(clean=False)
+    segments = [name for name in disk.list("topic-0") if name.endswith(".log")]
+    disk.delete(f"topic-0/{segments[0]}")
+    log = open_log(disk, config=LogConfig(segment_bytes=400, start_needs_checkpoint=False))
+    assert log.start == int(segments[1][:20])

@@ -403,6 +403,24 @@ def test_kip_320_an_answer_of_an_earlier_leadership_cuts_committed_records_exact
     assert (state.log_end, state.high_watermark) == (end, end)
 
 
+@pytest.mark.parametrize("off", [(), ("fence_fetch_broker_epoch",)])
+@pytest.mark.parametrize("heard", [True, False], ids=["fetched since", "registered since"])
+def test_a_fetch_of_an_earlier_incarnation_counts_exactly_without_the_rule(off: tuple[str, ...], heard: bool) -> None:
+    """KAFKA-15221: the follower registered again, with broker epoch 12, and may have lost what this fetch says it
+    holds."""
+    limits = without(*off)
+    state = grown(leader(isr=(1, 2), limits=limits), 3)
+    if heard:
+        state = fetched(state, 2, 1, limits=limits)
+    late = fetch(state, 2, 3, broker_epoch=11, limits=limits)
+    if off:
+        assert late.error is ErrorCode.none
+        assert late.step.partition.high_watermark == 3
+    else:
+        assert late.error is ErrorCode.not_leader_or_follower
+        assert late.step.partition == state
+
+
 # --- joining and leaving the ISR --------------------------------------------------------------------------------------
 
 
@@ -425,7 +443,7 @@ def test_a_follower_below_the_leader_epoch_start_does_not_join(rules_off: tuple[
 @pytest.mark.parametrize(("rules_off", "joins"), [((), False), (("fenced_stay_out_of_isr",), True)])
 def test_a_follower_of_another_broker_epoch_does_not_join(rules_off: tuple[str, ...], joins: bool) -> None:
     limits = without(*rules_off)
-    step = fetch(leader(isr=(1, 2), limits=limits), 3, 0, broker_epoch=3, limits=limits).step
+    step = fetch(leader(isr=(1, 2), limits=limits), 3, 0, broker_epoch=99, limits=limits).step
     assert bool(step.decisions) is joins
 
 
