@@ -76,8 +76,8 @@ def change_points(
     """
     nights = np.flatnonzero(wholes.any(axis=0))
     there = parts[:, nights], wholes[:, nights], same[:, nights]
-    found = _split(*there, 0, len(nights), level, nights_vary, seed)
-    return sorted((replace(it, at=int(nights[it.at])) for it in found), key=lambda change: change.at)
+    changes = _split(*there, 0, len(nights), level, nights_vary, seed)
+    return sorted((replace(it, at=int(nights[it.at])) for it in changes), key=lambda change: change.at)
 
 
 def _split(
@@ -158,9 +158,9 @@ def _rotated(units: _Units, draws: int, random: np.random.Generator) -> tuple[Ma
         directions = random.choice(np.array([-1, 1]), size=(size, len(units.part)))[:, row_of_run]
         source = starts[row_of_run] + (rotations + directions * place) % counts[row_of_run]
         source[:, alone] = random.permuted(np.tile(alone, (size, 1)), axis=1)
-        moved = source[:, at]
-        for kept, values in zip(sums, (parts, wholes), strict=True):
-            kept.append(np.add.reduceat(values[moved], edges, axis=1))
+        rotated = source[:, at]
+        for draws_of_sums, values in zip(sums, (parts, wholes), strict=True):
+            draws_of_sums.append(np.add.reduceat(values[rotated], edges, axis=1))
     return np.vstack(sums[0]), np.vstack(sums[1])
 
 
@@ -186,8 +186,8 @@ def _change(part: Matrix, whole: Matrix, cut: int, at: int, p: float, random: np
     sides = [(it[:, :cut].sum(axis=1), it[:, cut:].sum(axis=1)) for it in (part, whole)]
     (before, after), (of_before, of_after) = sides
     weights = random.standard_exponential((DRAWS_MIN, len(part)))
-    drawn = (weights @ after) / (weights @ of_after) - (weights @ before) / (weights @ of_before)
-    low, high = np.quantile(drawn, (0.025, 0.975))
+    differences = (weights @ after) / (weights @ of_after) - (weights @ before) / (weights @ of_before)
+    low, high = np.quantile(differences, (0.025, 0.975))
     return ChangePoint(
         at,
         float(before.sum() / of_before.sum()),

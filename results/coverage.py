@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
 
-_TOLD_BY: Final[Mapping[str, str]] = {
+_CASE_FIELDS: Final[Mapping[str, str]] = {
     "request_fenced": "api",
     "isr_proposed": "reason",
     "isr_rejected": "error",
@@ -32,7 +32,7 @@ _TOLD_BY: Final[Mapping[str, str]] = {
     "partition_changed": "reason",
     "alter_partition_refused": "error",
 }
-"""The field of an event's detail that tells its cases apart."""
+"""The field of an event's detail that distinguishes its cases."""
 
 RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "fence_fetch_epoch": ("request_fenced",),
@@ -45,25 +45,27 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
 
 def marks(evidence: RunEvidence) -> pa.Table:
     """One row a mark with `kind`, `name` and `count`, in order; nothing that did not happen."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for kind, count in _counted(evidence.trace.column("kind")):
-        found["event", kind] = count
-    told = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_TOLD_BY))))
-    for kind, detail in zip(told.column("kind").to_pylist(), told.column("detail").to_pylist(), strict=True):
-        case = json.loads(detail or "{}").get(_TOLD_BY[kind])
+        counts["event", kind] = count
+    with_cases = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_CASE_FIELDS))))
+    for kind, detail in zip(
+        with_cases.column("kind").to_pylist(), with_cases.column("detail").to_pylist(), strict=True
+    ):
+        case = json.loads(detail or "{}").get(_CASE_FIELDS[kind])
         if case is not None:
-            found["case", f"{kind}/{case}"] += 1
-    seen = {name: count for (_, name), count in found.items()}
+            counts["case", f"{kind}/{case}"] += 1
+    by_name = {name: count for (_, name), count in counts.items()}
     for rule, shown_by in RULES.items():
-        found["rule", rule] = sum(seen.get(name, 0) for name in shown_by)
-    bitten = evidence.faults.filter(evidence.faults.column("bit"))
+        counts["rule", rule] = sum(by_name.get(name, 0) for name in shown_by)
+    effective = evidence.faults.filter(evidence.faults.column("bit"))
     for column, kind in (("fault", "fault"), ("family", "family")):
-        for name, count in _counted(bitten.column(column)):
-            found[kind, name] = count
-    ended = evidence.history.select(["kind", "outcome"]).group_by(["kind", "outcome"]).aggregate([([], "count_all")])
-    for row in ended.to_pylist():
-        found["outcome", f"{row['kind']}/{row['outcome']}"] = row["count_all"]
-    rows = [{"kind": kind, "name": name, "count": count} for (kind, name), count in sorted(found.items()) if count]
+        for name, count in _counted(effective.column(column)):
+            counts[kind, name] = count
+    outcomes = evidence.history.select(["kind", "outcome"]).group_by(["kind", "outcome"]).aggregate([([], "count_all")])
+    for row in outcomes.to_pylist():
+        counts["outcome", f"{row['kind']}/{row['outcome']}"] = row["count_all"]
+    rows = [{"kind": kind, "name": name, "count": count} for (kind, name), count in sorted(counts.items()) if count]
     return pa.Table.from_pylist(rows, _SCHEMA)
 
 

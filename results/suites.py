@@ -42,7 +42,7 @@ class SuiteRun:
     causes: tuple[str, ...]
     """`checker: kind` of each thing found, without repetition; why it failed for one that did."""
     figures: Mapping[str, float]
-    """Of `results.run_figures`, and `planned`: the appends that the rate asked for. Empty when nothing was measured."""
+    """Of `results.run_figures`, and `planned`: the appends that the rate plans. Empty for a run without figures."""
     digest: str = ""
     simulated: bool = True
     setting: str = ""
@@ -130,14 +130,14 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
         if row["validity"] != "valid":
             causes.setdefault(row["run"], []).extend(_kinds(row["checker"], row["findings"]))
     runs = [_run(row, causes.get(row["run"], []), figures.get(row["run"], {})) for row in rows]
-    begun = _plan(store, name)
+    plan = _plan(store, name)
     return SuiteResult(
         name=name,
-        started=str(begun.get("started") or min(row["started"] for row in rows)),
-        version=str(begun.get("version") or rows[0]["version"]),
-        commit=str(begun.get("commit") or ""),
+        started=str(plan.get("started") or min(row["started"] for row in rows)),
+        version=str(plan.get("version") or rows[0]["version"]),
+        commit=str(plan.get("commit") or ""),
         runs=tuple(sorted(runs, key=lambda run: (OUTCOMES.index(run.outcome), run.cell, run.seed, run.run))),
-        planned=max(len(runs), _planned_runs(begun)),
+        planned=max(len(runs), _planned_runs(plan)),
         coverage=_coverage(read["coverage"].table.to_pylist()),
         damaged=tuple(file for stored in read.values() for file in stored.damaged),
     )
@@ -190,8 +190,8 @@ def _plan(store: Path, suite: str) -> dict[str, Any]:
         return {}
 
 
-def _planned_runs(begun: Mapping[str, Any]) -> int:
-    cells, seeds = begun.get("cells"), begun.get("seeds")
+def _planned_runs(plan: Mapping[str, Any]) -> int:
+    cells, seeds = plan.get("cells"), plan.get("seeds")
     return len(cells) * seeds if isinstance(cells, dict | list) and isinstance(seeds, int) else 0
 
 

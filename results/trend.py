@@ -97,8 +97,8 @@ class Trend:
 def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
     """The trend of all suites of this name. StoreError when there is none."""
     every = suite_names(store)
-    found = [read_suite(store, suite) for suite in every if series(suite) == name]
-    suites = [suite for suite in found if suite is not None]
+    results = [read_suite(store, suite) for suite in every if series(suite) == name]
+    suites = [suite for suite in results if suite is not None]
     if not suites:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
         raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
@@ -139,28 +139,28 @@ def _night(suite: SuiteResult, cell: str) -> Night:
 def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[TrendFlag]:
     vary = any(not run.simulated for night in nights for run in night.runs)
     same = _same(nights)
-    found = []
+    flags = []
     for number, measure in enumerate(measures.MEASURES):
         parts, wholes = _units(nights, measure)
         for change in change_points(parts, wholes, same, level=level, nights_vary=vary, seed=seed + number):
             before, after = nights[change.at - 1], nights[change.at]
             other = {run.setting for run in before.runs} != {run.setting for run in after.runs}
-            found.append(TrendFlag(cell, measure, after.suite.name, before.suite.name, change, other))
-    return found
+            flags.append(TrendFlag(cell, measure, after.suite.name, before.suite.name, change, other))
+    return flags
 
 
 def _same(nights: Sequence[Night]) -> Mask:
     """Mask of the runs that repeat the night before: simulated, with every figure the same to the last digit."""
     seeds = sorted({run.seed for night in nights for run in night.runs})
-    found = np.zeros((len(seeds), len(nights)), dtype=bool)
+    same = np.zeros((len(seeds), len(nights)), dtype=bool)
     rows = {seed: row for row, seed in enumerate(seeds)}
     last: dict[int, SuiteRun] = {}
     for column, night in enumerate(nights):
         for run in night.runs:
             before = last.get(run.seed)
-            found[rows[run.seed], column] = before is not None and _is_same(run, before)
+            same[rows[run.seed], column] = before is not None and _is_same(run, before)
             last[run.seed] = run
-    return found
+    return same
 
 
 def _is_same(run: SuiteRun, before: SuiteRun) -> bool:

@@ -72,11 +72,11 @@ def extremes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]
     """Indices to draw, in order: all when few, else the ends and the least and greatest of each stretch."""
     if len(values) <= POINTS_MAX:
         return np.arange(len(values))
-    kept = {0, len(values) - 1}
+    indices = {0, len(values) - 1}
     for stretch in np.array_split(np.arange(len(values)), POINTS_MAX // 2 - 1):
-        kept.add(int(stretch[np.argmin(values[stretch])]))
-        kept.add(int(stretch[np.argmax(values[stretch])]))
-    return np.asarray(sorted(kept))
+        indices.add(int(stretch[np.argmin(values[stretch])]))
+        indices.add(int(stretch[np.argmax(values[stretch])]))
+    return np.asarray(sorted(indices))
 
 
 def rounded(values: np.ndarray[Any, Any]) -> list[float]:

@@ -85,15 +85,15 @@ def _latencies(history: pa.Table) -> Iterator[Figure]:
     latency_ms = np.maximum((appends["completed_ns"].to_numpy() - invoked) / 1e6, 1e-3)
     for outcome in OUTCOMES:
         chosen = np.flatnonzero(_with_outcome(appends, outcome))
-        kept = extremes(latency_ms[chosen])
+        indices = extremes(latency_ms[chosen])
         yield {
             "type": "scatter",
             "mode": "markers",
             "name": outcome,
             "legendgroup": outcome,
             "showlegend": False,
-            "x": rounded(invoked[chosen][kept] / 1e9),
-            "y": rounded(latency_ms[chosen][kept]),
+            "x": rounded(invoked[chosen][indices] / 1e9),
+            "y": rounded(latency_ms[chosen][indices]),
             "yaxis": "y3",
             "marker": {"color": OUTCOME_COLOURS[outcome], "size": 4, "opacity": 0.65},
             "hovertemplate": "%{y} ms " + outcome + "<br>invoked at %{x} s<extra></extra>",

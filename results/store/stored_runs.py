@@ -81,16 +81,16 @@ class StoredRun:
 
 def batches(store: Path) -> list[StoredBatch]:
     """Every batch that left a file in any table, by suite and name, complete or not."""
-    seen: dict[tuple[str, str], StoredBatch] = {}
+    by_name: dict[tuple[str, str], StoredBatch] = {}
     for path in sorted(tables_path(store).glob("*/suite=*/*.parquet")):
         suite, name = path.parent.name.removeprefix("suite="), path.stem
-        if path.name.startswith(".") or (suite, name) in seen:
+        if path.name.startswith(".") or (suite, name) in by_name:
             continue
         marker = tables_path(store) / MARKER / path.parent.name / path.name
         stored = tables.load(marker, MARKER) if marker.exists() else None
         runs = tuple(stored["run"].to_pylist()) if isinstance(stored, pa.Table) else ()
-        seen[suite, name] = StoredBatch(suite, name, runs or (name,), marker.exists())
-    return list(seen.values())
+        by_name[suite, name] = StoredBatch(suite, name, runs or (name,), marker.exists())
+    return list(by_name.values())
 
 
 def find(store: Path, name: str) -> StoredItem:
@@ -106,20 +106,20 @@ def find(store: Path, name: str) -> StoredItem:
     return fitting[0]
 
 
-def read_run(store: Path, found: StoredItem) -> StoredRun:
+def read_run(store: Path, item: StoredItem) -> StoredRun:
     """The run, from the files of its batch. StoreError when one of them is missing or damaged."""
     try:
-        return _read_run(store, found)
+        return _read_run(store, item)
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{found.name}: the stored rows are damaged: {error}") from error
+        raise StoreError(f"{item.name}: the stored rows are damaged: {error}") from error
 
 
-def _read_run(store: Path, found: StoredItem) -> StoredRun:
-    (batch,) = found.batches
-    parts = {name: _rows(store, batch, name, found.run) for name in SCHEMAS}
+def _read_run(store: Path, item: StoredItem) -> StoredRun:
+    (batch,) = item.batches
+    parts = {name: _rows(store, batch, name, item.run) for name in SCHEMAS}
     rows = parts[MARKER].to_pylist()
     if not rows:
-        raise StoreError(f"{found.name}: was cut short, or its file in runs cannot be read")
+        raise StoreError(f"{item.name}: was cut short, or its file in runs cannot be read")
     figures: dict[str, dict[str, float]] = {}
     for figure in parts["metrics"].to_pylist():
         figures.setdefault(figure["checker"], {})[figure["figure"]] = figure["value"]
@@ -136,16 +136,16 @@ def _read_run(store: Path, found: StoredItem) -> StoredRun:
         settings=CheckSettings.from_json(_object(rows[0]["settings"])),
         recovery=_object(rows[0]["recovery"]),
     )
-    return StoredRun(found.suite, found.run, rows[0], tuple(verdicts_from_json({"checks": checks})), evidence)
+    return StoredRun(item.suite, item.run, rows[0], tuple(verdicts_from_json({"checks": checks})), evidence)
 
 
-def export(store: Path, found: StoredItem, target: Path) -> RunDirectory:
+def export(store: Path, item: StoredItem, target: Path) -> RunDirectory:
     """Write the run as a run directory for `check`, `replay` and the report. StoreError when `target` exists, or when
     only the run's figures are stored."""
-    run = read_run(store, found)
+    run = read_run(store, item)
     if not run.row["evidence"]:
         raise StoreError(
-            f"{found.name}: only verdicts and figures of this run are stored, as for every valid run of a suite; "
+            f"{item.name}: only verdicts and figures of this run are stored, as for every valid run of a suite; "
             "its spec, in the table runs, brings it back"
         )
     try:
@@ -162,10 +162,10 @@ def export(store: Path, found: StoredItem, target: Path) -> RunDirectory:
     )
 
 
-def remove(store: Path, found: StoredItem) -> Iterator[Path]:
+def remove(store: Path, item: StoredItem) -> Iterator[Path]:
     """Remove it, yielding each removed file. StoreError when it or one of its files cannot be removed."""
-    refuse_to_split(found)
-    for batch in found.batches:
+    refuse_to_split(item)
+    for batch in item.batches:
         for table in (MARKER, *(name for name in SCHEMAS if name != MARKER)):
             path = batch_path(store, table, batch.suite, batch.name)
             if path.parent.is_symlink():
@@ -179,18 +179,18 @@ def remove(store: Path, found: StoredItem) -> Iterator[Path]:
             yield path
     for table in SCHEMAS:
         try:
-            (tables_path(store) / table / f"suite={found.suite}").rmdir()
+            (tables_path(store) / table / f"suite={item.suite}").rmdir()
         except OSError:
             continue  # other batches are in there, or another process put one there meanwhile
 
 
-def refuse_to_split(found: StoredItem) -> None:
+def refuse_to_split(item: StoredItem) -> None:
     """StoreError for a run whose batch holds others: no file is ever rewritten."""
-    others = sum(len(batch.runs) - 1 for batch in found.batches) if found.run else 0
+    others = sum(len(batch.runs) - 1 for batch in item.batches) if item.run else 0
     if others:
         raise StoreError(
-            f"{found.name}: is stored in one batch with {others} other {'run' if others == 1 else 'runs'}; "
-            f"only the whole suite {found.suite}/ can be removed"
+            f"{item.name}: is stored in one batch with {others} other {'run' if others == 1 else 'runs'}; "
+            f"only the whole suite {item.suite}/ can be removed"
         )
 
 

@@ -133,16 +133,16 @@ def read(store: Path, name: str, suite: str = "") -> StoredTable:
     schema = SCHEMAS[name]
     parts, damaged = [], []
     for path in files(store, name, suite):
-        found = load(path, name)
-        if isinstance(found, DamagedFile):
-            damaged.append(found)
+        rows = load(path, name)
+        if isinstance(rows, DamagedFile):
+            damaged.append(rows)
             continue
         marker = tables_path(store) / "runs" / path.parent.name / path.name
         if not marker.exists():
             damaged.append(DamagedFile(path, "its batch is incomplete: runs has no file of this name"))
             continue
         of = path.parent.name.removeprefix("suite=")
-        parts.append(found.append_column("suite", pa.array([of] * found.num_rows, pa.string())))
+        parts.append(rows.append_column("suite", pa.array([of] * rows.num_rows, pa.string())))
     empty = schema.append(pa.field("suite", pa.string())).empty_table()
     return StoredTable(pa.concat_tables([empty, *parts]), (*damaged, *_lacking(store, name, suite)))
 

@@ -36,15 +36,15 @@ _T = TypeVar("_T")
 
 
 class StoreBrowser:
-    """One store and one directory of comparisons. What is told is what is there at that moment.
+    """One store and one directory of comparisons. Every call lists the current files.
 
-    What takes long to work out from the tables is kept until a file of theirs is added, changed or removed.
+    Results computed from the tables are cached until one of their files is added, changed or removed.
     """
 
     def __init__(self, store: Path, comparisons: Path) -> None:
         self.store = store
         self._comparisons = comparisons
-        self._worked_out: dict[str, tuple[list[tuple[str, int]], Any]] = {}
+        self._cache: dict[str, tuple[list[tuple[str, int]], Any]] = {}
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 
@@ -90,14 +90,14 @@ class StoreBrowser:
         return sorted(path.stem for path in _regular(self._comparisons) if path.suffix == ".json")
 
     def _listed(self) -> StoreListing:
-        return self._once("listed", lambda: listed(self.store))
+        return self._cached("listed", lambda: listed(self.store))
 
-    def _once(self, what: str, work_out: Callable[[], _T]) -> _T:
+    def _cached(self, key: str, compute: Callable[[], _T]) -> _T:
         paths = [path for name in LISTED for path in tables_path(self.store).glob(f"{name}/*/*.parquet")]
         now = sorted((str(path), path.lstat().st_mtime_ns) for path in paths)
-        known = self._worked_out.get(what)
+        known = self._cache.get(key)
         if known is None or known[0] != now:
-            known = self._worked_out[what] = (now, work_out())
+            known = self._cache[key] = (now, compute())
         return cast(_T, known[1])
 
     # ---- one of them ----------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class StoreBrowser:
         """All suites of this name; None when none is stored. Worked out anew only when the store has changed."""
         if name not in self.trends():
             return None
-        return self._once(f"trend {name}", lambda: read_trend(self.store, name))
+        return self._cached(f"trend {name}", lambda: read_trend(self.store, name))
 
     def comparison(self, name: str) -> Comparison | None:
         """The comparison, worked out anew from its runs; None without one. StoreError when it is damaged."""
