@@ -1,14 +1,12 @@
 """Random choices from which a fault is drawn: its targets, its severity, and what the faults of a run have in common.
 
-A seed stands for one schedule, so the order of draws is part of a fault's declaration: one draw more or less changes
-every schedule in which the family takes part.
+Each fault is drawn from a stream of its own (`nemesis.swarm`), so a change of its draw changes no other fault.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from random import Random
 from typing import TypeVar
 
@@ -39,25 +37,21 @@ def some(random: Random, items: Sequence[T]) -> list[T]:
 
 
 class Draws:
-    """Choices for one fault. `partition`, `victim` and `keep` are drawn when first asked for, and are then the same for
-    all candidates of a family."""
+    """Choices for one fault."""
 
     def __init__(self, random: Random, cluster: ClusterShape, profile: RunProfile) -> None:
         self.random = random
         self.cluster = cluster
         self.profile = profile
 
-    @cached_property
     def partition(self) -> int:
         """A partition of the topic."""
         return self.random.randrange(self.cluster.partitions)
 
-    @cached_property
     def victim(self) -> str:
         """A broker that may lose data. Only for runs that have victims."""
         return self.random.choice(self.profile.victims)
 
-    @cached_property
     def keep(self) -> KeepUnsynced:
         """The amount of unsynced writes that a power loss keeps."""
         return self.random.choice(self.profile.keeps)

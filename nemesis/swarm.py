@@ -16,13 +16,17 @@ killed, paused, cut off and lose power, since they sync before they answer. Wher
 (`unclean.recovery.strategy`), kills hit any broker: a killed process loses nothing, and the recovery must find a
 replica that has everything. Everything is healed at the end.
 
-All draws come from the one stream handed in.
+**Streams.** Every decision has a stream of its own, named after its purpose and the numbers of the slot, the family and
+the fault that it concerns. Times do not depend on which families there are, and the fault of a slot is that of the
+family with the least key, each drawing its key alone. So a new family takes some slots of old schedules for itself and
+leaves all others as they were, and so does a new fault within its family.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 
 from nemesis.cluster_shape import ClusterShape
@@ -65,57 +69,99 @@ def draw(
     possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
     if not possible or time_limit_s <= 0:
         return Schedule()
-    chosen = some(random, possible)
-    alone = next((family for family in chosen if family.alone_share and random.random() < family.alone_share), None)
-    weights = [random.uniform(0.2, 1.0) for _ in chosen]
-    tempo = random.choice(list(TEMPI.values()))
+    streams = _Streams(random.getrandbits(64))
+    run = streams.of("run")
+    tempo = run.choice(list(TEMPI.values()))
     profile = RunProfile(
-        victims=tuple(random.sample(cluster.brokers, cluster.loss_budget)),
-        leader_bias=random.choice((0.2, 0.5, 0.9)),
-        held_share=random.choice((0.0, 0.5, 0.8, 1.0)),
-        keeps=_keeps(random),
+        victims=tuple(run.sample(cluster.brokers, cluster.loss_budget)),
+        leader_bias=run.choice((0.2, 0.5, 0.9)),
+        held_share=run.choice((0.0, 0.5, 0.8, 1.0)),
+        keeps=_keeps(run),
     )
+    chosen = _participants(possible, streams, run.random())
+    alone = [family for family in chosen if streams.of("alone", family.number).random() < family.alone_share]
+    if alone:
+        return Schedule(tuple(_one_after_the_other(alone[0], streams, cluster, profile, time_limit_s)))
     scheduled = [
-        ScheduledFault(0.0, time_limit_s, fault) for family in chosen for fault in family.background(random, cluster)
+        ScheduledFault(0.0, time_limit_s, fault)
+        for family in chosen
+        for fault in family.background(streams.of("background", family.number), cluster)
     ]
-    if alone is not None:
-        return Schedule(tuple(_one_after_the_other(alone, random, cluster, profile, time_limit_s)))
-    at_s = random.uniform(0, min(tempo.gap * cluster.patience_s, time_limit_s / 2))
-    injections = 0
-    while injections < tempo.most:
-        for _ in range(random.randint(1, tempo.burst)):
-            if at_s >= time_limit_s:
-                return Schedule(tuple(scheduled))
-            (family,) = random.choices(chosen, weights)
-            fault = draw_fault(family, Draws(random, cluster, profile))
-            while tempo.most == 1 and not fault.effective_alone:
-                fault = draw_fault(family, Draws(random, cluster, profile))
-            duration_s = tempo.shortest * (tempo.longest / tempo.shortest) ** random.random() * cluster.patience_s
-            if fault.ends_by_itself:
-                duration_s = _SCRIPTED_LONGEST * cluster.patience_s
-            scheduled.append(_to_the_millisecond(at_s, min(duration_s, time_limit_s - at_s), fault))
-            injections += 1
-            at_s += random.expovariate(20 / cluster.patience_s) if tempo.burst > 1 else 0.0
-        at_s += random.expovariate(1 / (tempo.gap * cluster.patience_s))
+    weights = {family: streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
+    slots = list(_slots(streams.of("slots"), tempo, cluster.patience_s, time_limit_s))
+    for slot, (at_s, duration_s) in enumerate(slots):
+        keys = {family: streams.of("family", slot, family.number).expovariate(weights[family]) for family in chosen}
+        family = min(chosen, key=lambda family: keys[family])
+        fault = draw_fault(family, streams, slot, cluster, profile, alone=len(slots) == 1)
+        if fault.ends_by_itself:
+            duration_s = _SCRIPTED_LONGEST * cluster.patience_s
+        scheduled.append(_to_the_millisecond(at_s, min(duration_s, time_limit_s - at_s), fault))
     return Schedule(tuple(scheduled))
 
 
-def draw_fault(family: Family, draws: Draws) -> Fault:
-    """One fault of a family that is possible in the cluster. Of several kinds each draws a candidate, one is chosen."""
-    kinds = faults_of(family)
-    drawn = [fault for kind in kinds if (fault := kind.draw(draws)) is not None]
-    usable = [fault for fault in drawn if not fault.needs() & set(draws.cluster.unsupported)]
-    return usable[0] if len(kinds) == 1 else draws.random.choice(usable)
+class _Streams:
+    """Streams of random numbers by name, independent of each other."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def of(self, purpose: str, *numbers: int) -> Random:
+        """A fresh stream, the same for the same name."""
+        return Random("/".join(map(str, (self._seed, purpose, *numbers))))
+
+
+def _participants(possible: Sequence[Family], streams: _Streams, share: float) -> list[Family]:
+    """The families whose number, drawn from their own streams, is below `share`; at least the one with the least."""
+    keys = {family: streams.of("participates", family.number).random() for family in possible}
+    least = min(keys.values())
+    return [family for family in possible if keys[family] < share or keys[family] == least]
+
+
+def _slots(random: Random, tempo: Tempo, patience_s: float, time_limit_s: float) -> Iterator[tuple[float, float]]:
+    """When faults begin, and how long each lasts, in seconds. Which faults they are changes nothing here."""
+    at_s = random.uniform(0, min(tempo.gap * patience_s, time_limit_s / 2))
+    slots = 0
+    while slots < tempo.most:
+        for _ in range(random.randint(1, tempo.burst)):
+            if at_s >= time_limit_s:
+                return
+            yield at_s, tempo.shortest * (tempo.longest / tempo.shortest) ** random.random() * patience_s
+            slots += 1
+            at_s += random.expovariate(20 / patience_s) if tempo.burst > 1 else 0.0
+        at_s += random.expovariate(1 / (tempo.gap * patience_s))
+
+
+def draw_fault(
+    family: Family,
+    streams: _Streams,
+    slot: int,
+    cluster: ClusterShape,
+    profile: RunProfile,
+    *,
+    alone: bool = False,
+) -> Fault:
+    """One fault of a family that is possible in the cluster: the first in a random order that the cluster allows."""
+    kinds = [kind for kind in faults_of(family) if kind.effective_alone or not alone]
+    order = {kind: streams.of("order", slot, family.number, kind.number).random() for kind in kinds}
+    for kind in sorted(kinds, key=lambda kind: order[kind]):
+        draws = Draws(streams.of("fault", slot, family.number, kind.number), cluster, profile)
+        fault = kind.draw(draws)
+        if fault is not None and not fault.needs() & set(cluster.unsupported):
+            return fault
+    raise AssertionError(f"family {family.name} has no fault for {cluster}")
 
 
 def _one_after_the_other(
-    family: Family, random: Random, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
+    family: Family, streams: _Streams, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
 ) -> Iterator[ScheduledFault]:
-    at_s = random.uniform(0.2, 2.0) * cluster.patience_s
-    while at_s < time_limit_s:
-        fault = draw_fault(family, Draws(random, cluster, profile))
-        yield _to_the_millisecond(at_s, min(_SCRIPTED_LONGEST * cluster.patience_s, time_limit_s - at_s), fault)
-        at_s += random.uniform(0.7, 1.0) * _SCRIPTED_LONGEST * cluster.patience_s
+    random, patience_s = streams.of("alone", family.number), cluster.patience_s
+    at_s = random.uniform(0.2, 2.0) * patience_s
+    for slot in count():
+        if at_s >= time_limit_s:
+            return
+        fault = draw_fault(family, streams, slot, cluster, profile)
+        yield _to_the_millisecond(at_s, min(_SCRIPTED_LONGEST * patience_s, time_limit_s - at_s), fault)
+        at_s += random.uniform(0.7, 1.0) * _SCRIPTED_LONGEST * patience_s
 
 
 def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> ScheduledFault:

@@ -46,7 +46,7 @@ class Reassign(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition."""
-        return cls(draws.partition)
+        return cls(draws.partition())
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
@@ -74,7 +74,7 @@ class CancelReassignment(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition."""
-        return cls(draws.partition, draws.patience_ms)
+        return cls(draws.partition(), draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Move away, move back, and cancel that."""
@@ -106,7 +106,7 @@ class ElectPreferred(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition."""
-        return cls(draws.partition)
+        return cls(draws.partition())
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once; it takes effect when leadership moves."""
@@ -221,7 +221,7 @@ class DeleteRecords(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition, of a stalled leader in one of four."""
-        return cls(draws.partition, draws.random.random() < 0.25, draws.patience_ms)
+        return cls(draws.partition(), draws.random.random() < 0.25, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once, as soon as a leader tells where the log starts and ends."""

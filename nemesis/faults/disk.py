@@ -36,8 +36,8 @@ class PowerLoss(Fault):
     def draw(cls, draws: Draws) -> Self | None:
         """Controllers or victims."""
         if draws.cluster.controllers and (not draws.profile.victims or draws.random.random() < 0.25):
-            return cls(nodes=draws.controllers(), keep=draws.keep)
-        return cls(nodes=draws.some(draws.profile.victims), keep=draws.keep)
+            return cls(nodes=draws.controllers(), keep=draws.keep())
+        return cls(nodes=draws.some(draws.profile.victims), keep=draws.keep())
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
@@ -97,7 +97,7 @@ class PowerLossAll(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """All nodes."""
-        return cls(keep=draws.keep)
+        return cls(keep=draws.keep())
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every broker and controller."""

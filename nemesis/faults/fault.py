@@ -6,7 +6,7 @@ in the modules of this folder; schedules, specs, random draws, figures and the t
 from the class:
 
 - `name`, and `family` with its colour and whether `--faults all` draws it;
-- `number`, which decides the order of draws, so that no name and no order of imports does;
+- `number`, after which its random streams are named, so that a rename changes no schedule;
 - `draw`: one fault of the class, drawn at random;
 - `needs`: capabilities that some environments lack;
 - `proof`: the evidence that shows that the fault took effect;
@@ -40,7 +40,8 @@ class Family:
     """Faults that a spec asks for by one name. A family stands beside the first of its faults."""
 
     number: int
-    """Place in the order of draws. Never changed and never given to another family: seeds stand for schedules."""
+    """Names the random streams of the family, and its place in lists. Never changed and never given to another family:
+    a seed stands for a schedule."""
     name: str
     """As `--faults` names it."""
     colour: str
@@ -62,7 +63,7 @@ class Fault:
     name: ClassVar[str]
     """As a schedule names it."""
     number: ClassVar[int]
-    """Place in the order of draws within the family. Never changed and never given to another fault."""
+    """As a family's number, within the family. Never changed and never given to another fault."""
     family: ClassVar[Family]
     proof: ClassVar[tuple[str, ...]]
     """Names of evidence; the fault took effect when any of them is not zero."""

@@ -12,24 +12,21 @@ import pytest
 
 from nemesis import old_names
 from nemesis.cluster_shape import ClusterShape
-from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.fault import Fault
-from nemesis.ports import KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS, DeclarationError, declared_faults
 from nemesis.schedule import Schedule, ScheduledFault, parse_script
-from nemesis.swarm import draw_fault
+from nemesis.swarm import draw
 from results.figures.canvas import GREY
 from results.figures.faults import family_colour
 
 CLUSTER = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2)
-PROFILE = RunProfile(victims=("b2",), leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.name)
 def test_every_fault_is_drawn_for_its_family_and_reads_back_from_a_script(fault: type[Fault]) -> None:
-    drawn = (draw_fault(fault.family, Draws(Random(seed), CLUSTER, PROFILE)) for seed in range(300))
-    example = next(each for each in drawn if type(each) is fault)
+    drawn = (draw(Random(seed), CLUSTER, 60.0, [fault.family.name]) for seed in range(300))
+    example = next(each.fault for schedule in drawn for each in schedule if type(each.fault) is fault)
     schedule = Schedule((ScheduledFault(1.0, 2.0, example),))
     schedule.check(CLUSTER.brokers, CLUSTER.controllers, CLUSTER.partitions)
     assert parse_script(schedule.to_script()) == schedule

@@ -85,6 +85,24 @@ def test_a_drawn_schedule_written_as_a_script_reads_back_the_same() -> None:
         assert parse_script(drawn.to_script()) == drawn
 
 
+@pytest.mark.parametrize("new", FAIR_FAMILIES)
+def test_a_new_family_takes_slots_of_old_schedules_and_leaves_the_others_as_they_were(new: str) -> None:
+    """Each of today's families stands for one that did not exist before."""
+    before = [family for family in FAIR_FAMILIES if family != new]
+    unchanged = 0
+    for seed in range(150):
+        old, schedule = draw(Random(seed), CLUSTER, 60.0, before), draw(Random(seed), CLUSTER, 60.0)
+        unchanged += old == schedule
+        others = [scheduled for scheduled in schedule if scheduled.fault.family.name != new]
+        if others:
+            assert set(others) <= set(old)
+    assert unchanged > 50
+
+
+def test_the_order_in_which_families_are_asked_for_changes_nothing() -> None:
+    assert draw(Random(3), CLUSTER, 60.0, FAIR_FAMILIES[::-1]) == draw(Random(3), CLUSTER, 60.0, FAIR_FAMILIES)
+
+
 def test_the_same_stream_draws_the_same_schedule() -> None:
     assert draw(Random(7), CLUSTER, 60.0) == draw(Random(7), CLUSTER, 60.0)
     assert draw(Random(7), CLUSTER, 60.0) != draw(Random(8), CLUSTER, 60.0)

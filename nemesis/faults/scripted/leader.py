@@ -89,7 +89,7 @@ class UncleanReturn(ScriptedFault):
         """A victim that loses something; None where no broker may."""
         if not draws.profile.victims:
             return None
-        victim, keep = draws.victim, draws.keep
+        victim, keep = draws.victim(), draws.keep()
         return cls(victim, KeepUnsynced.NOTHING if keep is KeepUnsynced.EVERYTHING else keep, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
@@ -211,7 +211,7 @@ class StaleBrokerEpoch(ScriptedFault):
         """A victim that loses everything unsynced; None where no broker may."""
         if not draws.profile.victims:
             return None
-        return cls(draws.victim, draws.partition, KeepUnsynced.NOTHING, draws.patience_ms)
+        return cls(draws.victim(), draws.partition(), KeepUnsynced.NOTHING, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""

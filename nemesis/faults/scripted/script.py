@@ -43,7 +43,7 @@ class ScriptedLeaderFault(ScriptedFault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition."""
-        return cls(partition=draws.partition, patience_ms=draws.patience_ms)
+        return cls(partition=draws.partition(), patience_ms=draws.patience_ms)
 
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""
