@@ -2,6 +2,8 @@
 
 process-crashed  a node's process ended by itself: a finding even where it broke no promise about the log
 
+A node whose disk a fault filled may end: one that says in one line that it has no space has not crashed.
+
 The verdict is `unknown` when the run ended before that was recorded.
 
 Blind spots: a process that hangs.
@@ -9,10 +11,18 @@ Blind spots: a process that hangs.
 
 from __future__ import annotations
 
+import re
+from typing import Any, Final
+
 from checkers.evidence import RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "processes"
+
+_NO_SPACE: Final = re.compile(r"failed: \[Errno 28\]")
+"""Not the last line of a traceback, which names the exception before the number."""
+_INJECTION_NS_MAX: Final = 5_000_000_000
+"""A fault counts from when it holds on all of its nodes; the first of them may be hit earlier by so much."""
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -21,7 +31,7 @@ def check(evidence: RunEvidence) -> Verdict:
     if "crashes" not in recovery:
         note = Finding("unfinished", ("the run ended before its processes were accounted for",))
         return Verdict(NAME, Validity.UNKNOWN, (note,))
-    crashes = recovery["crashes"]
+    crashes = [crash for crash in recovery["crashes"] if not _ended_over_full_disk(crash, evidence)]
     findings = tuple(
         Finding(
             kind="process-crashed",
@@ -31,6 +41,19 @@ def check(evidence: RunEvidence) -> Verdict:
         for crash in crashes[:12]
     )
     return Verdict(NAME, Validity.INVALID if crashes else Validity.VALID, findings, {"crashes": float(len(crashes))})
+
+
+def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:
+    """Whether its last words are one line about want of space, after a fault began to fill its disk."""
+    lines = crash["error"].strip().splitlines()
+    if not lines or not _NO_SPACE.search(lines[-1]):
+        return False
+    return any(
+        row["fault"] == "disk-full"
+        and crash["node"] in row["nodes"]
+        and row["started_ns"] - _INJECTION_NS_MAX <= crash["time_ns"]
+        for row in evidence.faults.select(["fault", "nodes", "started_ns"]).to_pylist()
+    )
 
 
 def _last_line(error: str) -> tuple[str, ...]:

@@ -77,6 +77,14 @@ class Draws:
             return (self.controller(),)
         return self.some(self.cluster.controllers)
 
+    def unclean_restarts(self) -> tuple[str, ...]:
+        """Nodes that may restart uncleanly: controllers, victims or, where unclean recovery is on, any brokers."""
+        if self.cluster.controllers and (not self.profile.victims or self.random.random() < 0.25):
+            return self.controllers()
+        if self.cluster.unclean_recovery and self.random.random() < 0.7:
+            return self.some(self.cluster.brokers)
+        return self.some(self.profile.victims)
+
     def some(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """At least one of `nodes`."""
         return tuple(some(self.random, nodes))

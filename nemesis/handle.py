@@ -30,6 +30,8 @@ class ActiveEffects:
     paused: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     lying: dict[str, int] = field(default_factory=dict)
+    full: dict[str, int] = field(default_factory=dict)
+    delays_ms: dict[str, list[float]] = field(default_factory=dict)
     clocks: dict[str, int] = field(default_factory=dict)
     placements: dict[int, int] = field(default_factory=dict)
     confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
@@ -231,6 +233,49 @@ class FaultHandle:
 
         self._add_undo(stop_lying)
         await self.cluster.lie_about_fsync(node, True)
+
+    async def fill_disk(self, node: str, room_bytes: int) -> None:
+        """Leave a node's disk `room_bytes` of room. A node that ended over it starts again once there is room."""
+        _acquire(self._effects.full, node)
+        self.add_targets([node])
+
+        async def start() -> None:
+            if node not in self._effects.down:
+                await self.cluster.start(node)
+
+        async def free() -> None:
+            if not _release(self._effects.full, node):
+                self._overlapped(1)
+                return
+            evidence = await self.cluster.free_disk(node)
+            self._add_evidence(evidence, node)
+            if not self.cluster.alive(node):
+                if node not in self._effects.down and evidence.get("refused_writes"):
+                    self._add_evidence({"killed": 1.0}, node)
+                await start()
+            elif evidence.get("refused_writes"):  # it may still be about to end over a write that was refused
+                self.confirm_at_end(f"starting {node}", start)
+
+        self._add_undo(free)
+        await self.cluster.fill_disk(node, room_bytes)
+
+    async def slow_disk(self, node: str, delay_ms: float) -> None:
+        """Slow a node's disk; of several delays the latest holds."""
+        self._effects.delays_ms.setdefault(node, []).append(delay_ms)
+        self.add_targets([node])
+
+        async def restore_speed() -> None:
+            delays_ms = self._effects.delays_ms[node]
+            delays_ms.remove(delay_ms)
+            if delays_ms:
+                self._overlapped(1)
+                await self.cluster.slow_disk(node, delays_ms[-1])
+            else:
+                del self._effects.delays_ms[node]
+                self._add_evidence(await self.cluster.restore_disk_speed(node), node)
+
+        self._add_undo(restore_speed)
+        await self.cluster.slow_disk(node, delay_ms)
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
         """Change a node's clock; of several changes the latest holds, and the clock is true again after the last."""

@@ -128,6 +128,9 @@ class ClusterUnderTest(Protocol):
     def now_ns(self) -> int:
         """True time since the run began, unaffected by clock faults."""
 
+    def alive(self, node: str) -> bool:
+        """Whether the node's process runs, as far as is known."""
+
     async def leaders(self) -> Mapping[tuple[str, int], str]:
         """The leader of each (topic, partition), as far as the cluster reports; partitions without one are absent."""
 
@@ -170,6 +173,18 @@ class ClusterUnderTest(Protocol):
 
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
         """Acknowledge fsync without keeping anything. Evidence when it ends: `lies` (fsyncs not kept)."""
+
+    async def fill_disk(self, node: str, room_bytes: int) -> None:
+        """Leave a disk `room_bytes` of room; a write that needs more fails with ENOSPC."""
+
+    async def free_disk(self, node: str) -> Evidence:
+        """Give a disk its room back. Evidence: `refused_writes`."""
+
+    async def slow_disk(self, node: str, delay_ms: float) -> None:
+        """Delay every write and every sync of a disk. Of several calls the latest holds."""
+
+    async def restore_disk_speed(self, node: str) -> Evidence:
+        """Undo `slow_disk`. Evidence: `delayed_operations`, `delayed_ms` in all."""
 
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
         """Change a node's clock. Evidence: `offset_ms` read back inside the node."""

@@ -27,7 +27,7 @@ def targets(cluster: ClusterShape) -> st.SearchStrategy[str]:
 
 
 def faults(cluster: ClusterShape, victims: tuple[str, ...]) -> st.SearchStrategy[Fault]:
-    """One fault of any fair family that is a single step."""
+    """One fault of a single step, on links, processes, clocks or power."""
     one = targets(cluster).map(lambda target: (target,))
     brokers = st.sampled_from(cluster.brokers).map(lambda broker: (broker,))
     kinds: list[st.SearchStrategy[Fault]] = [

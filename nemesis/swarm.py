@@ -53,6 +53,9 @@ class Tempo:
 _SCRIPTED_LONGEST = 10.0
 """Longest duration of a scripted fault, in multiples of the cluster's patience."""
 
+_ATTEMPTS = 20
+"""How often the only fault of a run is drawn until it has an effect by itself."""
+
 TEMPI: Mapping[str, Tempo] = {
     "one long outage": Tempo(gap=4.0, shortest=4.0, longest=15.0, most=1),
     "few and long": Tempo(gap=5.0, shortest=1.5, longest=8.0),
@@ -140,21 +143,27 @@ def draw_fault(
     *,
     alone: bool = False,
 ) -> Fault:
-    """One fault of a family that is possible in the cluster: the first in a random order that the cluster allows."""
-    kinds = [kind for kind in faults_of(family) if kind.effective_alone or not alone]
-    order = {kind: streams.of("order", slot, family.number, kind.number).random() for kind in kinds}
-    for kind in sorted(kinds, key=lambda kind: order[kind]):
-        draws = Draws(streams.of("fault", slot, family.number, kind.number), cluster, profile)
-        fault = kind.draw(draws)
-        if fault is not None and not fault.needs() & set(cluster.unsupported):
-            return fault
-    raise AssertionError(f"family {family.name} has no fault for {cluster}")
+    """One fault of a family that is possible in the cluster: the first in a random order that the cluster allows. With
+    `alone` one that has an effect by itself, if a few attempts find any."""
+    usable: list[Fault] = []
+    for attempt in range(_ATTEMPTS if alone else 1):
+        order = {
+            kind: streams.of("order", slot, family.number, kind.number, attempt).random() for kind in faults_of(family)
+        }
+        for kind in sorted(order, key=lambda kind: order[kind]):
+            draws = Draws(streams.of("fault", slot, family.number, kind.number, attempt), cluster, profile)
+            fault = kind.draw(draws)
+            if fault is not None and not fault.needs() & set(cluster.unsupported):
+                if not alone or fault.effective_alone():
+                    return fault
+                usable.append(fault)
+    return usable[0]
 
 
 def _one_after_the_other(
     family: Family, streams: _Streams, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
 ) -> Iterator[ScheduledFault]:
-    random, patience_s = streams.of("alone", family.number), cluster.patience_s
+    random, patience_s = streams.of("times alone", family.number), cluster.patience_s
     at_s = random.uniform(0.2, 2.0) * patience_s
     for slot in count():
         if at_s >= time_limit_s:

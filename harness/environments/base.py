@@ -80,9 +80,6 @@ class Deployment(ClusterUnderTest, Protocol):
     def bootstrap(self) -> list[tuple[str, int]]:
         """Addresses of all brokers, as clients reach them."""
 
-    def alive(self, node: str) -> bool:
-        """Whether the node's process runs (a paused process does)."""
-
     def stream(self, name: str) -> Random:
         """A stream of randomness of its own, the same for the same seed and name."""
 

@@ -91,6 +91,9 @@ class _Machine:
     disk_random: Random
     log: list[str] = field(default_factory=list)
     lies_before: int = 0
+    refused_before: int = 0
+    delayed_before: tuple[int, int] = (0, 0)
+    """Operations delayed, and nanoseconds, before the disk became slow."""
     offset_before_ns: int | None = None
     """Offset of the clock before the fault; None without one."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -345,6 +348,42 @@ class SimDeployment:
         disk.lying = lying
         return {"lies": disk.counters.lies - machine.lies_before} if ends else {}
 
+    async def fill_disk(self, node: str, room_bytes: int) -> None:
+        """Leave the disk so much room."""
+        machine = self._machine(node)
+        disk = machine.node.disk
+        if disk.capacity_bytes is None:
+            machine.refused_before = disk.counters.refused_writes
+        disk.fill(room_bytes)
+
+    async def free_disk(self, node: str) -> Evidence:
+        """Give the disk all the room it wants. Evidence: `refused_writes`."""
+        machine = self._machine(node)
+        disk = machine.node.disk
+        was_full, disk.capacity_bytes = disk.capacity_bytes is not None, None
+        return {"refused_writes": disk.counters.refused_writes - machine.refused_before if was_full else 0}
+
+    async def slow_disk(self, node: str, delay_ms: float) -> None:
+        """Have the process wait so long for each write and each sync."""
+        machine = self._machine(node)
+        disk = machine.node.disk
+        if not disk.delay_ns:
+            machine.delayed_before = disk.counters.delayed_operations, disk.counters.delayed_ns
+        disk.delay_ns = round(delay_ms * 1e6)
+
+    async def restore_disk_speed(self, node: str) -> Evidence:
+        """Let disk operations take no time again. Evidence: `delayed_operations`, `delayed_ms`."""
+        machine = self._machine(node)
+        disk = machine.node.disk
+        if not disk.delay_ns:
+            return {"delayed_operations": 0, "delayed_ms": 0.0}
+        machine.node.shorten_stall()
+        operations, duration_ns = machine.delayed_before
+        return {
+            "delayed_operations": disk.counters.delayed_operations - operations,
+            "delayed_ms": (disk.counters.delayed_ns - duration_ns) / 1e6,
+        }
+
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
         """Change a clock."""
         machine = self._machine(node)
@@ -408,8 +447,9 @@ class SimDeployment:
         if exit.error is None and machine.leaving == machine.node.incarnation:
             machine.left = machine.leaving
             return
-        self._exits.append(Crash(exit.node, exit.time_ns, exit.text))
-        self._take_log(machine, exit.text)
+        text = _failure(exit)
+        self._exits.append(Crash(exit.node, exit.time_ns, text))
+        self._take_log(machine, text)
 
     def _take_log(self, machine: _Machine, line: str) -> None:
         machine.log.append(f"{self._world.now_ns / 1e9:.6f} {line}")
@@ -422,3 +462,11 @@ class SimDeployment:
                 listen(*what)
         except Exception as error:
             self._world.fail(error)
+
+
+def _failure(exit: Exit) -> str:
+    """Last words of a process, as `images.broker.__main__` prints them: one line for an OSError, else the traceback."""
+    error = exit.error
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{exit.node} failed: {error}" if isinstance(error, OSError) else exit.text

@@ -47,6 +47,8 @@ class SimNode:
         self.disk = SimDisk(index=index, digest_buffer=world.digest.buffer)
         self.powered = True
         self.paused = False
+        self.frozen = False
+        """Whether the process runs nothing, being paused or waiting for a slow disk."""
         self.incarnation = 0
         self.errors: list[str] = []
         """Errors of callbacks and of tasks that no code awaits, as text."""
@@ -57,6 +59,9 @@ class SimNode:
         self._loop: NodeLoop | None = None
         self._dead: list[NodeLoop] = []
         self._paused_at_ns = 0
+        self._stalled = False
+        self._stalled_until_ns = 0
+        self.disk.on_delay = self._stall
 
     def __repr__(self) -> str:
         return f"<SimNode {self.name}{' paused' if self.paused else '' if self.alive else ' down'}>"
@@ -120,7 +125,7 @@ class SimNode:
         loop = self._loop
         if loop is None or self.paused:
             return
-        self.paused = True
+        self.paused = self.frozen = True
         self._paused_at_ns = self.world.now_ns
         loop.freeze()
 
@@ -130,8 +135,41 @@ class SimNode:
         if loop is None or not self.paused:
             return 0, 0
         self.paused = False
-        missed = loop.thaw()
+        missed = len(loop.ready)
+        if not self._stalled:
+            self.frozen = False
+            missed = loop.thaw()
         return self.world.now_ns - self._paused_at_ns, missed
+
+    def _stall(self, duration_ns: int) -> None:
+        """The process waits for its disk; several waits add up."""
+        if self._loop is None:
+            return
+        self._stalled_until_ns = max(self._stalled_until_ns, self.world.now_ns) + duration_ns
+        if not self._stalled:
+            self._stalled = self.frozen = True
+            self._loop.freeze()
+            self.world.at(self._stalled_until_ns, self._go_on, self._loop)
+
+    def shorten_stall(self) -> None:
+        """The disk is fast from now on: of several writes that the process still waits for, only the first is slow."""
+        slow_ns, self.disk.delay_ns = self.disk.delay_ns, 0
+        until_ns = self.world.now_ns + slow_ns
+        if self._stalled and self._stalled_until_ns > until_ns:
+            self.disk.counters.delayed_ns -= self._stalled_until_ns - until_ns
+            self._stalled_until_ns = until_ns
+            self.world.at(until_ns, self._go_on, self._loop)
+
+    def _go_on(self, loop: NodeLoop) -> None:
+        if loop is not self._loop or not self._stalled:
+            return
+        if self.world.now_ns < self._stalled_until_ns:  # one callback asked the disk for more than one operation
+            self.world.at(self._stalled_until_ns, self._go_on, loop)
+            return
+        self._stalled = False
+        if not self.paused:
+            self.frozen = False
+            loop.thaw()
 
     def arm(self, effects: int, action: Callable[[], object]) -> None:
         """Call `action` just before the process's effect number `effects` from now, unless it ends before.
@@ -181,7 +219,8 @@ class SimNode:
         if loop is None:
             return None
         self._loop = None
-        self.paused = False
+        self.paused = self.frozen = self._stalled = False
+        self._stalled_until_ns = 0
         self._crash_point.disarm()
         if self._files is not None:
             self._files.unmount()

@@ -34,7 +34,7 @@ class NodeView(Protocol):
         """Whether the machine has power."""
 
     @property
-    def paused(self) -> bool:
+    def frozen(self) -> bool:
         """Whether its process is frozen."""
 
     def record_error(self, text: str) -> None:

@@ -228,7 +228,7 @@ class World:
                         self._mark()
                         if self.now_ns > limit_ns:
                             raise OutOfTime(self._out_of_time())
-                if not loop.ready and loop.alive and not loop.node.paused:  # the dead and the paused were taken out
+                if not loop.ready and loop.alive and not loop.node.frozen:  # the dead and the frozen were taken out
                     loop.queued = False
                     runnable.remove(loop)
         finally:

@@ -98,7 +98,6 @@ class ElectPreferred(Fault):
     name: ClassVar[str] = "elect-preferred"
     number: ClassVar[int] = 3
     family: ClassVar[Family] = _FAMILY
-    effective_alone: ClassVar[bool] = False
     proof: ClassVar[tuple[str, ...]] = ("elected",)
 
     partition: int = 0
@@ -114,6 +113,10 @@ class ElectPreferred(Fault):
         handle.count_evidence(
             "elected" if answer == DONE else "not_needed" if answer == "ELECTION_NOT_NEEDED" else "refused"
         )
+
+    def effective_alone(self) -> bool:
+        """The preferred replica leads already while nothing else goes wrong."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)

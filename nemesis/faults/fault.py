@@ -69,8 +69,6 @@ class Fault:
     """Names of evidence; the fault took effect when any of them is not zero."""
     ends_by_itself: ClassVar[bool] = False
     """Whether the fault heals as soon as its injection returns: for sequences of steps."""
-    effective_alone: ClassVar[bool] = True
-    """Whether it has an effect where nothing else goes wrong."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
@@ -84,6 +82,10 @@ class Fault:
     def took_effect(self, evidence: Evidence) -> bool:
         """Whether the evidence shows that the fault did something."""
         return any(evidence.get(name, 0) != 0 for name in self.proof)
+
+    def effective_alone(self) -> bool:
+        """Whether it has an effect where nothing else goes wrong, as the only fault of a run must."""
+        return True
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Capabilities that the environment must have."""

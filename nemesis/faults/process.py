@@ -32,12 +32,8 @@ class Kill(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Controllers, victims or, in a cluster with unclean recovery, any brokers: a killed process loses nothing."""
-        if draws.cluster.controllers and (not draws.profile.victims or draws.random.random() < 0.25):
-            return cls(nodes=draws.controllers())
-        if draws.cluster.unclean_recovery and draws.random.random() < 0.7:
-            return cls(nodes=draws.some(draws.cluster.brokers))
-        return cls(nodes=draws.some(draws.profile.victims))
+        """Nodes that may restart uncleanly; a killed process loses nothing."""
+        return cls(nodes=draws.unclean_restarts())
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkers import availability, faults, liveness, registry
+from checkers import availability, faults, liveness, processes, registry
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Validity, Verdict, checker_name, worst
 from results.run.json_encoding import verdicts_from_json
@@ -82,6 +82,39 @@ def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
     assert of((2, "became_follower", {})) == []
     assert of((2, "node_started", {})) == []
     assert of((2, "isr_committed", {}), (8, "isr_proposed", {"reason": "shrink"})) == [], "it is on its way"
+
+
+# processes
+
+
+NO_SPACE = "b2 failed: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("error", "fault", "nodes", "validity"),
+    [
+        (NO_SPACE, "disk-full", ["b2"], Validity.VALID),
+        (f"listening\n{NO_SPACE}: '/var/lib/faultline/data/t-0/0.log'", "disk-full", ["b1", "b2"], Validity.VALID),
+        (NO_SPACE, "disk-full", ["b1"], Validity.INVALID),
+        (NO_SPACE, "slow-disk", ["b2"], Validity.INVALID),
+        ("Traceback …\nOSError: [Errno 28] No space left on device", "disk-full", ["b2"], Validity.INVALID),
+        ("b2 failed: [Errno 5] Input/output error", "disk-full", ["b2"], Validity.INVALID),
+        ("", "disk-full", ["b2"], Validity.INVALID),
+    ],
+)
+def test_a_node_that_says_in_one_line_that_its_full_disk_is_full_has_not_crashed(
+    error: str, fault: str, nodes: list[str], validity: Validity
+) -> None:
+    crash = {"node": "b2", "time_ns": 12 * 10**9, "error": error}
+    rows = small_evidence.faults(small_evidence.fault(fault, nodes, 10, 15, {}))
+    assert processes.check(RunEvidence(recovery=WHOLE | {"crashes": [crash]}, faults=rows)).validity is validity
+
+
+def test_a_disk_filled_later_excuses_nothing() -> None:
+    crash = {"node": "b2", "time_ns": 12 * 10**9, "error": NO_SPACE}
+    rows = small_evidence.faults(small_evidence.fault("disk-full", ["b2"], 30, 35, {}))
+    verdict = processes.check(RunEvidence(recovery=WHOLE | {"crashes": [crash]}, faults=rows))
+    assert verdict.validity is Validity.INVALID
 
 
 # faults

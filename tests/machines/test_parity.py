@@ -62,6 +62,8 @@ TABLE = {
         " {at: 6, for: 3, fault: clock, nodes: [c1], rate: 0.5}]",
         "clock",
     ),
+    "a full disk": row("faults: [{at: 3, for: 4, fault: disk-full, nodes: [leader/0], room_bytes: 300}]", "disk-full"),
+    "a slow disk": row("faults: [{at: 3, for: 4, fault: slow-disk, nodes: [leader/0], delay_ms: 20}]", "slow-disk"),
     "lossy links": row("faults: [{at: 2, for: 6, fault: packets, nodes: [b1], loss: 0.2}]", "packets"),
     "the return of a replica that forgot": row(
         "faults: [{at: 2, for: 10, fault: unclean-return, victim: b3, keep: nothing, patience_ms: 2000}]",

@@ -22,6 +22,10 @@ class FakeCluster:
         self.paused: set[str] = set()
         self.down: set[str] = set()
         self.lying: set[str] = set()
+        self.full: dict[str, int] = {}
+        self.slow: dict[str, float] = {}
+        self.refuses_writes = True
+        """Whether a node writes while its disk is full, and ends over it."""
         self.clocks: dict[str, ClockChange] = {}
         self.calls: list[str] = []
         self.placed: tuple[str, ...] = self.brokers
@@ -36,7 +40,16 @@ class FakeCluster:
     @property
     def pristine(self) -> bool:
         """Whether nothing is broken."""
-        return not (self.cuts or self.qualities or self.paused or self.down or self.lying or self.clocks)
+        return not (
+            self.cuts
+            or self.qualities
+            or self.paused
+            or self.down
+            or self.lying
+            or self.full
+            or self.slow
+            or self.clocks
+        )
 
     @property
     def admin(self) -> FakeCluster:
@@ -144,6 +157,24 @@ class FakeCluster:
             return {}
         self.lying.discard(node)
         return {"lies": 3.0}
+
+    def alive(self, node: str) -> bool:
+        return node not in self.down
+
+    async def fill_disk(self, node: str, room_bytes: int) -> None:
+        self.full[node] = room_bytes
+        if self.refuses_writes:
+            self.down.add(node)
+
+    async def free_disk(self, node: str) -> Evidence:
+        return {"refused_writes": float(self.full.pop(node, None) is not None and self.refuses_writes)}
+
+    async def slow_disk(self, node: str, delay_ms: float) -> None:
+        self.slow[node] = delay_ms
+
+    async def restore_disk_speed(self, node: str) -> Evidence:
+        delay_ms = self.slow.pop(node, 0.0)
+        return {"delayed_operations": 1.0, "delayed_ms": delay_ms}
 
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
         self.clocks[node] = change

@@ -282,6 +282,51 @@ class MachineDeployment:
 
         return await self._handle(node).exclusively(lie)
 
+    async def fill_disk(self, node: str, room_bytes: int) -> None:
+        """Have the file system refuse what takes room, after so many bytes."""
+
+        async def fill(handle: NodeHandle) -> None:
+            counters = await self._disk(handle, command="fail", error="ENOSPC", after=room_bytes)
+            if handle.refused_before is None:
+                handle.refused_before = int(counters["failed_enospc"])
+
+        await self._handle(node).exclusively(fill)
+
+    async def free_disk(self, node: str) -> Evidence:
+        """Have the file system take everything again. Evidence: `refused_writes`."""
+
+        async def free(handle: NodeHandle) -> Evidence:
+            counters = await self._disk(handle, command="fail", error=None)
+            before, handle.refused_before = handle.refused_before, None
+            return {"refused_writes": 0 if before is None else int(counters["failed_enospc"]) - before}
+
+        return await self._handle(node).exclusively(free)
+
+    async def slow_disk(self, node: str, delay_ms: float) -> None:
+        """Have the file system wait before each write and each sync."""
+
+        async def slow(handle: NodeHandle) -> None:
+            counters = await self._disk(handle, command="slow", ms=delay_ms, on=["write", "sync"])
+            if handle.slowed_before is None:
+                handle.slowed_before = counters["slowed"], counters["slowed_seconds"]
+
+        await self._handle(node).exclusively(slow)
+
+    async def restore_disk_speed(self, node: str) -> Evidence:
+        """Have the file system wait no more. Evidence: `delayed_operations`, `delayed_ms`."""
+
+        async def restore(handle: NodeHandle) -> Evidence:
+            counters = await self._disk(handle, command="slow", ms=0)
+            before, handle.slowed_before = handle.slowed_before, None
+            if before is None:
+                return {"delayed_operations": 0, "delayed_ms": 0.0}
+            return {
+                "delayed_operations": counters["slowed"] - before[0],
+                "delayed_ms": (counters["slowed_seconds"] - before[1]) * 1000,
+            }
+
+        return await self._handle(node).exclusively(restore)
+
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
         """Change the clock that the process sees. Evidence: `offset_ms`, read back under the same library."""
         return await self._clock(node, "set", f"--jump-ms={change.jump_ms}", f"--rate={change.rate}")

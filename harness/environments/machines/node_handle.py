@@ -44,7 +44,11 @@ class NodeHandle:
     incarnation: int = 0
     alive: bool = False
     lies_before: int | None = None
-    """Lies that the disk had answer when it began to lie; None while it does not."""
+    """Lies that the disk had told when it began to lie; None while it does not."""
+    refused_before: int | None = None
+    """Writes that the disk had refused when it became full; None while it is not."""
+    slowed_before: tuple[int, float] | None = None
+    """Operations that the disk had delayed, and seconds, when it became slow; None while it is not."""
     paused: bool = False
     frozen: bool = False
     """Paused from outside, with all of the machine."""

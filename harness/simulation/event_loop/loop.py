@@ -70,7 +70,7 @@ class NodeLoop(RefusingLoop):
         self.crash_point = crash_point
         self.alive = True
         self.queued = False
-        """The world knows of this loop's callbacks, or need not (it is paused or dead)."""
+        """The world knows of this loop's callbacks, or need not (it is frozen or dead)."""
         self._clock = node.clock
         self.ready: deque[Ready | Timer] = deque()
         """Callbacks whose time has come, first in, first out."""
@@ -149,7 +149,7 @@ class NodeLoop(RefusingLoop):
 
     def _wake(self, _: None) -> None:
         self._wakes_ns.pop()
-        if self.alive and not self.node.paused:
+        if self.alive and not self.node.frozen:
             self.fire_due_timers()
 
     def fire_due_timers(self) -> None:
@@ -171,7 +171,7 @@ class NodeLoop(RefusingLoop):
 
     def clock_changed(self) -> None:
         """The node's clock was set, or runs at another rate."""
-        if self.alive and not self.node.paused:
+        if self.alive and not self.node.frozen:
             self.fire_due_timers()
 
     def freeze(self) -> None:

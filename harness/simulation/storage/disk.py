@@ -12,14 +12,15 @@ of directory changes (create, rename, delete). A power loss keeps, as `nemesis.p
 `fsync` makes a file's contents durable but not its name. `sync_directory` makes durable the changes in that
 directory, what they depend on (earlier changes of the directories they touch) and the directory's own creation, as
 journaling file systems do. A lying disk acknowledges both and does neither. Dirty pages are never written back by
-themselves: what was not synced is at risk for ever. Calls take no virtual time: they block in a real process, so
-nothing else could run in it meanwhile anyhow.
+themselves: what was not synced is at risk for ever. Calls return at once. A real process is blocked for as long as a
+call takes and does nothing else meanwhile; so where a disk is slow, the process stalls for that long as soon as the
+callback that made the calls has ended (`SimNode`). What the callback still sends leaves before the stall, not after.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
@@ -58,6 +59,10 @@ class DiskCounters:
     fsyncs: int = 0
     lies: int = 0
     """Syncs acknowledged and not kept."""
+    refused_writes: int = 0
+    """Writes that failed for want of room."""
+    delayed_operations: int = 0
+    delayed_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +73,10 @@ class SimDisk:
     """The machine's index in the world, for the digest."""
     digest_buffer: bytearray = field(default_factory=bytearray)
     capacity_bytes: int | None = None
+    delay_ns: int = 0
+    """How long each write and each sync takes."""
+    on_delay: Callable[[int], None] | None = None
+    """Called with every such delay: the process that asked waits for so long."""
     lying: bool = False
     counters: DiskCounters = field(default_factory=DiskCounters)
     _root: SimDirectory = field(default_factory=lambda: SimDirectory(None, ""))
@@ -107,6 +116,10 @@ class SimDisk:
         self._used_bytes = sum(len(file.data) for _, file in walk(self._root, ""))
         total = sum(unsynced.values())
         return PowerLossReport(total, max(0, total - kept_bytes) + vanished, lost_changes)
+
+    def fill(self, room_bytes: int) -> None:
+        """Leave room for so many bytes, until `capacity_bytes` is None again; deleting makes room."""
+        self.capacity_bytes = self._used_bytes + room_bytes
 
     def wipe(self) -> int:
         """Put an empty disk in the place of this one. Returns the bytes of the files that were on it."""
@@ -167,10 +180,12 @@ class SimDisk:
         self.change("delete", path, (directory, name, None))
 
     def append(self, file: Inode, data: bytes) -> None:
+        self._delay()
         error = None
         if self.capacity_bytes is not None and self._used_bytes + len(data) > self.capacity_bytes:
             data = data[: max(0, self.capacity_bytes - self._used_bytes)]
             error = OSError(errno.ENOSPC, "No space left on device")
+            self.counters.refused_writes += 1
         if data:
             file.data += data
             file.pending.append(data)
@@ -181,6 +196,7 @@ class SimDisk:
             raise error
 
     def truncate(self, file: Inode, size: int) -> None:
+        self._delay()
         if size < len(file.data):
             self._used_bytes -= len(file.data) - size
             del file.data[size:]
@@ -188,6 +204,7 @@ class SimDisk:
             self._record(file.serial, "truncate", size.to_bytes(8, "little"))
 
     def fsync(self, file: Inode) -> None:
+        self._delay()
         self.counters.fsyncs += 1
         self._record(file.serial, "fsync", b"")
         if self.lying:
@@ -196,6 +213,7 @@ class SimDisk:
             file.sync()
 
     def sync_directory(self, directory: SimDirectory, path: str) -> None:
+        self._delay()
         self.counters.fsyncs += 1
         self._record(0, "sync", path.encode())
         if self.lying:
@@ -220,6 +238,12 @@ class SimDisk:
 
     def release(self, file: Inode) -> None:
         self._used_bytes -= len(file.data)
+
+    def _delay(self) -> None:
+        if self.delay_ns and self.on_delay is not None:
+            self.counters.delayed_operations += 1
+            self.counters.delayed_ns += self.delay_ns
+            self.on_delay(self.delay_ns)
 
     def _record(self, serial: int, kind: str, data: bytes) -> None:
         buffer = self.digest_buffer

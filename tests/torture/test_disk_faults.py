@@ -1,0 +1,65 @@
+"""Full and slow disks in simulated clusters: brokers end over one and wait for the other, and nothing is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
+
+
+def outcome_of(**fault: Any) -> Outcome:
+    faults = [{"at": "3s", "for": "8s", **fault}]
+    return run_in_simulation(parse({"seed": 1, "time_limit": "25s", "faults": faults}))
+
+
+def figure(outcome: Outcome, checker: str, name: str) -> float:
+    return next(verdict.figures[name] for verdict in outcome.verdicts if verdict.checker == checker)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 150, 3000])
+def test_a_leader_with_a_full_disk_says_so_ends_and_comes_back(room_bytes: int) -> None:
+    outcome = outcome_of(fault="disk-full", nodes=["leader/0"], room_bytes=room_bytes)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.evidence == {"refused_writes": 1, "killed": 1}
+    (crash,) = outcome.recovery["crashes"]
+    assert crash["error"] == f"{injection.nodes[0]} failed: [Errno 28] No space left on device"
+    assert figure(outcome, "processes", "crashes") == 0
+
+
+def test_a_controller_with_a_full_disk_comes_back_as_well() -> None:
+    full = {"at": "3s", "for": "8s", "fault": "disk-full", "nodes": ["controllers"]}
+    change = {"at": "5s", "for": "2s", "fault": "kill", "nodes": ["leader/0"]}
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "25s", "faults": [full, change]}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert {crash["node"][0] for crash in outcome.recovery["crashes"]} == {"c"}
+
+
+@pytest.mark.parametrize("delay_ms", [2.0, 40.0, 200.0])
+def test_a_leader_with_a_slow_disk_waits_as_long_as_its_writes_take(delay_ms: float) -> None:
+    outcome = outcome_of(fault="slow-disk", nodes=["leader/0"], delay_ms=delay_ms)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.ended_ns is not None
+    held_ms = (injection.ended_ns - injection.started_ns) / 1e6
+    assert injection.evidence["delayed_operations"] > 20
+    assert 20 * delay_ms < injection.evidence["delayed_ms"] <= delay_ms * injection.evidence["delayed_operations"]
+    assert injection.evidence["delayed_ms"] <= held_ms + delay_ms, "a process waits for one write after the other"
+
+
+def test_appends_to_a_slow_disk_are_acknowledged_later() -> None:
+    fast = outcome_of(fault="slow-disk", nodes=["brokers"], delay_ms=0.001)
+    slow = outcome_of(fault="slow-disk", nodes=["brokers"], delay_ms=120.0)
+    assert slow.validity is Validity.VALID, slow.verdicts
+    assert figure(slow, "availability", "append_ms_p99") > figure(fast, "availability", "append_ms_p99") + 120
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_full_and_slow_disks_together_are_withstood(seed: int) -> None:
+    outcome = run_in_simulation(parse({"seed": seed, "faults": ["disk-full", "slow-disk", "pause", "kill"]}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
