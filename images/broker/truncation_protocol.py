@@ -20,6 +20,12 @@ class TruncationProtocol(StrEnum):
         return self in (TruncationProtocol.KIP101, TruncationProtocol.KIP279, TruncationProtocol.KIP320)
 
     @property
+    def falls_back_to_high_watermark(self) -> bool:
+        """Whether a follower whose OffsetForLeaderEpoch fails truncates to its high watermark (KIP-279: any error, also
+        a timeout); later protocols send it again."""
+        return self in (TruncationProtocol.KIP101, TruncationProtocol.KIP279)
+
+    @property
     def fences_requests(self) -> bool:
         """Whether requests between brokers have the current leader epoch, which the leader checks."""
         return self in (TruncationProtocol.KIP320, TruncationProtocol.TRUNCATE_ON_FETCH)

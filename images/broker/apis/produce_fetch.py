@@ -158,7 +158,9 @@ class ProduceFetchApis:
             size = min(part.partition_max_bytes, remaining)
             at_least_one = remaining == max_bytes and max_bytes > 0
             if not _is_follower(replica_id):
-                result = replica.fetch_for_consumer(part.current_leader_epoch, part.fetch_offset, size, at_least_one)
+                result = replica.fetch_for_consumer(
+                    part.current_leader_epoch, part.fetch_offset, part.last_fetched_epoch, size, at_least_one
+                )
             elif first:
                 follower_fetch = ReplicaFetch(
                     replica_id,

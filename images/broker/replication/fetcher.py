@@ -76,6 +76,14 @@ class _FetchState(NamedTuple):
         return self.leader_epoch if self.replica.limits.truncation_protocol.fences_requests else NO_EPOCH
 
 
+class _Divergence(NamedTuple):
+    """The last answer with a divergence, and whether its repetition was logged."""
+
+    leader_epoch: int
+    epoch: int
+    reported: bool
+
+
 class Fetcher:
     """Fetches from one leader, for as long as there are replicas to follow it."""
 
@@ -97,6 +105,7 @@ class Fetcher:
         self._log = log
         self._replicas: tuple[Replica, ...] = ()
         self._delayed_until: dict[Replica, float] = {}
+        self._last_divergence: dict[Replica, _Divergence] = {}
         self._connection: Connection | None = None
         self._wake_up: asyncio.Future[None] | None = None
         self._session = FetchSessionHandler()
@@ -109,6 +118,9 @@ class Fetcher:
         self._replicas = tuple(replicas)
         self._delayed_until = {
             replica: until for replica, until in self._delayed_until.items() if replica in self._replicas
+        }
+        self._last_divergence = {
+            replica: last for replica, last in self._last_divergence.items() if replica in self._replicas
         }
         if self._wake_up is not None and not self._wake_up.done():
             self._wake_up.set_result(None)
@@ -212,21 +224,29 @@ class Fetcher:
                     partition=index, current_leader_epoch=state.current_leader_epoch, leader_epoch=state.epoch_query
                 )
             )
-        response = await self._call(
-            OffsetForLeaderEpochRequest(
-                replica_id=self._node_id,
-                topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(it)) for topic, it in topics.items()),
-            )
+        request = OffsetForLeaderEpochRequest(
+            replica_id=self._node_id,
+            topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(it)) for topic, it in topics.items()),
         )
+        try:
+            response = await self._call(request)
+        except ConnectionLost:
+            for state in queries.values():
+                self._on_query_failed(state)
+            raise
         for topic in response.topics:
             for answer in topic.partitions:
                 state = queries[topic.topic, answer.partition]
-                if answer.error_code is ErrorCode.none and state.epoch_query is not None:
+                if answer.error_code is not ErrorCode.none:
+                    self._on_query_failed(state)
+                elif state.epoch_query is not None:
                     state.replica.on_epoch_end(
                         state.epoch_query, state.leader_epoch, answer.leader_epoch, answer.end_offset
                     )
-                else:
-                    self._delay(state.replica)
+
+    def _on_query_failed(self, state: _FetchState) -> None:
+        if state.epoch_query is None or not state.replica.on_epoch_query_failed(state.epoch_query, state.leader_epoch):
+            self._delay(state.replica)
 
     async def _process(self, state: _FetchState, answer: Any) -> None:
         replica = state.replica
@@ -234,6 +254,7 @@ class Fetcher:
             diverging = answer.diverging_epoch
             if diverging.end_offset >= 0:
                 replica.on_divergence(state.offset, state.leader_epoch, diverging.epoch, diverging.end_offset)
+                self._delay_if_repeated(state, diverging.epoch, diverging.end_offset)
                 return
             problem = replica.replicate(
                 state.offset,
@@ -250,6 +271,21 @@ class Fetcher:
         else:
             # Fenced, epoch unknown, not the leader: one of the two brokers has yet to read newer metadata.
             self._delay(replica)
+
+    def _delay_if_repeated(self, state: _FetchState, epoch: int, end: int) -> None:
+        """Delay a replica whose logs do not converge. With a sound leader the diverging epochs of one leader epoch
+        decrease strictly, so one that does not is the answer of a log that contradicts its epochs."""
+        last = self._last_divergence.get(state.replica)
+        if last is None or last.leader_epoch != state.leader_epoch or epoch < last.epoch:
+            self._last_divergence[state.replica] = _Divergence(state.leader_epoch, epoch, reported=False)
+            return
+        if not last.reported:
+            self._last_divergence[state.replica] = last._replace(reported=True)
+            self._log(
+                f"{state.replica.name}: diverges again from broker {self.leader} in leader epoch {state.leader_epoch}, "
+                f"at epoch {epoch}, offset {end}: fetching with a pause of {self._limits.backoff_s:g} s from now on"
+            )
+        self._delay(state.replica)
 
     async def _on_offset_out_of_range(self, state: _FetchState) -> None:
         """Truncate to the leader's end offset if that is lower, else start again at the leader's start offset."""

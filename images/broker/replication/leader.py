@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.divergence import diverging_epoch
-from images.broker.log.leader_epochs import EpochCache
+from images.broker.log.leader_epochs import EpochCache, EpochEnd
 from images.broker.replication.partition import (
     NO_EPOCH,
     Follower,
@@ -64,6 +64,14 @@ def readable_end(partition: Partition, limits: Limits) -> int:
     return partition.log_end
 
 
+def divergence(partition: Partition, last_fetched_epoch: int, offset: int, limits: Limits) -> EpochEnd | None:
+    """Where the log of a fetch from `offset` diverges from this leader's. None if it is a prefix, or if the fetch gives
+    no last fetched epoch; undefined if this leader has no such epoch."""
+    if last_fetched_epoch == NO_EPOCH or not limits.rules.truncate_on_divergence:
+        return None
+    return diverging_epoch(partition.epochs, partition.log_end, last_fetched_epoch, offset)
+
+
 class FetchStep(NamedTuple):
     """A leader's answer to a follower's fetch: an error, a diverging (epoch, end offset), or permission to read."""
 
@@ -90,12 +98,11 @@ def on_replica_fetch(
         return FetchStep(PartitionStep(partition), error)
     if fetch.offset < partition.log_start:
         return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
-    if fetch.last_fetched_epoch != NO_EPOCH and limits.rules.truncate_on_divergence:
-        diverging = diverging_epoch(partition.epochs, partition.log_end, fetch.last_fetched_epoch, fetch.offset)
-        if diverging is not None and diverging.undefined:
-            return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
-        if diverging is not None:
-            return FetchStep(PartitionStep(partition), diverging=diverging)
+    diverging = divergence(partition, fetch.last_fetched_epoch, fetch.offset, limits)
+    if diverging is not None and diverging.undefined:
+        return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
+    if diverging is not None:
+        return FetchStep(PartitionStep(partition), diverging=diverging)
     if fetch.offset > partition.log_end:
         return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
     recorded = _record_fetch(partition, fetch, now_ms)

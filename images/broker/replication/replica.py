@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.log.log import Log
 from images.broker.log.producer_state import Duplicate, Refuse, check_sequence
 from images.broker.log.retention import Retention, expiry
@@ -251,12 +252,20 @@ class Replica:
         if self.state.leadership is not None:
             self._last_answers[replica] = (connection, self.state.leadership.read_index, self.state.high_watermark)
 
-    def fetch_for_consumer(self, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool) -> FetchResult:
-        """Answer a consumer with committed records, all below the same high watermark."""
+    def fetch_for_consumer(
+        self, leader_epoch: int, offset: int, last_fetched_epoch: int, max_bytes: int, at_least_one: bool
+    ) -> FetchResult:
+        """Answer a consumer with committed records, all below the same high watermark; if it gives the epoch of the
+        record before `offset` and this log has another one there, with the point of divergence."""
         error = self.check_leader("fetch", leader_epoch)
         if error is not ErrorCode.none:
             return FetchResult(error)
         end = leader.readable_end(self.state, self.limits)
+        diverging = leader.divergence(self.state, last_fetched_epoch, offset, self.limits)
+        if diverging is not None and diverging.undefined:
+            return FetchResult(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
+        if diverging is not None:
+            return FetchResult(ErrorCode.none, high_watermark=end, log_start=self.log.start, diverging=diverging)
         if not self.log.start <= offset <= self.log.end:
             return FetchResult(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
@@ -350,6 +359,14 @@ class Replica:
         """The leader's answer to the query for the end of `queried_epoch`, sent in leader epoch `sent_epoch`."""
         if self.state.epoch_query == queried_epoch and self.state.leader_epoch == sent_epoch:
             self._apply(truncation.on_epoch_end(self.state, epoch, end, self.limits.truncation_protocol))
+
+    def on_epoch_query_failed(self, queried_epoch: int, sent_epoch: int) -> bool:
+        """The query for the end of `queried_epoch`, sent in leader epoch `sent_epoch`, was answered with an error, or
+        not at all. Returns whether this replica goes on without the answer, as KIP-101 and KIP-279 have it."""
+        if not self.limits.truncation_protocol.falls_back_to_high_watermark:
+            return False
+        self.on_epoch_end(queried_epoch, sent_epoch, UNDEFINED, UNDEFINED)
+        return True
 
     def on_fit(self, sent_offset: int, sent_epoch: int) -> None:
         """A fetch was answered without records and without divergence: the logs match."""

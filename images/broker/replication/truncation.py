@@ -16,7 +16,8 @@
 With the middle three the follower does not fetch before its epoch query is answered. A *truncation round* is one epoch
 query and its answer, or one fetch answered with a divergence; the trace has their number once the logs match
 (`converged`). If the leader has no such epoch the follower truncates to its high watermark, as KIP-101 and KIP-279
-require.
+require. With kip101 and kip279 so does a follower whose query fails, be it by a timeout; from kip320 on it repeats the
+query.
 
 The protocols before kip320 send no leader epoch with their requests, so nothing is fenced, and append fetched records
 of any epoch.

@@ -166,9 +166,15 @@ def _partition(index: int, leader: int, epoch: int, isr: tuple[int, ...], partit
     return PartitionImage("t", TOPIC, index, (1, 2, 3), isr, (), (), leader, epoch, partition_epoch)
 
 
-def part(partition: int = 0, offset: int = 0, *, max_bytes: int = 1 << 20, epoch: int = -1) -> Any:
+def part(
+    partition: int = 0, offset: int = 0, *, max_bytes: int = 1 << 20, epoch: int = -1, last_epoch: int = -1
+) -> Any:
     return fetching.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=epoch
+        partition=partition,
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
+        current_leader_epoch=epoch,
+        last_fetched_epoch=last_epoch,
     )
 
 
@@ -584,5 +590,37 @@ def test_the_remains_of_a_deleted_topic_do_not_become_a_new_topic_of_its_name() 
         broker.restart()
         broker.elect(1, 1)
         assert [broker.partition(index).log.end for index in (0, 1)] == [0, 0]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "error", "diverging"),
+    [
+        (1, 1, ErrorCode.none, (-1, -1)),
+        (2, 3, ErrorCode.none, (-1, -1)),
+        (2, 2, ErrorCode.none, (1, 1)),
+        (2, 1, ErrorCode.none, (1, 1)),
+        (9, 1, ErrorCode.none, (1, 1)),
+        (2, 4, ErrorCode.offset_out_of_range, (-1, -1)),
+    ],
+)
+def test_a_consumer_that_gives_its_last_fetched_epoch_is_told_where_its_log_diverges(
+    offset: int, last_epoch: int, error: ErrorCode, diverging: tuple[int, int]
+) -> None:
+    """As in Kafka from Fetch v12 on, for any sender. The log is a record of epoch 1 and two of epoch 3."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        broker.elect(1, 1)
+        await broker.produce((0, produced(b"a")))
+        broker.elect(1, 3)
+        for value in (b"b", b"c"):
+            await broker.produce((0, produced(value)))
+        (answer,) = await broker.fetch(part(offset=offset, last_epoch=last_epoch))
+        assert answer.error_code is error
+        assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == diverging
+        assert bool(answer.records) is (error is ErrorCode.none and diverging == (-1, -1))
+        assert answer.high_watermark == 3
 
     run(scenario)

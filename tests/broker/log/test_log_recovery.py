@@ -402,3 +402,25 @@ def test_an_epoch_cache_checkpointed_after_a_cut_that_is_undone_is_not_believed(
     disk.lose_power(keep_everything)
     log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
     assert (log.end, log.epochs) == (4, EpochCache.of((1, 0), (2, 2)))
+
+
+@pytest.mark.parametrize("left", ["of an earlier close", "of another log", "missing"])
+def test_no_epoch_checkpoint_is_read_after_an_unclean_end(left: str) -> None:
+    """The checkpoint is written by a clean close only. Nothing depends on it after any other end, whatever it says."""
+    disk = DiskModel()
+    log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
+    for offset in range(4):
+        log.append(one_record(offset, epoch=1 + offset // 2))
+    log.close(clean=True)
+    log = Log.open(disk, DIRECTORY, LogConfig(), [].append)
+    log.truncate(3)
+    for offset in range(3, 6):
+        log.append(one_record(offset, epoch=5))
+    path = f"{DIRECTORY}/{EPOCH_CHECKPOINT}"
+    assert disk.exists(path)
+    if left != "of an earlier close":
+        disk.delete(path)
+    if left == "of another log":
+        disk.open(path).append(EpochCache.of((3, 0), (9, 5)).to_checkpoint().encode())
+    log.close(clean=False)
+    assert Log.open(disk, DIRECTORY, LogConfig(), [].append).epochs == EpochCache.of((1, 0), (2, 2), (5, 3))

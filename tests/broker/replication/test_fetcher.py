@@ -1,0 +1,151 @@
+"""A follower's fetcher: when it pauses, and what it does without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.request import FetchRequest
+from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
+from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
+from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+from images.broker.config import Endpoint
+from images.broker.replication.fetcher import Fetcher, FetchLimits
+from images.broker.replication.partition import Limits, PartitionRegistration
+from images.broker.rules import Rules
+from images.broker.truncation_protocol import TruncationProtocol
+from images.wire import batch as batches
+from images.wire.connection import ConnectionLost
+from tests.broker.replication.replica_node import Node, produced
+from tests.workloads.virtual_time import run
+
+BACKOFF_S = 1.0
+Answer = Callable[[Any], Any]
+
+
+def fetched(node: Node, *, seconds: float, answer: Answer) -> tuple[list[Any], list[str]]:
+    """The requests that a fetcher sends to its leader, broker 2, and the lines that it logs."""
+    requests: list[Any] = []
+    lines: list[str] = []
+
+    async def call(request: Any) -> Any:
+        requests.append(request)
+        await asyncio.sleep(0.001)
+        return answer(request)
+
+    async def scenario() -> None:
+        tasks: list[asyncio.Task[None]] = []
+
+        def spawn(work: Any) -> asyncio.Task[None]:
+            tasks.append(asyncio.ensure_future(work))
+            return tasks[-1]
+
+        limits = FetchLimits(max_wait_s=0.5, partition_max_bytes=1000, max_bytes=1000, backoff_s=BACKOFF_S, timeout_s=1)
+        fetcher = Fetcher(1, 2, Endpoint("b2", 9092), limits, lambda: 11, lines.append, spawn)
+        fetcher._call = call  # type: ignore[method-assign]
+        fetcher.follow([node.replica])
+        await asyncio.sleep(seconds)
+        fetcher.close()
+        await asyncio.wait(tasks)
+
+    run(scenario())
+    return requests, lines
+
+
+def _fetch_answer(request: Any, **fields: Any) -> FetchResponse:
+    partition = PartitionData(
+        **{
+            "partition_index": 0,
+            "error_code": ErrorCode.none,
+            "high_watermark": 0,
+            "last_stable_offset": 0,
+            "log_start_offset": 0,
+            "aborted_transactions": None,
+            "records": b"",
+            **fields,
+        }
+    )
+    topic = FetchableTopicResponse(topic_id=request.topics[0].topic_id, partitions=(partition,))
+    return FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=0, responses=(topic,))
+
+
+def test_a_follower_of_a_leader_whose_log_contradicts_its_epochs_pauses_and_says_so_once() -> None:
+    """The leader has a batch of epoch 1 at offset 0, and epochs that do not have it: without a pause the follower
+    appends and truncates it as fast as the network allows."""
+    node = Node(1)
+    node.follow(2, 5)
+
+    def answer(request: FetchRequest) -> FetchResponse:
+        if request.topics[0].partitions[0].last_fetched_epoch == 1:
+            return _fetch_answer(request, diverging_epoch=DivergingEpoch(epoch=0, end_offset=0))
+        return _fetch_answer(request, records=batches.assign(produced(b"a"), 0, 1))
+
+    requests, lines = fetched(node, seconds=30.5, answer=answer)
+    assert 30 < len(requests) < 100
+    (line,) = lines
+    assert "t-0: diverges again from broker 2 in leader epoch 5, at epoch 0, offset 0" in line
+
+
+def test_a_follower_that_converges_in_several_rounds_does_not_pause() -> None:
+    node = Node(1)
+    for turn, epoch in enumerate((1, 2, 3)):
+        node.replica.apply_registration(PartitionRegistration((1, 2), (1,), 1, epoch, turn))
+        node.replica.append(produced(b"x"), 1)
+    node.follow(2, 5)
+
+    def answer(request: FetchRequest) -> FetchResponse:
+        last = request.topics[0].partitions[0].last_fetched_epoch
+        if last > 0:
+            return _fetch_answer(request, diverging_epoch=DivergingEpoch(epoch=last - 1, end_offset=9))
+        return _fetch_answer(request)
+
+    requests, lines = fetched(node, seconds=0.1, answer=answer)
+    assert [request.topics[0].partitions[0].fetch_offset for request in requests[:4]] == [3, 2, 1, 0]
+    assert lines == []
+
+
+# --- the epoch query --------------------------------------------------------------------------------------------------
+
+
+def _lost(request: OffsetForLeaderEpochRequest) -> Any:
+    raise ConnectionLost("no answer in time")
+
+
+def _refused(request: OffsetForLeaderEpochRequest) -> Any:
+    answer = EpochEndOffset(error_code=ErrorCode.unknown_server_error, partition=0, leader_epoch=-1, end_offset=-1)
+    topic = OffsetForLeaderTopicResult(topic="t", partitions=(answer,))
+    return OffsetForLeaderEpochResponse(throttle_time=timedelta(0), topics=(topic,))
+
+
+@pytest.mark.parametrize("failure", [_lost, _refused])
+@pytest.mark.parametrize(
+    ("protocol", "end"),
+    [(TruncationProtocol.KIP101, 1), (TruncationProtocol.KIP279, 1), (TruncationProtocol.KIP320, 3)],
+)
+def test_without_an_answer_to_its_epoch_query_a_follower_truncates_to_its_high_watermark_until_kip_320(
+    protocol: TruncationProtocol, end: int, failure: Answer
+) -> None:
+    """KIP-279: any error of OffsetForLeaderEpoch results in truncating to the high watermark, also a timeout."""
+    node = Node(1, Limits(2, 1_000, Rules(), protocol))
+    node.replica.apply_registration(PartitionRegistration((1, 2), (1, 2), 1, 1, 0))
+    for _ in range(3):
+        node.replica.append(produced(b"x"), 1)
+    node.replica.state = node.replica.state._replace(high_watermark=1)
+    node.follow(2, 5)
+
+    def answer(request: Any) -> Any:
+        return failure(request) if isinstance(request, OffsetForLeaderEpochRequest) else _fetch_answer(request)
+
+    requests, _ = fetched(node, seconds=2.5, answer=answer)
+    assert node.replica.log.end == end
+    assert any(isinstance(request, FetchRequest) for request in requests) is (end == 1)
