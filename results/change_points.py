@@ -19,6 +19,10 @@ is the sum of their parts over the sum of their wholes. Nights may share units (
   change anywhere, anything is flagged with a probability of about `level` at most. Over several figures the caller
   divides the level by their number (Bonferroni).
 
+SciPy's `permutation_test` cannot do this: it exchanges single observations, while here each unit's series is rotated as
+a whole, runs that lasted several nights move as one, and the statistic of a cut is divided by its standard deviation
+over the same draws.
+
 A cut with fewer than UNITS_MIN units on either side is not considered, and a change of the program cannot be told from
 a change of the spec. The same numbers and seed give the same result.
 """

@@ -2,7 +2,8 @@
 
 The node keeps its data below `log.dirs`, appends its protocol trace to `trace.jsonl` there, or to the file given with
 `--trace`, and writes its log to standard error. SIGTERM and SIGINT stop it: a broker hands its leadership over first.
-Exit status: 0 after a clean stop, 1 after a fatal error, 64 for an unusable configuration.
+Exit status: 0 after a clean stop, 1 after a fatal error or if another process uses `log.dirs`, 64 for an unusable
+configuration.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from random import SystemRandom
 from images.broker.config import ConfigError, NodeConfig
 from images.broker.node import run_node
 from images.broker.ports import NodePorts
+from images.broker.runtime.directory_lock import DirectoryLocked, locked
 from images.broker.runtime.files import RealFiles
 from images.broker.runtime.trace_file import TraceFile
 
@@ -44,9 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         data = Path(config.log_directory)
         data.mkdir(parents=True, exist_ok=True)
-        with TraceFile(options.trace or data / TRACE_FILE) as trace:
+        with locked(data), TraceFile(options.trace or data / TRACE_FILE) as trace:
             node_ports = NodePorts(RealFiles(data), SystemRandom(), trace.append, _log, _unix_ms)
             asyncio.run(_run(config, node_ports))
+    except DirectoryLocked as refusal:
+        _log(f"node {config.node_id} does not start: {refusal}")
+        return 1
     except Exception as fatal_error:
         first = _root_cause(fatal_error)
         if isinstance(first, OSError):

@@ -33,7 +33,7 @@ from kio.schema.produce.v11 import request as producing
 from rich.console import Console
 from rich.progress import Progress
 
-from harness.cluster.layout import Node
+from harness.cluster.layout import ClusterNode
 from harness.cluster.loopback import LoopbackCluster
 from images.wire import batch
 from images.wire.connection import Connection
@@ -143,7 +143,7 @@ class Campaign:
             if len(sizes) == 2 and sizes[1] > sizes[0] * GROWTH_FACTOR + GROWTH_BYTES:
                 self._report.failures.append(f"the memory of {name} grew from {sizes[0]:,} to {sizes[1]:,} bytes")
 
-    def frames(self) -> Iterator[tuple[str, Node, bytes]]:
+    def frames(self) -> Iterator[tuple[str, ClusterNode, bytes]]:
         """(frame in words, node to send it to, frame), as many as the campaign has."""
         requests = OddRequests(self._random, [uuid.UUID(int=1), uuid.UUID(int=5), uuid.UUID(int=0)])
         layout = self.cluster.layout

@@ -109,7 +109,7 @@ def test_of_one_night_or_of_few_seeds_it_is_said_that_nothing_can_be_told(
     assert "groups: only one night has it\nnothing to compare yet\n" in capsys.readouterr().out
     make_nights(tmp_path / "few", less_available, nights=2, seeds=5)
     found = read_trend(tmp_path / "few", "nightly")
-    assert found.not_compared[0] == "append: 5 seeds are too few to tell a change from chance; it takes 20"
+    assert found.not_compared[0] == "append: 5 seeds are too few to tell a change from chance; 20 are needed"
     assert found.sentence() == "nothing to compare yet"
 
 

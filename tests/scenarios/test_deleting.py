@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
@@ -95,7 +96,7 @@ def test_no_power_loss_and_no_election_brings_deleted_records_back() -> None:
             await deployment.power_off(leader, KeepUnsynced.NOTHING)
             assert await read_on(consumer(reset="earliest")) == LEFT
             await deployment.start(leader)
-            await in_sync(admin)
+            await in_sync(deployment)
 
     play(scenario)
 
@@ -107,7 +108,7 @@ def test_a_replica_that_comes_back_without_its_disk_is_filled_from_where_the_log
         await deployment.power_off(follower, KeepUnsynced.NOTHING)  # nothing was ever synced: its log is empty
         assert await admin.delete_records(TOPIC, 0, 6, 30) == 6
         await deployment.start(follower)
-        await in_sync(admin)
+        await in_sync(deployment)
         found.append(follower)
 
     found: list[str] = []
@@ -137,9 +138,10 @@ def test_what_groups_live_by_cannot_be_deleted() -> None:
     play(scenario)
 
 
-async def in_sync(admin: AdminClient) -> None:
-    """Wait until every replica is in the ISR, on which all three brokers agree by then or soon."""
-    while True:
-        if len((await admin.describe_topic(TOPIC)).isr[0]) == 3:
-            return
-        await asyncio.sleep(0.2)
+async def in_sync(deployment: Deployment) -> None:
+    """Wait until every broker shows every replica in the ISR."""
+    addresses = {name: deployment.layout.node(name) for name in deployment.brokers}
+    probe = ReadinessProbe({name: (node.host, node.port) for name, node in addresses.items()}, Expected(TOPIC, 1, 3))
+    missing = await probe.until_ready(asyncio.get_running_loop().time() + 60)
+    probe.close()
+    assert not missing
