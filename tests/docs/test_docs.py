@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from harness import exit_codes
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
+from workloads.clients.consumer_rules import ConsumerRules
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -132,4 +134,5 @@ def test_every_scenario_named_is_a_test_and_every_rule_has_what_notices_that_it_
     assert named - set(re.findall(r"def (test_\w+)\(", code)) == set()
     assert len(named) > 40
     rules = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert rules == list(NAMES), "all of them, in their order"
+    of_consumer = [item.name for item in fields(ConsumerRules)]
+    assert rules == [*NAMES, *of_consumer], "all of them, in their order"

@@ -25,6 +25,7 @@ from workloads.clients.native import (
     AdminClient,
     Client,
     Consumer,
+    ConsumerRules,
     LogTruncationError,
     OffsetAndEpoch,
     Producer,
@@ -161,7 +162,7 @@ NEW = [(offset, 95 + offset) for offset in range(5, 15)]
 
 
 def test_under_old_semantics_the_consumer_misses_what_was_written_below_its_position() -> None:
-    story = play(validates=False)
+    story = play(rules=ConsumerRules(validate_position=False))
     assert story.after == NEW[5:]
     assert story.raised is None
     assert story.truncations == []

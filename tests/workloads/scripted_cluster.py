@@ -102,13 +102,14 @@ class Log:
         del self.batches[keep:], self.ends[keep:]
         self.end = to
 
-    def epoch_end(self, asked: int) -> tuple[int, int]:
-        """Where a leader epoch ends (Kafka Log Divergence §3.2)."""
+    def epoch_end(self, asked: int, leader_epoch: int) -> tuple[int, int]:
+        """The end offset of a leader epoch (Kafka Log Divergence §3.2); the leader's own may have no batch yet."""
         starts = {}
         for data in self.batches:
             header = batches.parse(data)
             starts.setdefault(header.leader_epoch, header.base_offset)
-        if asked == -1 or not starts or asked > max(starts):
+        starts.setdefault(leader_epoch, self.end)
+        if asked == -1 or asked > max(starts):
             return -1, -1
         end = min((start for epoch, start in starts.items() if epoch > asked), default=self.end)
         return max((epoch for epoch in starts if epoch <= asked), default=asked), end
@@ -283,7 +284,8 @@ class ScriptedCluster:
         error = self._epoch_error(broker, asked.partition, asked.current_leader_epoch)
         if not error and self.epoch_errors:
             error = self.epoch_errors.popleft()
-        epoch, end = (-1, -1) if error else self.logs[asked.partition].epoch_end(asked.leader_epoch)
+        _, leader_epoch = self.leaders[asked.partition]
+        epoch, end = (-1, -1) if error else self.logs[asked.partition].epoch_end(asked.leader_epoch, leader_epoch)
         answered = EpochEndOffset(
             error_code=ErrorCode(error), partition=asked.partition, leader_epoch=epoch, end_offset=end
         )

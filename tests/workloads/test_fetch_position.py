@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.broker.log.leader_epochs import EpochCache
+from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.positions import (
     EpochEndQuery,
     FetchPosition,
@@ -42,7 +43,7 @@ def validated(position: FetchPosition, leader: Log, leader_epoch: int) -> FetchP
     """Ask a leader until it is decided."""
     entries, asked = cache(leader, leader_epoch), first_query(position)
     for _ in range(20):
-        found = interpret_answer(position, asked, *entries.end_offset_for(asked.epoch, len(leader)))
+        found = interpret_answer(position, asked, *entries.end_offset_for(asked.epoch, len(leader)), ConsumerRules())
         if not isinstance(found, EpochEndQuery):
             return found
         assert found.epoch < asked.epoch
@@ -74,12 +75,14 @@ def test_the_divergence_after_several_unclean_elections_is_found_epoch_by_epoch(
 
 def test_a_leader_that_knows_no_epoch_leaves_the_divergence_unknown() -> None:
     position = FetchPosition.sought(7, 3)
-    assert interpret_answer(position, first_query(position), -1, -1) == Truncation(OffsetAndEpoch(7, 3), None)
+    assert interpret_answer(position, first_query(position), -1, -1, ConsumerRules()) == Truncation(
+        OffsetAndEpoch(7, 3), None
+    )
 
 
 def test_an_answer_without_an_epoch_neither_proves_nor_disproves() -> None:
     position = FetchPosition.sought(7, 3)
-    assert interpret_answer(position, first_query(position), -1, 5) is position
+    assert interpret_answer(position, first_query(position), -1, 5, ConsumerRules()) is position
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_an_answer_without_an_epoch_neither_proves_nor_disproves() -> None:
 def test_the_precondition_of_a_fetch_depends_on_both_epochs(
     position: FetchPosition, leader_epoch: int, what: str
 ) -> None:
-    assert required_before_fetch(position, leader_epoch) == what
+    assert required_before_fetch(position, leader_epoch, ConsumerRules()) == what
 
 
 LOGS = st.lists(st.integers(0, 5), max_size=10).map(lambda epochs: tuple(sorted(epochs)))

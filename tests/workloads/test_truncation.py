@@ -15,6 +15,7 @@ from tests.workloads.virtual_time import run
 from workloads.clients.native import (
     Client,
     Consumer,
+    ConsumerRules,
     LogTruncationError,
     OffsetAndEpoch,
     OffsetOutOfRangeError,
@@ -82,7 +83,7 @@ def test_a_consumer_without_validation_misses_records_written_below_its_position
         assert values(await read(consumer, 5)) == [(4, 50), (5, 60)]
         assert cluster.epochs_asked == []
 
-    with_consumer(test, validates=False)
+    with_consumer(test, rules=ConsumerRules(validate_position=False))
 
 
 def test_a_position_is_validated_once_for_each_leader_and_never_without_an_epoch() -> None:
@@ -123,6 +124,82 @@ def test_a_position_of_an_epoch_ahead_of_metadata_waits_for_newer_metadata() -> 
         assert values(await read(consumer, 3)) == [(3, 4)]
 
     with_consumer(test)
+
+
+def test_without_the_rule_a_leader_that_cannot_know_the_epoch_yet_reports_a_truncation() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2, epoch=0)  # a deposed leader, which the epoch of the position has not reached
+        consumer.seek(*P0, 3, 3)
+        with pytest.raises(LogTruncationError):
+            await read(consumer, 3)
+
+    with_consumer(test, rules=ConsumerRules(wait_for_position_epoch=False))
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_fetch_sent_before_a_seek_to_another_epoch_counts_exactly_without_the_rule(checked: bool) -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        cluster.leaders[0] = (1, 2)
+        fill(cluster, 0, 1, epoch=0)
+        consumer.seek(*P0, 1)
+        assert await consumer.poll(0.1) == []  # a fetch at 1 now waits at the broker
+        consumer.seek(*P0, 1, 1)  # the log has no record of epoch 1
+        fill(cluster, 0, 2, epoch=2)
+        if checked:
+            with pytest.raises(LogTruncationError):
+                assert values(await read(consumer, 3)) == []
+        else:
+            assert values(await read(consumer, 3)) == [(1, 2)]
+            assert cluster.epochs_asked == []
+
+    with_consumer(test, rules=ConsumerRules(ignore_stale_fetch_answer=checked))
+
+
+def test_the_end_of_the_log_comes_with_the_epoch_of_the_record_before_it() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        async def epoch() -> int:
+            answer = await consumer.end_position(*P0)
+            assert (answer.offset, answer.error) == (cluster.logs[0].end, None)
+            return answer.epoch
+
+        assert await epoch() == -1
+        fill(cluster, 0, 1)
+        assert await epoch() == 0
+        cluster.leaders[0] = (1, 3)
+        await asyncio.sleep(0.1)
+        assert (await consumer.end_position(*P0)).error == "FENCED_LEADER_EPOCH"
+        await asyncio.sleep(0.1)
+        assert await epoch() == 0
+        fill(cluster, 0, 2, epoch=3)
+        assert await epoch() == 3
+
+    with_consumer(test)
+
+
+def test_the_end_of_a_log_without_records_comes_without_an_epoch() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        cluster.leaders[0] = (1, 3)
+        answer = await consumer.end_position(*P0)
+        assert (answer.offset, answer.epoch) == (0, -1)
+
+    with_consumer(test)
+
+
+def test_a_consumer_reset_to_the_latest_offset_notices_that_the_log_was_cut_below_it() -> None:
+    found: list[Truncation] = []
+
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        fill(cluster, 0, 1, 2, 3, 4)
+        consumer.seek(*P0, 9)
+        await read(consumer, 3)
+        assert consumer.position(*P0) == 4
+        cluster.logs[0].cut(2)
+        cluster.leaders[0] = (2, 1)
+        fill(cluster, 0, 30, 40, 50, 60, epoch=1)
+        assert values(await read(consumer, 5)) == [(2, 30), (3, 40), (4, 50), (5, 60)]
+        assert found == [Truncation(OffsetAndEpoch(4, 0), OffsetAndEpoch(2, 0))]
+
+    with_consumer(test, reset="latest", on_truncation=lambda topic, partition, truncation: found.append(truncation))
 
 
 def test_out_of_range_is_returned_and_then_reset_by_the_policy() -> None:

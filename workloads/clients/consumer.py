@@ -10,8 +10,7 @@ is of a later epoch than the leader it knows. If the log was truncated:
 
 An OFFSET_OUT_OF_RANGE means that the records at the position were deleted, or that the position is beyond the end. It
 is always returned as a `CompletedFetch`. Then the position is reset by the policy, to the earliest or latest offset;
-without a policy `poll` raises `OffsetOutOfRangeError`, again and again until a `seek`. With `validates` off the
-consumer does not notice truncations: the semantics before KIP-320.
+without a policy `poll` raises `OffsetOutOfRangeError`, again and again until a `seek`.
 
 `poll` returns one `CompletedFetch` for every answer about every partition, whether it holds records, an error or
 nothing, so that a workload can record each of them. Every fetch carries the leader epoch known from metadata, so a
@@ -46,14 +45,14 @@ from workloads.clients.completed_fetch import (
     read,
 )
 from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
+from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.metadata_cache import Leader
-from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer, confirmed, list_offset, validate
+from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer, confirmed, end_position, list_offset, validate
 from workloads.clients.positions import UNKNOWN_EPOCH, FetchPosition, OffsetAndEpoch, Truncation, required_before_fetch
 from workloads.history import TopicPartition
 
 Reset = Literal["none", "earliest", "latest"]
 
-_RESET_TO: Final = {"earliest": EARLIEST, "latest": LATEST}
 _OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.name.upper()
 
 
@@ -75,6 +74,7 @@ class _AssignedPartition:
 class _PendingFetch(NamedTuple):
     assigned: _AssignedPartition
     leader: Leader
+    position: FetchPosition
     fetched: CompletedFetch
     """The request, to which the answer is added."""
 
@@ -90,7 +90,7 @@ class Consumer:
         fetch_bytes_max: int = 1 << 20,
         on_fetch: Callable[[str, int, int], int] = lambda _topic, _partition, _position: -1,
         reset: Reset = "none",
-        validates: bool = True,
+        rules: ConsumerRules = ConsumerRules(),
         on_truncation: Callable[[str, int, Truncation], None] = lambda _topic, _partition, _truncation: None,
     ) -> None:
         self.client = client
@@ -98,7 +98,7 @@ class Consumer:
         self._fetch_bytes_max = fetch_bytes_max
         self._on_fetch = on_fetch
         self._reset = reset
-        self._validates = validates
+        self._rules = rules
         self._on_truncation = on_truncation
         self._truncated: dict[TopicPartition, Truncation] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
@@ -181,6 +181,11 @@ class Consumer:
     async def end_offset(self, topic: str, partition: int) -> OffsetAnswer:
         """Ask the leader once for the end of the log that consumers may see."""
         return await self.list_offset(topic, partition, LATEST)
+
+    async def end_position(self, topic: str, partition: int) -> OffsetAnswer:
+        """As `end_offset`, with the epoch of the record before it, so that a `seek` to it detects a later truncation.
+        Takes one more request, or two."""
+        return await end_position(self.client, topic, partition)
 
     async def beginning_offset(self, topic: str, partition: int) -> OffsetAnswer:
         """Ask the leader once for the first offset of the log."""
@@ -271,11 +276,11 @@ class Consumer:
                 next_s = min(next_s, assigned.not_before_s)
             elif assigned.needs_reset:
                 self._start(assigned, self._reset_by_policy(assigned))
-            elif self._validates and required_before_fetch(assigned.position, leader.epoch) == "wait":
+            elif (required := required_before_fetch(assigned.position, leader.epoch, self._rules)) == "wait":
                 client.refresh_soon()
                 assigned.not_before_s = now_s + assigned.backoff.next_s()
                 next_s = min(next_s, assigned.not_before_s)
-            elif self._validates and required_before_fetch(assigned.position, leader.epoch) == "validate":
+            elif required == "validate":
                 self._start(assigned, self._validate(assigned, leader))
             elif leader.broker not in self._fetches:
                 due.setdefault((leader.broker, assigned.topic), []).append((assigned, leader))
@@ -290,7 +295,7 @@ class Consumer:
             assigned.busy = True
             token = self._on_fetch(topic, assigned.partition, assigned.position.offset)
             unanswered = CompletedFetch(topic, assigned.partition, assigned.position.offset, token=token)
-            pending.append(_PendingFetch(assigned, leader, unanswered))
+            pending.append(_PendingFetch(assigned, leader, assigned.position, unanswered))
         task = self._fetches[broker] = asyncio.create_task(self._fetch(broker, topic, pending))
         task.add_done_callback(lambda task: self._ended(broker, pending, task))
 
@@ -319,7 +324,7 @@ class Consumer:
     async def _validate(self, assigned: _AssignedPartition, leader: Leader) -> None:
         """Check whether the position is in the log of a new leader."""
         position = assigned.position
-        result = await validate(self.client, assigned.topic, assigned.partition, leader, position)
+        result = await validate(self.client, assigned.topic, assigned.partition, leader, position, self._rules)
         if assigned.position != position:
             return  # sought elsewhere meanwhile
         if result.error is not None:
@@ -342,14 +347,21 @@ class Consumer:
 
     async def _reset_by_policy(self, assigned: _AssignedPartition) -> None:
         position = assigned.position
-        answer = await list_offset(self.client, assigned.topic, assigned.partition, _RESET_TO[self._reset])
+        if self._reset == "latest":
+            answer = await end_position(self.client, assigned.topic, assigned.partition)
+        else:
+            answer = await list_offset(self.client, assigned.topic, assigned.partition, EARLIEST)
         if assigned.position != position or not assigned.needs_reset:
             return
         if answer.offset is None:
             self._back_off(assigned)
             return
         assigned.backoff.reset()
-        self._move(assigned, FetchPosition(answer.offset))
+        if self._reset == "latest" and answer.epoch != UNKNOWN_EPOCH and answer.leader_epoch is not None:
+            end = FetchPosition.sought(answer.offset, answer.epoch)
+            self._move(assigned, end._replace(validated_in=answer.leader_epoch))
+        else:
+            self._move(assigned, FetchPosition(answer.offset))
 
     def _back_off(self, assigned: _AssignedPartition) -> None:
         assigned.not_before_s = asyncio.get_running_loop().time() + assigned.backoff.next_s()
@@ -400,7 +412,11 @@ class Consumer:
 
     def _answered(self, fetch: _PendingFetch, answer: Any) -> None:
         assigned, fetched = fetch.assigned, fetch.fetched
-        if assigned.position.offset != fetched.position or assigned not in self._assigned:
+        if not self._rules.ignore_stale_fetch_answer:
+            same = assigned.position.offset == fetched.position
+        else:
+            same = assigned.position == fetch.position
+        if not same or assigned not in self._assigned:
             self._ready.append(fetched)
             return
         if answer.error_code != 0:

@@ -8,6 +8,7 @@ from workloads.clients.admin import AdminClient, AdminError
 from workloads.clients.completed_fetch import CompletedFetch, ConsumerRecord, LogTruncationError, OffsetOutOfRangeError
 from workloads.clients.connections import Backoff, Client, ClientTimeouts
 from workloads.clients.consumer import Consumer, Reset
+from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.delivery import Delivery
 from workloads.clients.metadata_cache import Leader, MetadataCache
 from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer
@@ -22,6 +23,7 @@ __all__ = [
     "Backoff",
     "Client",
     "Consumer",
+    "ConsumerRules",
     "Delivery",
     "CompletedFetch",
     "Leader",

@@ -12,13 +12,15 @@ leader's end and its own end of the epoch answered, and asks again, with its own
 the epoch answered. It cannot compare records that it has not read: after `seek` it knows of one record only, and the
 resulting offset may lie before the true one, never after it by more than the records that were not read.
 
-An older consumer (`validates` off) skips all this; it misses the records written between the truncation and its offset,
-or reads on in another log without noticing.
+An older consumer (rule `validate_position` off) skips all this; it misses the records written between the truncation
+and its offset, or reads on in another log without noticing.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
+
+from workloads.clients.consumer_rules import ConsumerRules
 
 UNKNOWN_EPOCH: Final = -1
 UNKNOWN_OFFSET: Final = -1
@@ -80,11 +82,13 @@ class EpochEndQuery(NamedTuple):
     epoch: int
 
 
-def required_before_fetch(position: FetchPosition, leader_epoch: int) -> FetchPrecondition:
+def required_before_fetch(position: FetchPosition, leader_epoch: int, rules: ConsumerRules) -> FetchPrecondition:
     """The precondition of a fetch from the leader of `leader_epoch`: none, a validation, or newer metadata."""
+    if not rules.validate_position:
+        return "fetch"
     if position.epoch == UNKNOWN_EPOCH or leader_epoch == UNKNOWN_EPOCH or position.validated_in == leader_epoch:
         return "fetch"
-    if position.epoch > leader_epoch:
+    if position.epoch > leader_epoch and rules.wait_for_position_epoch:
         return "wait"  # it was committed by a client that knew of a later leader
     return "validate"
 
@@ -95,7 +99,7 @@ def first_query(position: FetchPosition) -> EpochEndQuery:
 
 
 def interpret_answer(
-    position: FetchPosition, query: EpochEndQuery, epoch: int, end: int
+    position: FetchPosition, query: EpochEndQuery, epoch: int, end: int, rules: ConsumerRules
 ) -> FetchPosition | Truncation | EpochEndQuery:
     """Interpret a leader's answer (`epoch`, `end`): the position is valid, the log was truncated, or the next query.
 
@@ -106,6 +110,8 @@ def interpret_answer(
         return Truncation(at, None)
     if epoch == UNKNOWN_EPOCH:
         return position  # a broker from before KIP-279 answers without an epoch, so nothing can be compared
+    if not rules.compare_epochs_in_validation and end >= position.offset:
+        return position
     if epoch == query.epoch:
         offset = min(query.offset, end)
         return position if offset == position.offset else Truncation(at, OffsetAndEpoch(offset, epoch))
