@@ -36,7 +36,6 @@ snapshot and the checkpoint that replace it are on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from errno import EIO
 
 from images.broker.log.clean_shutdown import (
@@ -46,6 +45,7 @@ from images.broker.log.clean_shutdown import (
 )
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.log.log_config import LogConfig
+from images.broker.log.log_recovery import LogRecovery
 from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
@@ -68,21 +68,6 @@ class OffsetOutOfRange(Exception):
 
 class OutOfPlace(ValueError):
     """The batch does not begin where the log ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogRecovery:
-    """The result of opening a log."""
-
-    clean: bool
-    """Whether it was closed cleanly, so that no batch had to be checked."""
-    cut_bytes: int = 0
-    """Bytes truncated at the end: torn or damaged batches, and all behind them."""
-    cut_reason: str = ""
-    epochs_rebuilt: bool = False
-    """Whether the epoch cache had to be rebuilt from the batches."""
-    producers_rebuilt: bool = False
-    """Whether the producer table had to be rebuilt, at least in part, from the batches."""
 
 
 class Log:
