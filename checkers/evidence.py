@@ -32,7 +32,7 @@ class CheckSettings:
     """`unclean.leader.election.enable`, or `proactive` unclean recovery: any live replica may be elected."""
     unclean_recovery: str = "manual"
     """`unclean.recovery.strategy`. Balanced recovery promises as much durability as none at all: it must not lose
-    records that fewer than min.insync.replicas replicas lost."""
+    records that fewer than min.insync.replicas replicas lost. The last known leader may lack what it lost itself."""
     recency: str = "default"
     """`default`: an empty poll proves nothing. `strict`: it asserts the end of the log."""
     time_limit_ns: int = 60_000_000_000

@@ -10,6 +10,11 @@ recovered ends at a, while before it ended at b (`appended`, `truncated`, `becam
 It lacks offset o from the beginning of that fault until its log has passed o again. The fault model is *exceeded* from
 the least offset on that as many replicas as `min.insync.replicas` lacked at one time.
 
+The strategy `unclean.recovery.strategy=last-known-leader` (Apache Kafka's default) is weaker. Where no replica is left
+that is known to hold every committed record, it elects the last leader and asks no other replica. Records that this
+replica lacked at that time, after a fault with `lost_bytes`, may be gone, even if no other replica lost them. Records
+that it did not lose must still be there.
+
 Consequences:
 - A log that comes back shorter without a lossy fault is a bug, and excuses nothing.
 - Two replicas that lose data one after the other, the first having caught up in between, exceed nothing.
@@ -25,7 +30,7 @@ Blind spots: which of the lost records had been acknowledged; data lost by a fau
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -36,6 +41,9 @@ from checkers.evidence import RunEvidence
 from checkers.violations import FaultModelExceeded, Tolerance
 from workloads.columns import NEVER
 from workloads.history import TopicPartition
+
+LAST_KNOWN_LEADER_ELECTED = "last_known_leader"
+"""Reason of a `partition_changed` that elects the last known leader."""
 
 _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered")
 
@@ -214,12 +222,49 @@ def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replic
     )
 
 
+def _last_known_leaders(evidence: RunEvidence) -> dict[TopicPartition, list[tuple[int, str]]]:
+    """Each election of a last known leader as (time in ns, node); NEVER where the trace cannot be compared with the
+    times of the faults."""
+    changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
+    names = ("topic", "partition", "time_ns", "leader", "detail")
+    elections: dict[TopicPartition, list[tuple[int, str]]] = {}
+    for topic, partition, time_ns, leader, detail in zip(
+        *(changes.column(name).to_pylist() for name in names), strict=True
+    ):
+        if json.loads(detail or "{}").get("reason") == LAST_KNOWN_LEADER_ELECTED:
+            elected_ns = time_ns if evidence.settings.has_ordered_trace else NEVER
+            elections.setdefault((topic, partition), []).append((elected_ns, f"b{leader}"))
+    return elections
+
+
+def _lost_by_last_known_leaders(
+    lost: list[ReplicaLoss], elections: Iterable[tuple[int, str]]
+) -> Iterator[FaultModelExceeded]:
+    """Each election of a replica that lacked records at that time, with the least offset that it lacked."""
+    for time_ns, node in elections:
+        lacking = [loss for loss in lost if loss.node == node and loss.lacked_from(time_ns) is not None]
+        if not lacking:
+            continue
+        least = min(offset for loss in lacking if (offset := loss.lacked_from(time_ns)) is not None)
+        since_ns = min(loss.since_ns for loss in lacking)
+        when = "" if time_ns == NEVER else f" at {time_ns / 1e9:.3f} s"
+        line = (
+            f"a possible loss that unclean.recovery.strategy=last-known-leader accepts: {node}, the last known leader, "
+            f"was elected{when} and lacked offset {least} since the power loss at {since_ns / 1e9:.3f} s"
+        )
+        yield FaultModelExceeded(least, since_ns if time_ns == NEVER else time_ns, (line,))
+
+
 def tolerances(evidence: RunEvidence) -> Mapping[TopicPartition, Tolerance]:
     """The tolerance of every partition that has a special one; all others have `usual(evidence)`."""
     unclean = evidence.settings.unclean_election
     special = {}
+    last_known_leaders = _last_known_leaders(evidence)
     for name, lost in replica_losses(evidence).items():
-        too_much = fault_model_excesses(lost, evidence.settings.losses_tolerated)
+        too_much = (
+            *fault_model_excesses(lost, evidence.settings.losses_tolerated),
+            *_lost_by_last_known_leaders(lost, last_known_leaders.get(name, ())),
+        )
         if too_much:
             special[name] = Tolerance(unclean, too_much)
     for name, start in deletable_below(evidence).items():

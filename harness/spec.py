@@ -56,6 +56,7 @@ from workloads.registry import WORKLOADS
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
 SEEDS: Final = 1 << 32
 """A drawn seed lies below this."""
+RECOVERY_STRATEGY = "unclean.recovery.strategy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +160,8 @@ class Spec:
 
     @property
     def unclean_recovery(self) -> str:
-        """The strategy that the settings have for unclean recovery."""
-        return self.settings.get("unclean.recovery.strategy", "manual")
+        """The strategy for unclean recovery: that of the settings, else the default of the system."""
+        return self.settings.get(RECOVERY_STRATEGY, SYSTEMS[self.system].settings.get(RECOVERY_STRATEGY, "manual"))
 
     @property
     def steady_s(self) -> float:
@@ -191,7 +192,8 @@ class Spec:
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             unsupported=unsupported,
-            unclean_recovery=self.unclean_recovery != "manual",
+            # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
+            unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
         )
         return draw(random, cluster, self.time_limit_s, self.families)
 

@@ -43,7 +43,8 @@ broker_registered         controller  broker=id, broker_epoch; detail: clean, in
 broker_fenced             controller  broker=id, broker_epoch; detail: reason
 broker_unfenced           controller  broker=id, broker_epoch
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
-                                      replicas, min_isr, reason (created, elected, alter_partition, fenced, …), unclean;
+                                      replicas, min_isr, reason (created, elected, alter_partition, fenced,
+                                      last_known_leader, …), unclean;
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}
 alter_partition_refused   controller  broker=sender, members=proposed ISR; detail: error
 

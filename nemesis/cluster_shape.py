@@ -21,7 +21,7 @@ class ClusterShape:
     unsupported: Collection[EnvironmentCapability] = ()
     """Capabilities the environment lacks; faults that need one are not drawn."""
     unclean_recovery: bool = False
-    """Whether the cluster recovers by itself from unclean shutdowns of more brokers than may lose data."""
+    """Whether the spec names a recovery from unclean shutdowns of more brokers than may lose data."""
 
     @property
     def loss_budget(self) -> int:

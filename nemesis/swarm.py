@@ -12,7 +12,7 @@ first, and the faults from that profile:
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
 the *victims* of a run: at most min.insync.replicas − 1 brokers, drawn up front. Any number of controllers may be
-killed, paused, cut off and lose power, since they sync before they answer. Where the topics have an unclean recovery
+killed, paused, cut off and lose power, since they sync before they answer. Where a spec names an unclean recovery
 (`unclean.recovery.strategy`), kills hit any broker: a killed process loses nothing, and the recovery must find a
 replica that has everything. Everything is healed at the end.
 

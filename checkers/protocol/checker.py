@@ -11,7 +11,8 @@ leader-incomplete         a new leader holds everything committed in an earlier 
 candidate-incomplete      after every ISR change, election, registration and recovery each member of ISR ∪ ELR holds
                           everything committed (Leader Candidate Completeness)
 unclean-election          no replica outside ISR and ELR is elected, unless the topic allows it: any replica
-                          by unclean election or proactive recovery, a member of the LastKnownELR by balanced recovery
+                          by unclean election or proactive recovery, a member of the LastKnownELR by balanced recovery,
+                          the only one as last known leader
                           when ISR and ELR are empty
 unclean-not-excluded      a broker that registers after an unclean shutdown is in no ISR and no ELR until it has
                           joined an ISR again, or was elected by an unclean recovery (Unclean Exclusion)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
+from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
 from checkers.protocol.state import (
     UNKNOWN,
     ClusterState,
@@ -36,13 +37,19 @@ def _partition_changed(partition: PartitionState, event: TraceRow, settings: Che
     if partition.min_isr not in tuple(partition.min_isr_at.values())[-1:]:
         partition.min_isr_at[event.partition_epoch] = partition.min_isr
     before = partition.isr
-    # A balanced recovery may elect a member of the last known ELR when ISR and ELR are empty.
+    # A balanced recovery may elect a member of the last known ELR when ISR and ELR are empty, or any replica if that is
+    # empty, too; a last known leader is the only member, and its election may be the change in which the last member of
+    # the ELR leaves it, registering after an unclean shutdown.
+    last_known, reason = partition.last_known_elr, detail.get("reason")
+    candidates = last_known or frozenset(replicas)
     recovered = (
         settings.unclean_recovery == "balanced"
-        and detail.get("reason") == "unclean_recovery"
+        and reason == "unclean_recovery"
         and not before
         and not partition.elr
-        and event.leader in partition.last_known_elr
+        and event.leader in candidates
+    ) or (
+        reason == LAST_KNOWN_LEADER_ELECTED and not before and len(partition.elr) <= 1 and last_known == {event.leader}
     )
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1

@@ -79,10 +79,11 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
     "unclean.leader.election.enable": ConfigKey(bool, False, "Whether a replica outside ISR and ELR may be elected."),
     "unclean.recovery.strategy": ConfigKey(
         str,
-        "manual",
-        "Recovery of a partition without a leader: none (manual), by the best log of the LastKnownELR once ISR and ELR "
-        "are empty (balanced), by the best log of the replicas that answer (proactive).",
-        choices=("manual", "balanced", "proactive"),
+        "last-known-leader",
+        "Recovery of a partition without a leader: once ISR and ELR are empty, by the last leader (last-known-leader) "
+        "or the best log of the LastKnownELR (balanced); by the best log of the replicas that answer (proactive); none "
+        "(manual).",
+        choices=("last-known-leader", "manual", "balanced", "proactive"),
     ),
     "segment.bytes": ConfigKey(int, 1 << 30, "Size at which a log segment is closed.", minimum=1024),
     "segment.ms": ConfigKey(int, 604_800_000, "Age of its first record at which a log segment is closed.", minimum=1),

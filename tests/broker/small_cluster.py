@@ -131,12 +131,9 @@ class Cluster:
         finally:
             connection.close()
 
-    async def create_topic(self) -> None:
-        """Topic `t`, once broker 1 is unfenced. Its one replica may lead again after a crash."""
-        unclean = create.CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
-        topic = create.CreatableTopic(
-            name="t", num_partitions=1, replication_factor=1, assignments=(), configs=(unclean,)
-        )
+    async def create_topic(self, name: str = "t") -> None:
+        """A topic, once broker 1 is unfenced. Its one replica leads again after a crash, as the last known leader."""
+        topic = create.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
         request = create.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=1))
         wanted = (ErrorCode.none, ErrorCode.topic_already_exists)
         while True:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.metadata.v12.request import MetadataRequest
 
 from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.broker_node import CLEAN_SHUTDOWN, leave_clean_shutdown, take_clean_shutdown
@@ -36,6 +37,27 @@ async def failure_of(life: asyncio.Task[None]) -> BaseException:
         (error,) = error.exceptions
     assert error is not None
     return error
+
+
+def test_in_a_cluster_of_one_broker_that_crashed_every_partition_is_led_and_topics_are_created(tmp_path: Path) -> None:
+    """KafkaJS creates no topic while any partition of the cluster has no leader."""
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            async with cluster.broker():
+                await cluster.create_topic()
+                first = await cluster.produce(b"before the crash")
+            async with cluster.broker():
+                await cluster.create_topic("later")
+                second = await cluster.produce(b"after the crash")
+                request = MetadataRequest(topics=None, include_topic_authorized_operations=False)
+                topics = (await cluster.call(request)).topics
+                assert [[p.leader_id for p in topic.partitions] for topic in topics] == [[1], [1]]
+        assert (first.base_offset, second.base_offset) == (0, 1)
+        assert cluster.told("registered")[-1].detail["clean"] is False
+
+    run(scenario)
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------------

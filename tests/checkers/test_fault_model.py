@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import node_failures, replica_losses, tolerances
 from tests.checkers import small_evidence
@@ -61,6 +63,39 @@ def test_losses_of_different_tails_do_not_exceed_the_fault_model() -> None:
         recovered(6, "b2", 4),
     ]
     assert tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 5))) == {}
+
+
+def elected(time_s: float, leader: int, reason: str = "last_known_leader") -> dict[str, Any]:
+    detail = {"reason": reason, "unclean": True}
+    return small_evidence.event(time_s, "c1", "partition_changed", leader=leader, leader_epoch=2, detail=detail)
+
+
+def test_what_the_last_known_leader_lost_before_its_election_may_be_gone() -> None:
+    events = [*FULL, recovered(6, "b1", 4), elected(7, 1)]
+    (excess,) = tolerances(evidence(events, power_loss("b1", 5)))[T].exceeded
+    assert (excess.offset, excess.time_ns) == (4, 7 * small_evidence.S)
+    assert "last-known-leader" in excess.lines[0]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*FULL, recovered(6, "b1", 4), elected(7, 2)],
+        [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 10), elected(7, 1)],
+        [*FULL, elected(4, 1), recovered(6, "b1", 4)],
+        [*FULL, recovered(6, "b1", 4), elected(7, 1, "unclean_recovery")],
+        [*FULL, recovered(6, "b1", 10), elected(7, 1)],
+    ],
+    ids=["another lost", "caught up since", "lost later", "another strategy", "nothing lost"],
+)
+def test_a_last_known_leader_excuses_nothing_that_it_did_not_lose_before(events: list[dict[str, Any]]) -> None:
+    assert tolerances(evidence(events, power_loss("b1", 5))) == {}
+
+
+def test_without_comparable_clocks_all_that_a_last_known_leader_may_have_lost_is_excused() -> None:
+    events = [*FULL, recovered(6, "b1", 4), elected(7, 1)]
+    (excess,) = tolerances(evidence(events, power_loss("b1", 5), comparable_clocks=False))[T].exceeded
+    assert (excess.offset, excess.time_ns) == (0, 5 * small_evidence.S)
 
 
 def test_a_log_that_comes_back_shorter_without_a_lossy_fault_is_no_loss() -> None:

@@ -70,6 +70,44 @@ def kinds(outcome: Outcome) -> set[str]:
     return {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
 
 
+KILLS: Script = (
+    {"at": "4s", "for": "8s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "7s", "for": "3s", "fault": "kill", "nodes": ["b1", "b2"]},
+)
+"""The ISR goes down, and nobody loses anything."""
+
+
+def test_the_last_known_leader_leads_again_and_what_it_had_lost_is_reported_not_called_wrong() -> None:
+    """b1 leads alone, since b2 leaves first."""
+    lossy: Script = (
+        {"at": "4s", "for": "12s", "fault": "kill", "nodes": ["b3"]},
+        {"at": "5s", "for": "9s", "fault": "kill", "nodes": ["b2"]},
+        {"at": "9s", "for": "3s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"},
+    )
+    outcome = played(lossy, "last-known-leader")
+    assert outcome.validity is Validity.UNKNOWN, outcome.verdicts
+    assert kinds(outcome) == {"fault-model-exceeded"}
+    assert of(outcome, "loss").figures["excused"] > 10
+    assert of(outcome, "liveness").validity is Validity.VALID
+
+
+def test_the_last_known_leader_loses_nothing_when_brokers_are_merely_killed() -> None:
+    outcome = played(KILLS, "last-known-leader")
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert of(outcome, "loss").figures["lost"] == 0
+
+
+@pytest.mark.parametrize("strategy", [None, "manual"])
+def test_a_single_replica_leads_again_after_a_kill_by_default(strategy: str | None) -> None:
+    kill = {"at": "4s", "for": "3s", "fault": "kill", "nodes": ["b1"]}
+    one = {"brokers": 1, "replication_factor": 1, "partitions": 1, "seed": 1, "time_limit": "15s", "faults": [kill]}
+    settings = {"min.insync.replicas": "1"} | ({"unclean.recovery.strategy": strategy} if strategy else {})
+    outcome = run_in_simulation(parse({**one, "settings": settings}))
+    assert outcome.validity is (Validity.UNKNOWN if strategy else Validity.VALID), outcome.verdicts
+    assert of(outcome, "loss").figures["promised"] > 50
+    assert kinds(outcome) == ({"leaderless-by-design", "not-finally-read"} if strategy else set())
+
+
 def test_manual_recovery_leaves_the_partition_without_a_leader_and_says_why() -> None:
     outcome = played(ONE_LOSS, "manual")
     assert outcome.validity is Validity.UNKNOWN

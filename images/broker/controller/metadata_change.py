@@ -17,7 +17,7 @@ from images.broker.controller.alter_partition import AlterPartition, IsrProposal
 from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import PartitionResult, Registration, TopicResult
-from images.broker.controller.unclean_recovery import ReplicaLogEnd
+from images.broker.controller.unclean_recovery import LAST_KNOWN_LEADER_ELECTED, ReplicaLogEnd, Strategy, strategy_of
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
     NO_LEADER,
@@ -123,6 +123,7 @@ class MetadataChange:
         change = builder.build()
         if change is not None:
             self.append(change.partition)
+            reason = LAST_KNOWN_LEADER_ELECTED if change.last_known_leader else reason
             self._trace_partition(builder.topic, change.partition, reason, change.unclean, log_ends)
 
     def alter(self, request: AlterPartition, proposal: IsrProposal) -> IsrResult:
@@ -176,8 +177,12 @@ class MetadataChange:
         configured = self.image.topics[topic.name]
         minimum = "min.insync.replicas"
         moves = topic.config[minimum] != config[minimum] and self._rules.min_isr_change_moves_partition_epoch
+        kept_last_leader = strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
         for partition in configured.partitions:
-            self._append_change(self._partition_change(configured, partition).bump_epoch(moves), "configured")
+            change = self._partition_change(configured, partition).bump_epoch(moves)
+            if kept_last_leader and strategy_of(configured) is not Strategy.LAST_KNOWN_LEADER:
+                change.forget_last_known_elr()
+            self._append_change(change, "configured")
 
     def reassign(self, name: str, index: int, target: tuple[int, ...] | None) -> PartitionResult:
         topic, partition = self.image.topics.get(name), self.image.partition(name, index)

@@ -5,13 +5,14 @@ fenced, registered again, shut down or unfenced, a requested election, a reassig
 consistent:
 
 *Leader*: the current one while it is in the ISR and eligible; else the first eligible ISR member in replica order;
-else, with an empty ISR, the first eligible ELR member, which becomes the ISR; else the first eligible replica if the
-topic allows unclean election, with a new ISR and an empty ELR; else none, until an unclean recovery elects one
-(`unclean_recovery.py`).
+else, with an empty ISR, the first eligible ELR member, which becomes the ISR; else, with an empty ELR too, the last
+known leader once it is eligible; else the first eligible replica if the topic allows unclean election, with a new ISR
+and an empty ELR; else none, until an unclean recovery elects one (`unclean_recovery.py`).
 
 *ELR* (KIP-966): empty while |ISR'| ≥ min.isr. Else ELR' = ((ELR ∪ ISR) ∩ replicas) − ISR' − unclean; the other former
-candidates go to LastKnownELR. Since the high watermark stands still below min.isr, every member of ISR ∪ ELR holds
-every committed record (Leader Candidate Completeness, Kafka Replication Correctness §6.5).
+candidates go to LastKnownELR, or, with the strategy `last-known-leader`, the last leader alone does. Since the high
+watermark stands still below min.isr, every member of ISR ∪ ELR holds every committed record (Leader Candidate
+Completeness, Kafka Replication Correctness §6.5).
 
 *Reassignment*: completes within the change that makes it possible (`reassignment.py`).
 
@@ -33,10 +34,12 @@ from images.broker.rules import Rules
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """The next state of a partition. `unclean`: its new leader may lack committed records."""
+    """The next state of a partition. `unclean`: its new leader may lack committed records; `last_known_leader`: it is
+    elected as the last leader there was."""
 
     partition: PartitionImage
     unclean: bool = False
+    last_known_leader: bool = False
 
 
 class PartitionChangeBuilder:
@@ -54,7 +57,10 @@ class PartitionChangeBuilder:
         self._unclean_replicas: Container[int] = ()
         self._preferred_leader = NO_LEADER
         self._recovered_leader = NO_LEADER
-        self._unclean_election = topic.unclean_election and strategy_of(topic) is Strategy.MANUAL
+        self._keeps_last_leader = strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
+        self._unclean_election = topic.unclean_election and (
+            self._keeps_last_leader or strategy_of(topic) is Strategy.MANUAL
+        )
         self._bump_epoch = False
 
     def set_isr(self, isr: Iterable[int]) -> Self:
@@ -81,6 +87,11 @@ class PartitionChangeBuilder:
     def recover_leader(self, replica: int) -> Self:
         """Elect `replica`, which an unclean recovery chose."""
         self._recovered_leader = replica
+        return self
+
+    def forget_last_known_elr(self) -> Self:
+        """Empty the LastKnownELR: it was kept for another strategy."""
+        self._partition = replace(self._partition, last_known_elr=())
         return self
 
     def allow_unclean_election(self) -> Self:
@@ -115,6 +126,7 @@ class PartitionChangeBuilder:
                 partition_epoch=before.partition_epoch + 1,
             ),
             election.unclean,
+            election.last_known_leader,
         )
 
     def _elect(self, partition: PartitionImage, isr: tuple[int, ...], elr: tuple[int, ...]) -> _Election:
@@ -134,6 +146,11 @@ class PartitionChangeBuilder:
         from_elr = next(filter(eligible, elr), NO_LEADER) if not isr else NO_LEADER
         if from_elr != NO_LEADER:
             return _Election(from_elr, (from_elr,))
+        # A LastKnownELR of several members is of another strategy, and says not who led last (KIP-966). A fenced broker
+        # is never elected (KAFKA-19522).
+        last_known = partition.last_known_elr
+        if self._keeps_last_leader and not isr and not elr and len(last_known) == 1 and eligible(last_known[0]):
+            return _Election(last_known[0], last_known, unclean=True, last_known_leader=True)
         if self._unclean_election and any_replica != NO_LEADER:
             return _Election(any_replica, (any_replica,), unclean=True)
         return _Election(NO_LEADER, isr)
@@ -150,8 +167,17 @@ class PartitionChangeBuilder:
         if len(election.isr) >= self.topic.min_isr(partition):
             return (), ()
         elr = tuple(replica for replica in elr if replica not in election.isr)
+        if self._keeps_last_leader:
+            return elr, self._last_leader(partition, election)
         last_known = _in_order(partition, {*candidates, *partition.last_known_elr})
         return elr, tuple(replica for replica in last_known if replica not in election.isr and replica not in elr)
+
+    def _last_leader(self, partition: PartitionImage, election: _Election) -> tuple[int, ...]:
+        """LastKnownELR with the strategy `last-known-leader`: the leader that leaves an empty ISR behind."""
+        if election.leader != NO_LEADER:
+            return ()
+        left = self._before.leader
+        return _in_order(partition, (left,)) if left != NO_LEADER else partition.last_known_elr
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +185,7 @@ class _Election:
     leader: int
     isr: tuple[int, ...]
     unclean: bool = False
+    last_known_leader: bool = False
 
 
 def _in_order(partition: PartitionImage, members: Iterable[int]) -> tuple[int, ...]:

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from images.broker.metadata.image import ChangeBroker, ClusterImage, PartitionImage, Record, RegisterBroker
+from images.broker.controller.unclean_recovery import LAST_KNOWN_LEADER_ELECTED, Strategy, strategy_of
+from images.broker.metadata.image import (
+    NO_LEADER,
+    ChangeBroker,
+    ClusterImage,
+    PartitionImage,
+    Record,
+    RegisterBroker,
+)
 from images.broker.raft.log import decode_records
 from images.trace import TraceEvent
 from images.wire import batch as batches
@@ -45,6 +53,15 @@ def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionIm
         and before_change.leader_epoch == partition.leader_epoch
         and set(partition.isr) - set(before_change.isr)
     )
+    topic = after.topics.get(partition.topic)
+    last_known_leader = (
+        before_change is not None
+        and topic is not None
+        and strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
+        and (before_change.leader, before_change.isr, before_change.elr) == (NO_LEADER, (), ())
+        and before_change.last_known_elr == (partition.leader,)
+    )
+    reason = LAST_KNOWN_LEADER_ELECTED if last_known_leader else "alter_partition" if grown else "taken_over"
     return TraceEvent(
         "partition_changed",
         topic=partition.topic,
@@ -59,9 +76,9 @@ def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionIm
             "replicas": list(partition.replicas),
             "adding": list(partition.adding),
             "removing": list(partition.removing),
-            "min_isr": after.topics[partition.topic].min_isr(partition) if partition.topic in after.topics else 1,
-            "reason": "alter_partition" if grown else "taken_over",
-            "unclean": False,
+            "min_isr": topic.min_isr(partition) if topic is not None else 1,
+            "reason": reason,
+            "unclean": last_known_leader,
             "taken_over": True,
         },
     )

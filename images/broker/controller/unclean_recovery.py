@@ -4,14 +4,21 @@ Replication Correctness §6.8).
 A partition has no leader once every member of its ISR and ELR is gone, or restarted after an unclean shutdown and may
 have lost confirmed records. `unclean.recovery.strategy` decides what happens then:
 
-manual     nothing, until a member of the ELR is back or an administrator requests an election. Only with this strategy
-           `unclean.leader.election.enable` counts: it elects the first active replica, whatever its log.
+last-known-leader
+           the default, as in Apache Kafka 4.1: the LastKnownELR is the last leader alone, and with empty ISR and ELR
+           that leader is elected once it is unfenced. It held every committed record when it led, so only records that
+           it lost itself are lost; other replicas may still hold them.
+manual     nothing, until a member of the ELR is back or an administrator requests an election.
 balanced   only with empty ISR and ELR: wait for the log ends of every member of the LastKnownELR, and elect the
            greatest (leader epoch of the last record, log end offset). The LastKnownELR are min.insync.replicas replicas
            that held every committed record before their shutdowns: while fewer of them lost data, one that lost none
            is among them, and a log can only be greater if it, too, holds all committed records.
 proactive  once no replica is left to lead, even if a member of the ELR is only away: elect the greatest log once all
            replicas have reported, or, after `unclean.recovery.timeout.ms`, among those that have.
+
+With the first two, `unclean.leader.election.enable` elects the first active replica where nobody else may lead,
+whatever its log. The last known leader is elected within an ordinary change (`partition_change.py`); the logs that the
+last two compare are requested here.
 
 Replicas report their log ends in GetReplicaLogInfo. A report counts only if it comes from the broker process that is
 registered and unfenced now, and from the leader epoch in which the partition has no leader: such a replica follows no
@@ -34,11 +41,14 @@ from images.broker.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from images.broker.rules import Rules
 
 STRATEGY = "unclean.recovery.strategy"
+LAST_KNOWN_LEADER_ELECTED = "last_known_leader"
+"""Reason, in the trace, of a change that elects the last known leader."""
 
 
 class Strategy(StrEnum):
     """The values of `unclean.recovery.strategy`."""
 
+    LAST_KNOWN_LEADER = "last-known-leader"
     MANUAL = "manual"
     BALANCED = "balanced"
     PROACTIVE = "proactive"
@@ -75,7 +85,7 @@ def strategy_of(topic: TopicImage) -> Strategy:
 def recovery_needed(topic: TopicImage, partition: PartitionImage) -> UncleanRecovery | None:
     """The recovery that `partition` needs, None if none."""
     strategy = strategy_of(topic)
-    if partition.leader != NO_LEADER or strategy is Strategy.MANUAL:
+    if partition.leader != NO_LEADER or strategy in (Strategy.MANUAL, Strategy.LAST_KNOWN_LEADER):
         return None
     replicas = partition.replicas
     if strategy is Strategy.BALANCED:

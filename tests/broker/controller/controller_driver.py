@@ -97,9 +97,14 @@ class Driver:
             self.commit(self.controller.tick(self.now_ms))
             assert self.image.brokers[silent].fenced
 
-    def topic(self, *replicas: int, min_isr: int = 1, unclean: bool = False) -> None:
+    def topic(self, *replicas: int, min_isr: int = 1, unclean: bool = False, recovery: str = "manual") -> None:
         """A topic of one partition on these replicas."""
-        config = {"min.insync.replicas": str(min_isr), "unclean.leader.election.enable": str(unclean).lower()}
+        config = {
+            "min.insync.replicas": str(min_isr),
+            "unclean.leader.election.enable": str(unclean).lower(),
+        }
+        if recovery:
+            config["unclean.recovery.strategy"] = recovery
         new = NewTopic(TOPIC, TOPIC_ID, assignments=((0, replicas),), config=FrozenMap(config))
         (result,) = self.commit(self.controller.create_topics([new]))
         assert result.error is ErrorCode.none, result.message

@@ -519,7 +519,7 @@ def test_a_topic_records_the_settings_the_controller_goes_by_even_when_nobody_ga
         "min.insync.replicas": "1",
         "segment.bytes": "4096",
         "unclean.leader.election.enable": "true",
-        "unclean.recovery.strategy": "manual",
+        "unclean.recovery.strategy": "last-known-leader",
     }
 
 

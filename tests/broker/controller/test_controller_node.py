@@ -291,7 +291,7 @@ def test_topics_are_created_and_deleted_over_the_wire(tmp_path: Path) -> None:
             assert {config.name: config.value for config in created.configs} == {
                 "min.insync.replicas": "1",
                 "unclean.leader.election.enable": "false",
-                "unclean.recovery.strategy": "manual",
+                "unclean.recovery.strategy": "last-known-leader",
             }
             again = await node.create_topic("orders", 1)
             assert (again.error_code, again.error_message) == (

@@ -21,6 +21,7 @@ from images.broker.controller.alter_partition import AlterPartition, IsrProposal
 from images.broker.controller.controller import Controller, ControllerResult
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import Heartbeat, Registration
+from images.broker.controller.unclean_recovery import Strategy, strategy_of
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import NO_LEADER, ClusterImage, PartitionImage, decode, encode
 from images.broker.rules import Rules
@@ -118,7 +119,8 @@ def wrong(before: ClusterImage, image: ClusterImage) -> str | None:
         checks = {
             "ISR, ELR and LastKnownELR are replicas": isr | elr | remembered <= set(partition.replicas),
             "nobody is in two of ISR, ELR and LastKnownELR": len(isr) + len(elr) + len(remembered)
-            == len(isr | elr | remembered),
+            == len(isr | elr | remembered)
+            or strategy_of(topic) is Strategy.LAST_KNOWN_LEADER,
             "the leader is in the ISR": partition.leader == NO_LEADER or partition.leader in isr,
             "an ISR has a leader": partition.leader != NO_LEADER or not isr,
             "ISR members are active": all(map(image.is_active, isr)),

@@ -25,10 +25,10 @@ from tests.broker.controller.test_controller_scope import World, quiet, successo
 Lost = frozenset[int]
 
 
-def balanced(brokers: int, min_isr: int, *off: str) -> World:
+def started(brokers: int, min_isr: int, *off: str, strategy: str = "balanced") -> World:
     driver = Driver(*off)
     driver.start(*range(1, brokers + 1))
-    config = FrozenMap({"min.insync.replicas": str(min_isr), "unclean.recovery.strategy": "balanced"})
+    config = FrozenMap({"min.insync.replicas": str(min_isr), "unclean.recovery.strategy": strategy})
     new = NewTopic(TOPIC, TOPIC_ID, assignments=((0, tuple(range(1, brokers + 1))),), config=config)
     (result,) = driver.commit(driver.controller.create_topics([new]))
     assert result.error is ErrorCode.none
@@ -84,14 +84,14 @@ def explore(start: World, f: int) -> tuple[int, int, list[str] | None]:
 def test_6_8_whoever_is_elected_holds_every_committed_record_in_every_reachable_state(
     brokers: int, min_isr: int
 ) -> None:
-    states, recovered, broken = explore(balanced(brokers, min_isr), min_isr - 1)
+    states, recovered, broken = explore(started(brokers, min_isr), min_isr - 1)
     assert broken is None
     assert states > 5
     assert recovered > 0, "or nothing was shown of recoveries"
 
 
 def test_6_8_with_one_loss_more_a_recovery_may_elect_one_that_lacks_a_committed_record() -> None:
-    _, _, broken = explore(balanced(2, 2), 2)
+    _, _, broken = explore(started(2, 2), 2)
     assert broken is not None
     assert broken[-2].startswith("recovery")
 
@@ -100,6 +100,6 @@ def test_6_8_with_one_loss_more_a_recovery_may_elect_one_that_lacks_a_committed_
     "rule", ["recovery_waits_for_last_known_elr", "recovery_elects_greatest_log", "recovery_keeps_last_known_elr"]
 )
 def test_without_the_rule_a_recovery_electing_one_that_lacks_a_committed_record_is_within_reach(rule: str) -> None:
-    _, _, broken = explore(balanced(2, 2, rule), 1)
+    _, _, broken = explore(started(2, 2, rule), 1)
     assert broken is not None
     assert broken[-2].startswith("recovery")

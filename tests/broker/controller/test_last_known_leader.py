@@ -1,0 +1,134 @@
+"""The strategy `last-known-leader` (Apache Kafka 4.1): where ISR and ELR are empty, the last leader leads again."""
+
+from __future__ import annotations
+
+import pytest
+
+from images.broker.controller.topic_config import SET, ConfigChange
+from images.broker.metadata.image import NO_LEADER
+from tests.broker.controller.controller_driver import TOPIC, Driver, state
+from tests.broker.controller.test_recovery_scope import explore, started
+
+STRATEGY = "unclean.recovery.strategy"
+
+
+def led(*replicas: int, min_isr: int = 1, unclean: bool = False, recovery: str = "last-known-leader") -> Driver:
+    driver = Driver()
+    driver.start(*replicas)
+    driver.topic(*replicas, min_isr=min_isr, unclean=unclean, recovery=recovery)
+    return driver
+
+
+def configure(driver: Driver, strategy: str) -> None:
+    change = ConfigChange(STRATEGY, SET, strategy)
+    driver.commit(driver.controller.alter_config(TOPIC, [change]))
+
+
+def test_it_is_the_default() -> None:
+    driver = Driver()
+    driver.start(1)
+    driver.topic(1, recovery="")
+    assert driver.image.topics[TOPIC].config[STRATEGY] == "last-known-leader"
+
+
+def test_the_only_replica_leads_again_after_an_unclean_restart_and_the_possible_loss_is_traced() -> None:
+    driver = led(1)
+    driver.fence(1)
+    assert (state(driver.partition), driver.partition.last_known_elr) == ((NO_LEADER, (), (1,)), (1,))
+    driver.register(1)
+    assert (state(driver.partition), driver.partition.last_known_elr) == ((NO_LEADER, (), ()), (1,)), "still fenced"
+    driver.beat(1)
+    assert (state(driver.partition), driver.partition.last_known_elr) == ((1, (1,), ()), ())
+    elected = driver.events("partition_changed")[-1]
+    assert (elected.detail["reason"], elected.detail["unclean"]) == ("last_known_leader", True)
+
+
+def test_a_registration_at_once_leads_to_the_same_election() -> None:
+    driver = led(1)
+    driver.now_ms += 1000
+    driver.register(1)
+    assert state(driver.partition) == (NO_LEADER, (), ())
+    driver.beat(1)
+    assert driver.partition.leader == 1
+
+
+def test_the_last_leader_is_elected_and_no_other_replica() -> None:
+    driver = led(1, 2, 3, min_isr=2)
+    driver.fence(3, 1, 2)
+    for broker in (1, 3):
+        driver.register(broker)
+        driver.beat(broker)
+    assert state(driver.partition) == (NO_LEADER, (), (2,)), "2 may be back with everything"
+    driver.register(2)
+    assert (state(driver.partition), driver.partition.last_known_elr) == ((NO_LEADER, (), ()), (2,))
+    driver.beat(3)
+    assert driver.partition.leader == NO_LEADER
+    driver.beat(2)
+    assert (state(driver.partition), driver.partition.last_known_elr) == ((2, (2,), ()), ())
+
+
+def test_a_member_of_the_elr_leads_before_the_last_leader() -> None:
+    driver = led(1, 2, 3, min_isr=2)
+    driver.fence(3, 1, 2)
+    driver.register(2)
+    driver.beat(2)
+    assert driver.partition.leader == NO_LEADER
+    driver.beat(1)
+    assert (state(driver.partition), driver.partition.last_known_elr) == ((1, (1,), ()), ())
+    assert driver.events("partition_changed")[-1].detail["unclean"] is False
+
+
+def test_of_several_last_known_replicas_none_is_elected() -> None:
+    driver = led(1, 2, min_isr=2, recovery="manual")
+    driver.fence(2, 1)
+    for broker in (1, 2):
+        driver.register(broker)
+        driver.beat(broker)
+    assert driver.partition.last_known_elr == (1, 2)
+    configure(driver, "last-known-leader")
+    assert driver.partition.leader == NO_LEADER
+
+
+def test_a_change_of_the_strategy_elects_the_one_last_known_replica_and_forgets_the_last_leader() -> None:
+    driver = led(1, 2, min_isr=2)
+    driver.fence(2, 1)
+    for broker in (1, 2):
+        driver.register(broker)
+    configure(driver, "balanced")
+    assert driver.partition.last_known_elr == ()
+    assert driver.controller.recoveries()[0].replicas == (1, 2), "the last leader alone may be the one that lost data"
+    single = led(1, recovery="manual")
+    single.fence(1)
+    single.register(1)
+    single.beat(1)
+    assert single.partition.leader == NO_LEADER
+    configure(single, "last-known-leader")
+    assert single.partition.leader == 1
+
+
+@pytest.mark.parametrize(("back", "leader"), [((3, 2), 3), ((2, 3), 2)])
+def test_where_the_topic_allows_unclean_election_any_replica_leads_while_the_last_leader_is_away(
+    back: tuple[int, ...], leader: int
+) -> None:
+    driver = led(1, 2, 3, unclean=True)
+    driver.fence(3, 2)
+    driver.fence(1)
+    for broker in back:
+        driver.register(broker)
+        driver.beat(broker)
+    assert driver.partition.leader == leader
+
+
+@pytest.mark.parametrize(("brokers", "min_isr"), [(1, 1), (2, 2), (3, 2)])
+def test_without_any_loss_every_candidate_holds_every_committed_record_in_every_reachable_state(
+    brokers: int, min_isr: int
+) -> None:
+    states, _, broken = explore(started(brokers, min_isr, strategy="last-known-leader"), 0)
+    assert broken is None
+    assert states >= 5
+
+
+def test_one_loss_of_the_last_leader_is_enough_to_elect_a_replica_that_lacks_a_committed_record() -> None:
+    _, _, broken = explore(started(2, 2, strategy="last-known-leader"), 1)
+    assert broken is not None
+    assert "heartbeats" in broken[-2], "which unfences, and so elects"
