@@ -144,6 +144,7 @@ class BrokerNode:
                 spawn(groups.run())
                 spawn(self._checkpoint(replica_manager))
                 spawn(self._retain(replica_manager))
+                spawn(self._expire_producers(replica_manager))
                 await stop_requested
                 session.cancel()
                 await self._controlled_shutdown()
@@ -351,6 +352,12 @@ class BrokerNode:
         while True:
             await asyncio.sleep(interval_s)
             replica_manager.retain()
+
+    async def _expire_producers(self, replica_manager: ReplicaManager) -> None:
+        interval_s = self._config.seconds("producer.id.expiration.check.interval.ms")
+        while True:
+            await asyncio.sleep(interval_s)
+            replica_manager.expire_producers()
 
     async def _checkpoint(self, replica_manager: ReplicaManager) -> None:
         interval_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")

@@ -122,6 +122,12 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
         int, 5_000, "Time between two checkpoints of the high watermarks.", minimum=1
     ),
     "log.retention.check.interval.ms": ConfigKey(int, 300_000, "Time between two checks of the retention.", minimum=1),
+    "producer.id.expiration.ms": ConfigKey(
+        int, 86_400_000, "Age of an idempotent producer's newest batch at which its state expires.", minimum=1
+    ),
+    "producer.id.expiration.check.interval.ms": ConfigKey(
+        int, 600_000, "Time between two removals of expired producer states.", minimum=1
+    ),
     "max.incremental.fetch.session.cache.slots": ConfigKey(int, 1_000, "Fetch sessions kept at a time.", minimum=0),
     "min.incremental.fetch.session.eviction.ms": ConfigKey(
         int, 120_000, "Rest after which a fetch session makes room for a new one.", minimum=0

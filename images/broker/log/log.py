@@ -49,7 +49,7 @@ from images.broker.log.log_recovery import LogRecovery
 from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
-from images.broker.log.producer_state import ProducerTable, record
+from images.broker.log.producer_state import ProducerTable, record, without_expired
 from images.broker.log.retention import RetainedSegment
 from images.broker.log.segment import Segment, base_offset_of, segment_name
 from images.broker.log.segments import LogSegments
@@ -438,6 +438,10 @@ class Log:
             self._fatal_error = error
             raise
 
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget the producers whose newest batch is too old at `now_ms`, a time of the records' timestamps."""
+        self.producers = without_expired(self.producers, now_ms, self.config.producer_expiration_ms)
+
     # ---- segments ----------------------------------------------------------------------------------------------------
 
     def _roll(self) -> None:
@@ -459,7 +463,7 @@ class Log:
         if header.leader_epoch != self.epochs.latest:
             self.epochs = self.epochs.with_batch(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
-            self.producers = record(self.producers, header)
+            self.producers = record(self.producers, header, self.config.producer_expiration_ms)
         self._history.appended(self.end, self.producers)
 
     def _restore(self, segment: Segment, error: OSError) -> None:
@@ -487,7 +491,7 @@ class Log:
         self._history.truncate(self.end)
         known, table = self._history.known(self.end)
         for header in self._segments.headers(known):
-            table = record(table, header)
+            table = record(table, header, self.config.producer_expiration_ms)
             self._history.appended(header.next_offset, table)
         self.producers = table
         return known < self.end
@@ -500,5 +504,5 @@ class Log:
         for header in self._segments.headers(known):
             if header.base_offset >= offset:
                 break
-            table = record(table, header)
+            table = record(table, header, self.config.producer_expiration_ms)
         return table

@@ -17,6 +17,8 @@ class LogConfig:
     """So does a batch whose timestamp is so much later than that of the segment's first batch."""
     flush_interval_messages: int = NEVER
     """Sync after so many records (Kafka's `flush.messages`)."""
+    producer_expiration_ms: int = NEVER
+    """Age of a producer's newest batch at which its state expires (Kafka's `producer.id.expiration.ms`)."""
     max_batch_bytes: int = 1_048_588
     """The largest batch that a leader accepts from a producer. The leader checks it, the log does not."""
     index_interval_bytes: int = 0

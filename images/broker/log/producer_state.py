@@ -11,12 +11,18 @@ without a check, so that a replica's table follows from its log alone. Unsynced 
     batch                                              result
     -------------------------------------------------  --------------------------------------------------
     no producer id, or no state of its producer        Accept
+    the state of its producer has expired              Accept
     a producer id but no sequence number               Refuse(INVALID_RECORD)
     known epoch, same sequence numbers as a kept one   Duplicate, with the offsets of the first copy
     a lower epoch                                      Refuse(INVALID_PRODUCER_EPOCH)
     a new epoch that does not start at sequence 0      Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)
     the known epoch, not at last sequence + 1          Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)
     anything else                                      Accept
+
+A state expires `producer.id.expiration.ms` after its newest batch (Kafka's default: a day), as if the producer had
+never been here. Which batch comes too late is decided by the largest timestamps of the batches, never by a clock: so
+replicas with the same log agree about it, and a late retry, which has the timestamp of its first copy, is recognized.
+States that no batch follows are removed by `without_expired`, by the clock of each replica, as in Kafka.
 
 Two rules can be switched off. Without `idempotent_dedupe` there is no Duplicate: a retry is accepted and appended
 again, while gaps are still refused. Without `producer_sequence_checked` no batch is refused.
@@ -37,6 +43,7 @@ from images.broker.frozen_map import FrozenMap
 from images.broker.rules import Rules
 from images.wire.batch import SEQUENCE_MODULUS, Header
 
+NEVER_MS = (1 << 63) - 1
 BATCHES_KEPT = 5
 """Batches remembered of each producer: Kafka's limit of requests in flight with idempotence."""
 
@@ -58,6 +65,8 @@ class ProducerState(NamedTuple):
 
     epoch: int
     batches: tuple[ProducedBatch, ...]
+    timestamp_ms: int
+    """The largest timestamp in the newest batch."""
 
 
 ProducerTable: TypeAlias = FrozenMap[int, ProducerState]
@@ -90,7 +99,7 @@ SequenceCheck: TypeAlias = Accept | Duplicate | Refuse
 ACCEPT = Accept()
 
 
-def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> SequenceCheck:
+def check_sequence(table: ProducerTable, header: Header, rules: Rules, expiration_ms: int = NEVER_MS) -> SequenceCheck:
     """Whether a leader with this producer table appends a produced batch. The header's offset does not matter."""
     producer = header.producer_id
     if producer < 0:
@@ -101,7 +110,7 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> Sequen
             return ACCEPT
         return Refuse(ErrorCode.invalid_record, f"producer {producer} sent a batch without sequence numbers")
     state = table.get(producer)
-    if state is None:
+    if state is None or _has_expired(state, header.max_timestamp, expiration_ms):
         return ACCEPT
     copy = _first_copy(state, header)
     if copy is not None:
@@ -123,7 +132,7 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> Sequen
     return ACCEPT
 
 
-def record(table: ProducerTable, header: Header) -> ProducerTable:
+def record(table: ProducerTable, header: Header, expiration_ms: int = NEVER_MS) -> ProducerTable:
     """The table once this batch is in the log at the header's offset. No batch is refused.
 
     A second copy of a kept batch changes nothing: the first keeps its offsets, and the producer continues after it.
@@ -133,11 +142,26 @@ def record(table: ProducerTable, header: Header) -> ProducerTable:
         return table
     state = table.get(producer)
     batch = ProducedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.last_offset)
-    if state is None or state.epoch != header.producer_epoch:
-        return table.set(producer, ProducerState(header.producer_epoch, (batch,)))
+    timestamp_ms = header.max_timestamp
+    if (
+        state is None
+        or state.epoch != header.producer_epoch
+        or _has_expired(state, header.max_timestamp, expiration_ms)
+    ):
+        return table.set(producer, ProducerState(header.producer_epoch, (batch,), timestamp_ms))
     if _first_copy(state, header) is not None:
         return table
-    return table.set(producer, ProducerState(state.epoch, (*state.batches[1 - BATCHES_KEPT :], batch)))
+    return table.set(producer, ProducerState(state.epoch, (*state.batches[1 - BATCHES_KEPT :], batch), timestamp_ms))
+
+
+def without_expired(table: ProducerTable, now_ms: int, expiration_ms: int) -> ProducerTable:
+    """The table without the producers whose newest batch is `expiration_ms` old; the same one if there are none."""
+    kept = {producer: state for producer, state in table.items() if not _has_expired(state, now_ms, expiration_ms)}
+    return table if len(kept) == len(table) else ProducerTable(kept)
+
+
+def _has_expired(state: ProducerState, now_ms: int, expiration_ms: int) -> bool:
+    return now_ms - state.timestamp_ms >= expiration_ms
 
 
 def _first_copy(state: ProducerState, header: Header) -> ProducedBatch | None:
@@ -154,11 +178,11 @@ def _first_copy(state: ProducerState, header: Header) -> ProducedBatch | None:
 # Not Kafka's layout, which has only the last batch of each producer: a restarted replica would not detect retries of
 # the other four.
 
-SNAPSHOT_VERSION = 101
+SNAPSHOT_VERSION = 102
 
 _PREFIX = Struct(">hI")
 _COUNT = Struct(">i")
-_PRODUCER = Struct(">qhb")
+_PRODUCER = Struct(">qhqb")
 _BATCH = Struct(">iiqq")
 
 
@@ -166,7 +190,7 @@ def to_snapshot(table: ProducerTable) -> bytes:
     """The table as bytes: version, CRC-32C of the rest, count, producers in the order of their ids."""
     parts = [_COUNT.pack(len(table))]
     for producer, state in table.items():
-        parts.append(_PRODUCER.pack(producer, state.epoch, len(state.batches)))
+        parts.append(_PRODUCER.pack(producer, state.epoch, state.timestamp_ms, len(state.batches)))
         parts += [_BATCH.pack(*batch) for batch in state.batches]
     body = b"".join(parts)
     return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(body)) + body
@@ -181,11 +205,11 @@ def from_snapshot(data: bytes) -> ProducerTable | None:
     at = _COUNT.size
     states: dict[int, ProducerState] = {}
     for _ in range(count):
-        producer, epoch, kept = _PRODUCER.unpack_from(body, at)
+        producer, epoch, timestamp_ms, kept = _PRODUCER.unpack_from(body, at)
         at += _PRODUCER.size
         stop = at + kept * _BATCH.size
         states[producer] = ProducerState(
-            epoch, tuple(ProducedBatch(*batch) for batch in _BATCH.iter_unpack(body[at:stop]))
+            epoch, tuple(ProducedBatch(*batch) for batch in _BATCH.iter_unpack(body[at:stop])), timestamp_ms
         )
         at = stop
     return ProducerTable(states)

@@ -175,7 +175,9 @@ class Replica:
         except InvalidRecord:
             return AppendResult(ErrorCode.invalid_record)
         if header.producer_id >= 0:
-            verdict = check_sequence(self.log.producers, header, self.limits.rules)
+            verdict = check_sequence(
+                self.log.producers, header, self.limits.rules, self.log.config.producer_expiration_ms
+            )
             if isinstance(verdict, Duplicate):
                 end = verdict.last_offset + 1
                 return AppendResult(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch)

@@ -115,6 +115,12 @@ class ReplicaManager:
         for replica in self._replicas.values():
             replica.retain(now_ms)
 
+    def expire_producers(self) -> None:
+        """Forget the producers of every log that have been idle for too long."""
+        now_ms = self._node_ports.now_ms()
+        for replica in self._replicas.values():
+            replica.log.expire_producers(now_ms)
+
     def checkpoint_high_watermarks(self) -> None:
         """Replace the checkpoint of the high watermarks. Before the first metadata is applied it stays as it is."""
         if not self._applied:
@@ -226,6 +232,7 @@ class ReplicaManager:
             segment_bytes=settings.segment_bytes,
             segment_ms=settings.segment_ms,
             flush_interval_messages=settings.flush_interval_messages,
+            producer_expiration_ms=self._config.number("producer.id.expiration.ms"),
             max_batch_bytes=settings.max_batch_bytes,
             start_needs_checkpoint=self._config.rules.delete_replica_durably,
         )

@@ -18,6 +18,7 @@ from images.broker.log.producer_state import (
     from_snapshot,
     record,
     to_snapshot,
+    without_expired,
 )
 from images.broker.rules import Rules
 from images.wire.batch import Header
@@ -27,9 +28,16 @@ LAST = (1 << 31) - 1
 
 
 def header(
-    sequence: int, *, count: int = 1, offset: int = 0, epoch: int = 0, producer: int = 7, leader_epoch: int = 1
+    sequence: int,
+    *,
+    count: int = 1,
+    offset: int = 0,
+    epoch: int = 0,
+    producer: int = 7,
+    leader_epoch: int = 1,
+    time_ms: int = 0,
 ) -> Header:
-    return Header(offset, 49, leader_epoch, 2, 0, 0, count - 1, 0, 0, producer, epoch, sequence, count)
+    return Header(offset, 49, leader_epoch, 2, 0, 0, count - 1, time_ms, time_ms, producer, epoch, sequence, count)
 
 
 def table_of(*headers: Header) -> ProducerTable:
@@ -120,6 +128,34 @@ def test_producers_do_not_see_each_other() -> None:
     table = table_of(header(0), header(0, producer=8, offset=1), header(1, offset=2))
     assert check_sequence(table, header(1, producer=8), RULES) == Accept()
     assert check_sequence(table, header(2), RULES) == Accept()
+
+
+# ---- expiry ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_whose_newest_batch_has_expired_may_start_anywhere() -> None:
+    table = table_of(header(0, time_ms=1000), header(1, offset=1, time_ms=2000))
+    late = header(7, time_ms=3000)
+    assert refused(check_sequence(table, late, RULES, 1001)) is ErrorCode.out_of_order_sequence_number
+    assert check_sequence(table, late, RULES, 1000) == Accept()
+
+
+def test_a_retry_of_any_age_is_recognized_by_the_timestamp_of_its_first_copy() -> None:
+    table = table_of(header(0, time_ms=1000), header(1, offset=1, time_ms=2000))
+    assert check_sequence(table, header(0, time_ms=1000), RULES, 1000) == Duplicate(0, 0)
+
+
+def test_a_batch_after_the_expiry_is_the_first_of_its_producer_on_every_replica() -> None:
+    table = record(table_of(header(0, offset=5, time_ms=1000)), header(0, offset=9, time_ms=2000), 1000)
+    assert table == table_of(header(0, offset=9, time_ms=2000))
+    assert check_sequence(table, header(0, time_ms=2000), RULES, 1000) == Duplicate(9, 9)
+
+
+def test_exactly_the_expired_producers_are_removed() -> None:
+    table = table_of(header(0, time_ms=1000), header(0, producer=8, time_ms=1500))
+    assert without_expired(table, 1999, 1000) is table
+    assert without_expired(table, 2000, 1000) == table_of(header(0, producer=8, time_ms=1500))
+    assert without_expired(table, 2500, 1000) == ProducerTable()
 
 
 # ---- the two rules switched off --------------------------------------------------------------------------------------
