@@ -182,6 +182,7 @@ class BrokerNode:
             config.seconds("min.incremental.fetch.session.eviction.ms"),
             asyncio.get_running_loop().time,
             self._node_ports.random,
+            config.rules,
         )
         handlers: dict[Api, Handler] = {
             **ProduceFetchApis(replica_manager, image, sessions, config.number("fetch.max.bytes")).handlers(),

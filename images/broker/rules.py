@@ -38,6 +38,21 @@ class Rules:
         "before it appends.",
         "Kafka Log Divergence §3.2",
     )
+    ignore_stale_epoch_answer: bool = _rule(
+        "A follower ignores the answer to an OffsetForLeaderEpoch that it sent in another leader epoch, or about "
+        "another epoch than it now needs.",
+        "KIP-320 Replica Handling",
+    )
+    fence_every_session_fetch: bool = _rule(
+        "Every fetch of an incremental fetch session is fenced for each of its partitions, not only the fetch that "
+        "names the partition.",
+        "KIP-320 Leader Fetch Handling; KIP-227",
+    )
+    enter_leader_epoch_start: bool = _rule(
+        "A new leader enters its leader epoch with its log end offset in its epoch cache before it serves, so that it "
+        "knows where earlier epochs end before it has a record of its own.",
+        "KIP-101; Kafka Log Divergence §3.2",
+    )
     maximal_isr: bool = _rule(
         "While an ISR change is in flight, the high watermark waits for the current and the proposed members.",
         "Kafka Replication Correctness §6.5.2",
@@ -45,6 +60,24 @@ class Rules:
     min_isr_gates_high_watermark: bool = _rule(
         "The high watermark does not advance while the committed ISR is smaller than min.insync.replicas.",
         "Kafka Replication Correctness §6.5.2",
+    )
+    min_isr_counts_committed_isr: bool = _rule(
+        "min.insync.replicas is compared with the committed ISR, not with the maximal one, whose proposed members the "
+        "controller may refuse.",
+        "Kafka Replication Correctness §6.5.2",
+    )
+    one_isr_change_at_a_time: bool = _rule(
+        "A leader proposes an ISR change only when no other one is in flight, since the maximal ISR has the members of "
+        "one proposal.",
+        "Kafka Replication Correctness §6.5.2",
+    )
+    follower_high_watermark_within_log: bool = _rule(
+        "A follower's high watermark does not rise above its own log end offset.",
+        "Kafka Replication Correctness §6.4",
+    )
+    high_watermark_gates_isr_join: bool = _rule(
+        "A follower joins the ISR only once it has reached the high watermark.",
+        "Kafka Replication Correctness §6.5.3",
     )
     leso_gates_isr_join: bool = _rule(
         "A follower joins the ISR only once it has reached the leader epoch start offset, since the leader's own "

@@ -83,9 +83,12 @@ def _lead(before: Partition, updated: Partition, now_ms: int, limits: Limits) ->
             follower = _unknown_follower(replica, updated.isr, now_ms)
         followers.append(follower._replace(caught_up_ms=now_ms if replica in updated.isr else 0, read_index=0))
     read_index = before.leadership.read_index if before.leadership is not None else 0
+    epochs = updated.epochs
+    if limits.rules.enter_leader_epoch_start:
+        epochs = epochs.assign(updated.leader_epoch, updated.log_end)
     as_leader = updated._replace(
         role=ReplicaRole.LEADER,
-        epochs=updated.epochs.assign(updated.leader_epoch, updated.log_end),
+        epochs=epochs,
         leadership=LeaderState(start=updated.log_end, followers=tuple(followers), read_index=read_index),
     )
     step = advance_high_watermark(as_leader, limits)

@@ -25,11 +25,13 @@ name may be gone by the time of the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
+
+from images.broker.rules import Rules
 
 NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
@@ -63,9 +65,12 @@ class FetchSession:
     last_answer: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """The high watermark and log start of each partition in its last answer."""
 
-    def partitions(self) -> list[SessionPartition]:
-        """Every partition of the session."""
-        return [SessionPartition(topic_id, partition) for (topic_id, _), partition in self.requested.items()]
+    def partitions(self, unfenced: Callable[[Key], bool] = lambda key: False) -> list[SessionPartition]:
+        """Every partition of the session; without a leader epoch where `unfenced` says so."""
+        return [
+            SessionPartition(key[0], replace(partition, current_leader_epoch=-1) if unfenced(key) else partition)
+            for key, partition in self.requested.items()
+        ]
 
     def has_changed(self, key: Key, high_watermark: int, log_start: int) -> bool:
         """Whether an answer without records differs from the last answer for the partition."""
@@ -90,7 +95,10 @@ class FetchContext(NamedTuple):
 class FetchSessionCache:
     """The sessions at one broker."""
 
-    def __init__(self, slots: int, resting_s: float, clock: Callable[[], float], random: Random) -> None:
+    def __init__(
+        self, slots: int, resting_s: float, clock: Callable[[], float], random: Random, rules: Rules | None = None
+    ) -> None:
+        self._fences_every_fetch = (rules or Rules()).fence_every_session_fetch
         self._slots = slots
         self._resting_s = resting_s
         self._clock = clock
@@ -121,7 +129,11 @@ class FetchSessionCache:
             for index in topic.partitions:
                 session.requested.pop((topic.topic_id, index), None)
                 session.last_answer.pop((topic.topic_id, index), None)
-        return FetchContext(partitions=session.partitions(), session=session, incremental=True)
+        if self._fences_every_fetch:
+            return FetchContext(partitions=session.partitions(), session=session, incremental=True)
+        named = {(topic_id, part.partition) for topic_id, part in sent}
+        partitions = session.partitions(unfenced=lambda key: key not in named)
+        return FetchContext(partitions=partitions, session=session, incremental=True)
 
     def _create(self, sent: Iterable[SessionPartition], of_follower: bool) -> FetchSession | None:
         now_s = self._clock()

@@ -53,9 +53,10 @@ def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partit
     return partition._replace(epochs=epochs, log_end=log_end)
 
 
-def on_leader_high_watermark(partition: Partition, leader_high_watermark: int) -> PartitionStep:
+def on_leader_high_watermark(partition: Partition, leader_high_watermark: int, limits: Limits) -> PartitionStep:
     """Follow the leader's high watermark, up to the own LEO. It may fall (Kafka Replication Correctness §6.4)."""
-    after = min(leader_high_watermark, partition.log_end)
+    within_log = limits.rules.follower_high_watermark_within_log
+    after = min(leader_high_watermark, partition.log_end) if within_log else leader_high_watermark
     if after == partition.high_watermark or after < 0:
         return PartitionStep(partition)
     moved = HighWatermarkMoved(partition.high_watermark, after)

@@ -150,12 +150,15 @@ def _consider_join(partition: Partition, replica: int, active: Mapping[int, int]
     removed, emptied and added again (Kafka Replication Correctness §6.5.4).
     """
     leadership = partition.leader_state
-    if replica in partition.isr or leadership.proposed is not None or leadership.unresolved_members:
+    rules = limits.rules
+    in_flight = leadership.proposed is not None or leadership.unresolved_members
+    if replica in partition.isr or (in_flight and rules.one_isr_change_at_a_time):
         return PartitionStep(partition)
     follower = leadership.follower(replica)
-    if follower is None or follower.log_end is None or follower.log_end < partition.high_watermark:
+    if follower is None or follower.log_end is None:
         return PartitionStep(partition)
-    rules = limits.rules
+    if rules.high_watermark_gates_isr_join and follower.log_end < partition.high_watermark:
+        return PartitionStep(partition)
     if rules.leso_gates_isr_join and follower.log_end < leadership.start:
         return PartitionStep(partition)
     if rules.fenced_stay_out_of_isr and active.get(replica) != follower.broker_epoch:
@@ -257,7 +260,9 @@ def maximal_isr(partition: Partition, rules: Rules) -> tuple[int, ...]:
 
 
 def _isr_suffices(partition: Partition, limits: Limits) -> bool:
-    return len(partition.isr) >= min(limits.min_insync_replicas, len(partition.replicas))
+    counts_committed = limits.rules.min_isr_counts_committed_isr
+    isr = partition.isr if counts_committed else maximal_isr(partition, limits.rules)
+    return len(isr) >= min(limits.min_insync_replicas, len(partition.replicas))
 
 
 def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionStep:

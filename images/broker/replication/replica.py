@@ -359,7 +359,10 @@ class Replica:
 
     def on_epoch_end(self, queried_epoch: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader's answer to the query for the end of `queried_epoch`, sent in leader epoch `sent_epoch`."""
-        if self.state.epoch_query == queried_epoch and self.state.leader_epoch == sent_epoch:
+        applies = self.state.epoch_query == queried_epoch and self.state.leader_epoch == sent_epoch
+        if not self.limits.rules.ignore_stale_epoch_answer:
+            applies = self.state.role is ReplicaRole.FOLLOWER
+        if applies:
             self._apply(truncation.on_epoch_end(self.state, epoch, end, self.limits.truncation_protocol))
 
     def on_epoch_query_failed(self, queried_epoch: int, sent_epoch: int) -> bool:
@@ -412,7 +415,7 @@ class Replica:
             problem = f"{self.name}: corrupt batch from the leader: {error}"
         if self.log.end != self.state.log_end:
             self.state = follower.replicated(self.state, self.log.epochs, self.log.end)
-        self._apply(follower.on_leader_high_watermark(self.state, leader_high_watermark))
+        self._apply(follower.on_leader_high_watermark(self.state, leader_high_watermark, self.limits))
         self._apply(log_start.on_leader_log_start(self.state, leader_log_start, self.limits))
         return problem
 
@@ -454,7 +457,8 @@ class Replica:
             )
         elif isinstance(decision, BecameLeader):
             self._last_answers.clear()
-            self.log.assign_epoch(decision.leader_epoch, decision.start)
+            if self.limits.rules.enter_leader_epoch_start:
+                self.log.assign_epoch(decision.leader_epoch, decision.start)
             self.state = state._replace(epochs=self.log.epochs)
             self._trace.event(
                 self.state, "became_leader", offset=decision.start, log_end=state.log_end, members=state.isr

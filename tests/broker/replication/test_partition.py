@@ -167,8 +167,20 @@ def test_a_high_watermark_that_falls_within_a_leadership_is_a_violation() -> Non
 
 def test_a_follower_takes_the_lower_of_the_leaders_high_watermark_and_its_own_end_even_downwards() -> None:
     state = Partition(node=2, log_end=4, high_watermark=4, role=ReplicaRole.FOLLOWER)
-    assert on_leader_high_watermark(state, 9).partition.high_watermark == 4
-    assert on_leader_high_watermark(state, 2).partition.high_watermark == 2
+    assert on_leader_high_watermark(state, 9, without()).partition.high_watermark == 4
+    assert on_leader_high_watermark(state, 2, without()).partition.high_watermark == 2
+
+
+@pytest.mark.parametrize(("off", "committed"), [((), 2), (("follower_high_watermark_within_log",), 3)])
+def test_a_follower_elected_uncleanly_has_its_first_append_committed_by_nobody_else_exactly_without_the_rule(
+    off: tuple[str, ...], committed: int
+) -> None:
+    limits = without(*off)
+    behind = Partition(node=2, log_end=2, leader=1, leader_epoch=1, partition_epoch=1, role=ReplicaRole.FOLLOWER)
+    behind = on_leader_high_watermark(behind, 9, limits).partition
+    elected = apply_registration(behind, PartitionRegistration((1, 2, 3), (2, 3), 2, 2, 2), 0, limits).partition
+    state = grown(elected, 3, limits=limits)
+    assert min(state.high_watermark, state.log_end) == committed
 
 
 @pytest.mark.parametrize(("rules_off", "expected"), [((), 0), (("min_isr_gates_high_watermark",), 5)])

@@ -324,7 +324,10 @@ def _isr_below_minimum(*off: str) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("min_isr_gates_high_watermark",), 4)])
+@pytest.mark.parametrize(
+    ("off", "high_watermark"),
+    [((), 0), (("min_isr_gates_high_watermark",), 4), (("min_isr_counts_committed_isr",), 4)],
+)
 def test_6_5_2_below_the_minimum_the_high_watermark_stands_still_since_the_elr_is_not_known(
     off: tuple[str, ...], high_watermark: int
 ) -> None:
@@ -365,6 +368,30 @@ def test_6_5_2_the_eight_steps_lose_committed_records_exactly_without_the_maxima
     assert committed == (10 if off else 0), "what the leader called committed and the new leader does not have"
 
 
+@pytest.mark.parametrize("off", [(), ("one_isr_change_at_a_time",)])
+def test_6_5_2_a_second_proposal_takes_the_first_out_of_the_maximal_isr_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    """3 and 4 are back, and both are proposed before an answer to the first proposal."""
+    scene = Scene(*off, replicas=(1, 2, 3, 4))
+    scene.controller.fence(3, 4)
+    scene.controller.beat(3)
+    scene.controller.beat(4)
+    scene.learn(1, 2, 3, 4)
+    (first,) = scene.fetch(3, 1)
+    empty = scene.replicas[3]
+    assert len(scene.fetch(4, 1)) == len(off)
+    assert scene.append(1, 10) is ErrorCode.none
+    for _ in range(2):
+        for follower in (2, 4):
+            scene.fetch(follower, 1)
+    assert scene.replicas[1].high_watermark == (10 if off else 0), "3 may be in the ISR by now"
+    assert scene.alter(first, 1) is ErrorCode.none
+    scene.controller.fence(1, 2)
+    assert scene.controller.partition.leader == 3
+    assert empty.log_end == 0
+
+
 # --- 6.3 and 6.5.3 ----------------------------------------------------------------------------------------------------
 
 
@@ -400,6 +427,25 @@ def test_6_5_3_a_follower_above_a_stale_high_watermark_and_below_the_start_does_
     scene.controller.beat(1)
     scene.learn(1, 2)
     assert bool(scene.fetch(1, 2)) is joins
+
+
+@pytest.mark.parametrize("off", [(), ("high_watermark_gates_isr_join",)])
+def test_6_5_3_a_follower_below_the_high_watermark_joins_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    scene = Scene(*off)
+    scene.append(1, 5)
+    for follower in (2, 3, 2, 3):
+        scene.fetch(follower, 1)
+    assert scene.replicas[1].high_watermark == 5
+    scene.restart_unclean(3)
+    scene.learn(1, 2, 3)
+    empty = scene.replicas[3]
+    proposals = scene.fetch(3, 1)
+    assert len(proposals) == len(off)
+    for proposal in proposals:
+        assert scene.alter(proposal, 1) is ErrorCode.none
+        scene.controller.fence(1, 2)
+        assert scene.controller.partition.leader == 3
+        assert empty.log_end == 0, "and it has not one of the five committed records"
 
 
 # --- 6.7 --------------------------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ FROM_KIP101, FROM_KIP279 = EVERY[1:], EVERY[2:]
 FENCING = tuple(protocol for protocol in TruncationProtocol if protocol.fences_requests)
 
 
-def limits(protocol: TruncationProtocol, min_isr: int = 2) -> Limits:
-    return Limits(min_isr, 1_000, Rules(), protocol)
+def limits(protocol: TruncationProtocol, min_isr: int = 2, off: Sequence[str] = ()) -> Limits:
+    return Limits(min_isr, 1_000, Rules().without(off), protocol)
 
 
 def restarted(node: Node) -> Node:
@@ -34,9 +34,11 @@ def restarted(node: Node) -> Node:
     return Node(node.replica.state.node, node.replica.limits, node.replica.state.high_watermark, node.disk)
 
 
-def holding(number: int, protocol: TruncationProtocol, *batches: tuple[int, Sequence[bytes]]) -> Node:
+def holding(
+    number: int, protocol: TruncationProtocol, *batches: tuple[int, Sequence[bytes]], off: Sequence[str] = ()
+) -> Node:
     """A replica that has led in these epochs, alone, and written a batch in each."""
-    node = Node(number, limits(protocol, min_isr=1))
+    node = Node(number, limits(protocol, min_isr=1, off=off))
     for turn, (epoch, values) in enumerate(batches):
         node.replica.apply_registration(PartitionRegistration((1, 2, 3), (number,), number, epoch, turn))
         assert node.replica.append(produced(*values), LEADER_ONLY).error is ErrorCode.none
@@ -319,6 +321,48 @@ def test_the_question_where_an_epoch_ends_is_fenced_both_ways(protocol: Truncati
     assert exchange(leader, follower) is ErrorCode.fenced_leader_epoch
     follow(follower, leader, 4)
     assert catch_up(leader, follower) is None
+
+
+@pytest.mark.parametrize(("off", "end"), [((), 4), (("ignore_stale_epoch_answer",), 1)])
+def test_kip_320_an_epoch_answer_of_an_earlier_leadership_cuts_the_log_exactly_without_the_rule(
+    off: tuple[str, ...], end: int
+) -> None:
+    """The answer to the query in epoch 3 is held up. In epoch 4 the follower led and wrote, in epoch 5 it follows a
+    leader that has all of that, and then the answer arrives."""
+    protocol = TruncationProtocol.KIP320
+    leader = holding(1, protocol, (1, [b"one"]))
+    follower = holding(2, protocol, (1, [b"one"]), (2, [b"two"]), off=off)
+    follow(follower, leader, 3)
+    query = follower.replica.state.epoch_query
+    assert query == 2
+    lead(leader, 3)
+    held = leader.replica.state.epochs.end_offset_for(query, leader.replica.state.log_end)
+    assert held == (1, 1)
+    lead(follower, 4, isr=(2,))
+    follower.replica.append(produced(b"three", b"four"), LEADER_ONLY)
+    third = holding(3, protocol, (1, [b"one"]), (2, [b"two"]), (4, [b"three", b"four"]))
+    lead(third, 5, isr=(2, 3))
+    follow(follower, third, 5, isr=(2, 3))
+    assert catch_up(third, follower) is None
+    assert follower.values == third.values
+    follower.replica.on_epoch_end(query, 3, *held)
+    assert follower.replica.log.end == end
+
+
+@pytest.mark.parametrize("off", [(), ("enter_leader_epoch_start",)])
+def test_a_leader_without_a_record_of_its_epoch_knows_where_logs_diverge_exactly_with_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    """Kafka Log Divergence §3.3, case F: the leader's log has epoch 1 only, the follower's ends in epoch 2, and the
+    leader, now in epoch 3, cannot append before the follower is in sync. Without the start of its epoch it does not
+    know where epoch 2 ends: the follower compares the ends of the logs only, and then fetches in vain."""
+    protocol = TruncationProtocol.TRUNCATE_ON_FETCH
+    leader = holding(1, protocol, (1, [b"a"]), (1, [b"b"]), off=off)
+    follower = holding(2, protocol, (1, [b"a"]), (2, [b"c"]), (2, [b"d"]))
+    lead(leader, 3)
+    follow(follower, leader, 3)
+    catch_up(leader, follower)
+    assert follower.values == ([b"a", b"c"] if off else [b"a", b"b"])
 
 
 # --- every correct generation, whatever happened ----------------------------------------------------------------------
