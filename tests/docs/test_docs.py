@@ -90,7 +90,7 @@ def test_the_exit_codes_of_the_readme_are_those_of_the_command() -> None:
 
 def test_every_checker_is_in_the_readme_and_nothing_else_is_said_to_be_checked() -> None:
     checked = README.split("## What is checked")[1].split("##")[0]
-    named = set(re.findall(r"^- `(\w+)`|(?<=\. )`(\w+)`:", checked, re.MULTILINE))
+    named = set(re.findall(r"^- `([\w-]+)`|(?<=\. )`([\w-]+)`:", checked, re.MULTILINE))
     assert {first or second for first, second in named} == {*CHECKERS, "processes"}
 
 
