@@ -11,8 +11,8 @@ kio's writer is interpreted and walks its description of the class for every fie
 produces the same bytes (the tests compare them for every class) three to four times as fast, by packing adjacent fields
 of fixed size together. Most of the work in a simulated minute is messages, which justifies generated code.
 
-Tagged fields are written if they differ from their default, in the order of their tags. Unknown tags are refused, as
-kio does.
+Tagged fields are written if they differ from their default, in the order of their tags. A tag that the class does not
+know raises UnknownTag: `unknown_tags.py` removes such fields, which kio would refuse.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ class Malformed(Exception):
     """Bytes that do not encode the expected message."""
 
 
+class UnknownTag(Malformed):
+    """A tagged field that the message class does not know; perhaps the sender is newer."""
+
+
 Measure = Callable[[bytes, int, int], int]
 """(bytes, start, end) → end of the message that begins at `start`, at most `end`. Raises Malformed."""
 
 Write = Callable[[Entity, list[bytes]], None]
 """Appends the bytes of a message, in pieces, to a list."""
 
-# Kafka type → struct format; those whose value is written as it is come first
-_FIXED = {
+FIXED_FORMATS = {
     "int8": "b",
     "int16": "h",
     "int32": "i",
@@ -56,6 +59,7 @@ _FIXED = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
+"""Kafka type of fixed size → struct format; types whose value is written as it is come first."""
 _CONVERTED = {
     "uuid": "uuid_bytes({})",
     "timedelta_i32": "milliseconds({})",
@@ -67,7 +71,7 @@ ELEMENTS_MAX = 50_000
 """The most elements that all arrays of a request may have together. Each costs memory and time far beyond its bytes:
 10 MB of empty names would take over a gigabyte, and a minute during which nobody else is answered."""
 
-_NULL, _NOT_NULL = b"\xff", b"\x01"
+_NULL, NOT_NULL = b"\xff", b"\x01"
 """Marker before a nullable struct (KIP-893)."""
 
 _writers: dict[type, Write] = {}
@@ -149,7 +153,7 @@ def _measure_tags(frame: bytes, start: int, end: int, known: dict[int, Measure])
         size, start = decode_varint(frame, start)
         measure = known.get(tag)
         if measure is None:
-            raise Malformed(f"unknown tagged field {tag}")
+            raise UnknownTag(f"unknown tagged field {tag}")
         if size > end - start or measure(frame, start, start + size) != start + size:
             raise Malformed(f"tagged field {tag} does not have the {size} bytes it says")
         start += size
@@ -280,14 +284,14 @@ class _WriterSource(_Source):
                 self.add(f"if {value} is None: out.append({_NULL!r})")
                 self.add("else:")
                 self.depth += 1
-                self.add(f"out.append({_NOT_NULL!r})")
+                self.add(f"out.append({NOT_NULL!r})")
                 self.struct(shape.element, value)
                 self.flush()
                 self.depth -= 1
                 return
             self.struct(shape.element, of)
-        elif kind in _FIXED:
-            self.run.append((_FIXED[kind], _CONVERTED.get(kind, "{}").format(of)))
+        elif kind in FIXED_FORMATS:
+            self.run.append((FIXED_FORMATS[kind], _CONVERTED.get(kind, "{}").format(of)))
         else:
             self.flush()
             value = self.variable()
@@ -395,7 +399,7 @@ class _MeasurerSource(_Source):
         if self.bounded:
             self.add(f"elements += {count}")
             self.add(f"if elements > {ELEMENTS_MAX}: raise Malformed('more than {ELEMENTS_MAX} elements')")
-        if not shape.struct and shape.kafka_type in _FIXED:
+        if not shape.struct and shape.kafka_type in FIXED_FORMATS:
             self.add(f"at += {count} * {smallest}")
         else:
             self.add(f"for _ in range({count}):")
@@ -411,7 +415,7 @@ class _MeasurerSource(_Source):
     def nullable_struct(self, shape: FieldShape) -> None:
         self.flush()
         self.add("at += 1")
-        self.add(f"if frame[at - 1] == {_NOT_NULL[0]}:")
+        self.add(f"if frame[at - 1] == {NOT_NULL[0]}:")
         self.depth += 1
         self.struct(shape.element)
         self.flush()
@@ -421,8 +425,8 @@ class _MeasurerSource(_Source):
     def element(self, shape: FieldShape, flexible: bool, *, nullable: bool) -> None:
         if shape.struct:
             self.struct(shape.element)
-        elif shape.kafka_type in _FIXED:
-            self.skip += Struct(">" + _FIXED[shape.kafka_type]).size
+        elif shape.kafka_type in FIXED_FORMATS:
+            self.skip += Struct(">" + FIXED_FORMATS[shape.kafka_type]).size
         else:
             self.flush()
             length = self.length(flexible, wide=shape.kafka_type != "string")
@@ -451,8 +455,8 @@ def _smallest(shape: FieldShape, flexible: bool) -> int:
     if shape.struct:
         own = sum(_smallest_value(item, flexible) for item in shapes(shape.element) if item.tag is None)
         return own + int(flexible)
-    if shape.kafka_type in _FIXED:
-        return Struct(">" + _FIXED[shape.kafka_type]).size
+    if shape.kafka_type in FIXED_FORMATS:
+        return Struct(">" + FIXED_FORMATS[shape.kafka_type]).size
     return 1 if flexible else 2 if shape.kafka_type == "string" else 4
 
 

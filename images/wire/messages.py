@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from kio.serial import entity_reader
 
-from images.wire.codec import Malformed, Measure, Write, decode_varint, measurer, writer
+from images.wire.codec import Malformed, Measure, UnknownTag, Write, decode_varint, measurer, writer
 from images.wire.schema import Entity
+from images.wire.unknown_tags import without_unknown_tags
 
 
 class Api(IntEnum):
@@ -264,7 +265,8 @@ def read_request_header(frame: bytes) -> ParsedHeader:
 
 
 def decode_request(frame: bytes, head: ParsedHeader | None = None) -> tuple[ParsedHeader, Entity]:
-    """Header and message of a request frame of a supported API and version. Raises Malformed."""
+    """Header and message of a request frame of a supported API and version. As in Kafka, bytes that follow the message
+    are ignored. Raises Malformed."""
     if head is None:
         head = read_request_header(frame)
     message = _requests.get((head.api_key, head.version)) or _request_asked(head)
@@ -272,7 +274,7 @@ def decode_request(frame: bytes, head: ParsedHeader | None = None) -> tuple[Pars
     start = head.end
     if codec.tagged_header:
         start = _after_tags(frame, start)
-    return head, _read(codec, message, frame, start)
+    return head, _read(codec, message, frame, start)[0]
 
 
 def _request_asked(head: ParsedHeader) -> type:
@@ -316,18 +318,24 @@ def decode_response(message: type, frame: bytes) -> tuple[int, Entity]:
     start = 8
     if codec.tagged_header:
         start = _after_tags(frame, start)
-    return _LENGTH.unpack_from(frame, 4)[0], _read(codec, message, frame, start)
+    payload, surplus = _read(codec, message, frame, start)
+    if surplus:
+        raise Malformed(f"{surplus} bytes too many after a {message.__name__} v{codec.version}")
+    return _LENGTH.unpack_from(frame, 4)[0], payload
 
 
-def _read(codec: _Codec, message: type, frame: bytes, start: int) -> Entity:
+def _read(codec: _Codec, message: type, frame: bytes, start: int) -> tuple[Entity, int]:
+    """The message that begins at `start`, and the number of bytes that follow it."""
     try:
-        end = codec.measure(frame, start, len(frame))
-        if end != len(frame):
-            raise Malformed(f"{len(frame) - end} bytes too many")
+        try:
+            surplus = len(frame) - codec.measure(frame, start, len(frame))
+        except UnknownTag:
+            frame, surplus, start = *without_unknown_tags(message, frame, start), 0
+            codec.measure(frame, start, len(frame))
         payload, _ = codec.read(frame, start)
     except Exception as error:  # kio raises its own errors, and ValueError for an error code that does not exist
         raise Malformed(f"not a {message.__name__} v{codec.version}: {error}") from error
-    return payload
+    return payload, surplus
 
 
 def _client_id(client_id: str | None) -> bytes:

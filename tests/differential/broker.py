@@ -9,6 +9,9 @@ from typing import Self
 from harness.cluster.loopback import LoopbackCluster
 from tests.differential.kafka import SETTINGS
 
+AT_ONCE = 16
+"""Cases played at a time: each has topics and groups of its own, and mostly waits."""
+
 
 class _Cluster(LoopbackCluster):
     @property

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.differential.broker import Broker
+from tests.differential.broker import AT_ONCE, Broker
 from tests.differential.cases.all_cases import MODULES
 from tests.differential.kafka import VERSION, Kafka
 from tests.differential.messages import Plain
@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         if parser.parse_args().ours:
             with Broker(Path(directory)) as broker:
-                ours = play_all(broker, CASES)
+                ours = play_all(broker, CASES, at_once=AT_ONCE)
             kafka = load(ANSWERS)
             differing = {name: answer for name, answer in ours.items() if answer != kafka.get(name)}
             write(OURS, "Faultline", differing)

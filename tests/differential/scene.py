@@ -433,14 +433,32 @@ class Server(Protocol):
         """Start the server anew if it has ended; whether it had."""
 
 
-def play_all(server: Server, names: Iterable[str]) -> dict[str, Plain]:
-    """Play cases one after another. Of a case that ends the server nothing else is told."""
-    answers: dict[str, Plain] = {}
+def play_all(server: Server, names: Iterable[str], *, at_once: int = 1) -> dict[str, Plain]:
+    """Play cases, `at_once` of them at a time. Of a case that ends the server nothing else is told: if that happens,
+    all are played again one after another."""
     asyncio.run(_warm_up(server.address))
+    if at_once > 1:
+        answers = asyncio.run(_play_together(server.address, names, at_once))
+        if not server.restart_ended():
+            return answers
+        asyncio.run(_warm_up(server.address))
+    answers = {}
     for name in names:
         answers[name] = answer = asyncio.run(play(server.address, name))
         if CLOSED in (answer if isinstance(answer, list) else [answer]) and _ends(server):
             answers[name] = ENDED
+    return answers
+
+
+async def _play_together(address: tuple[str, int], names: Iterable[str], at_once: int) -> dict[str, Plain]:
+    answers: dict[str, Plain] = dict.fromkeys(names)
+    waiting = iter(list(answers))
+
+    async def play_next() -> None:
+        for name in waiting:
+            answers[name] = await play(address, name)
+
+    await asyncio.gather(*(play_next() for _ in range(at_once)))
     return answers
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.differential.broker import Broker
+from tests.differential.broker import AT_ONCE, Broker
 from tests.differential.cases.all_cases import MODULES
 from tests.differential.differences import load_differences
 from tests.differential.messages import Plain
@@ -35,7 +35,7 @@ def test_every_known_difference_has_a_reason_and_an_answer() -> None:
 def test_every_answer_is_kafkas_or_the_explained_one(tmp_path: Path) -> None:
     """One test, since playing the cases takes a while: which worker of pytest would play them is not known."""
     with Broker(tmp_path) as broker:
-        ours = play_all(broker, CASES)
+        ours = play_all(broker, CASES, at_once=AT_ONCE)
     gone = {name for name in EXPLAINED if ours[name] == KAFKA[name]}
     changed = {name for name in EXPLAINED - gone if ours[name] != RECORDED[name]}
     unexplained = {name for name, answer in ours.items() if answer != KAFKA[name]} - EXPLAINED

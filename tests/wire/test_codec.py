@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.fetch.v16.request import FetchRequest, FetchTopic
+from kio.schema.fetch.v16.response import FetchResponse
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.serial import entity_reader, entity_writer
 
@@ -21,12 +22,14 @@ from images.wire.codec import ELEMENTS_MAX, Malformed, decode_varint, encode_var
 from images.wire.messages import (
     Api,
     decode_request,
+    decode_response,
     encode_request,
     encode_response,
     read_request_header,
     request_class,
     response_class,
 )
+from images.wire.unknown_tags import without_unknown_tags
 from tests.wire.message_values import EVERY_CLASS, class_name, filled, instances
 
 
@@ -143,10 +146,67 @@ def test_tagged_fields_in_a_request_header_are_skipped() -> None:
     assert decode_request(tagged)[1] == fetch
 
 
-def test_bytes_after_a_message_are_refused() -> None:
-    frame = encode_request(filled(FetchRequest), 77, "me")
+def test_bytes_after_a_request_are_ignored_and_those_after_a_response_refused() -> None:
+    request = filled(FetchRequest)
+    assert decode_request(encode_request(request, 77, "me") + b"abc")[1] == request
+    response = filled(FetchResponse)
     with pytest.raises(Malformed, match="3 bytes too many"):
-        decode_request(frame + b"abc")
+        decode_response(FetchResponse, encode_response(response, 77) + b"abc")
+
+
+def metadata_request(*topics: MetadataRequestTopic) -> MetadataRequest:
+    return MetadataRequest(topics=topics, include_topic_authorized_operations=False)
+
+
+UNKNOWN = b"\x64\x02ab"
+"""Tag 100 with two bytes."""
+
+
+def test_tagged_fields_that_a_message_does_not_know_are_skipped() -> None:
+    topics = tuple(MetadataRequestTopic(topic_id=UUID(int=number), name="some") for number in (1, 2))
+    whole = encode_request(metadata_request(*topics), 7, None)
+    topic = b"\x05some\0"
+    assert whole.count(topic) == 2
+    inside = whole.replace(topic, topic[:-1] + b"\x01" + UNKNOWN)
+    assert decode_request(inside)[1].topics == topics
+    twice_and_unordered = inside[:-1] + b"\x03" + UNKNOWN + UNKNOWN + b"\x63\0"
+    assert decode_request(twice_and_unordered)[1].topics == topics
+    assert decode_request(twice_and_unordered + b"more")[1].topics == topics
+
+
+def test_an_unknown_tag_beside_and_within_known_ones_is_skipped() -> None:
+    request = filled(FetchRequest)
+    state = request.replica_state
+    encoded_state = state.replica_id.to_bytes(4, signed=True) + state.replica_epoch.to_bytes(8, signed=True)
+    whole = encode_request(request, 7, None)
+    tag = b"\x01\x0d" + encoded_state + b"\0"
+    assert whole.count(tag) == 1
+    changed = whole.replace(tag, b"\x01\x11" + encoded_state + b"\x01" + UNKNOWN)
+    assert decode_request(changed)[1] == request
+    with pytest.raises(Malformed, match="does not have the 16 bytes it says"):
+        decode_request(whole.replace(tag, b"\x01\x10" + encoded_state + b"\x01" + UNKNOWN))
+
+
+@pytest.mark.parametrize("message", EVERY_CLASS, ids=class_name)
+def test_a_message_without_unknown_tags_stays_as_it_is(message: type) -> None:
+    expected = written_by_kio(filled(message, 1))
+    assert without_unknown_tags(message, b"ab" + expected + b"cde", 2) == (expected, 3)
+
+
+@pytest.mark.parametrize("end", [b"\x01\x64\x7f", b"\x01\x64", b"\xff\xff\xff\xff\x0f" + UNKNOWN])
+def test_an_unknown_tag_that_runs_past_the_end_is_malformed(end: bytes) -> None:
+    whole = encode_request(metadata_request(), 7, None)
+    with pytest.raises(Malformed):
+        decode_request(whole[:-1] + end)
+
+
+def test_unknown_tags_do_not_lift_the_bound_of_the_elements() -> None:
+    topic = MetadataRequestTopic(topic_id=None, name="")
+    first = b"\x01\0"
+    content = written(metadata_request(*(topic,) * (ELEMENTS_MAX + 1)))
+    at = content.index(first) + 1
+    with pytest.raises(Malformed, match="too many elements"):
+        without_unknown_tags(MetadataRequest, content[:at] + b"\x01" + UNKNOWN + content[at + 1 :], 0)
 
 
 def test_an_answer_to_api_versions_has_the_old_header_in_every_version() -> None:

@@ -33,6 +33,8 @@ from images.wire.messages import Api
 LAST_FETCH_BY_NAME = 12
 """The last version of Fetch that has names of topics instead of their ids."""
 NO_THROTTLE = timedelta(0)
+NO_EPOCH = -1
+"""The client gives no leader epoch; as in Kafka, every negative one of a consumer's fetch means so."""
 
 
 class _PartitionFetch(NamedTuple):
@@ -159,7 +161,11 @@ class ProduceFetchApis:
             at_least_one = remaining == max_bytes and max_bytes > 0
             if not _is_follower(replica_id):
                 result = replica.fetch_for_consumer(
-                    part.current_leader_epoch, part.fetch_offset, part.last_fetched_epoch, size, at_least_one
+                    max(NO_EPOCH, part.current_leader_epoch),
+                    part.fetch_offset,
+                    max(NO_EPOCH, part.last_fetched_epoch),
+                    size,
+                    at_least_one,
                 )
             elif first:
                 follower_fetch = ReplicaFetch(
