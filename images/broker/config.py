@@ -277,6 +277,8 @@ class NodeConfig:
         node_id = _required(properties, "node.id")
         if not node_id.isdecimal():
             raise ConfigError(f"node.id: {node_id!r} is not a whole number")
+        voters = _parse_voters(_required(properties, "controller.quorum.voters"))
+        _check_voters(int(node_id), roles, voters)
         listener = Endpoint.parse("listeners", _required(properties, "listeners"))
         advertised = properties.get("advertised.listeners")
         return cls(
@@ -284,7 +286,7 @@ class NodeConfig:
             roles=roles,
             listener=listener,
             advertised=Endpoint.parse("advertised.listeners", advertised) if advertised else listener,
-            voters=_parse_voters(_required(properties, "controller.quorum.voters")),
+            voters=voters,
             cluster_id=properties.get("cluster.id", DEFAULT_CLUSTER_ID),
             log_directory=properties.get("log.dirs", "data"),
             rules=_parse_rules(properties.get("faultline.rules.off", "")),
@@ -341,6 +343,13 @@ def _parse_voters(text: str) -> tuple[Voter, ...]:
             raise ConfigError(f"controller.quorum.voters: {item.strip()!r} is not id@host:port")
         voters.append(Voter(int(identity), Endpoint.parse("controller.quorum.voters", address)))
     return tuple(voters)
+
+
+def _check_voters(node_id: int, roles: tuple[str, ...], voters: tuple[Voter, ...]) -> None:
+    """Node ids are unique in a cluster: as in Kafka, a node is a voter if and only if it is a controller."""
+    if (node_id in [voter.id for voter in voters]) != (roles == ("controller",)):
+        rule = "must not be the id of a voter of" if roles == ("broker",) else "must be the id of a voter of"
+        raise ConfigError(f"node.id: the id {node_id} of a {roles[0]} {rule} controller.quorum.voters")
 
 
 def _parse_rules(text: str) -> Rules:

@@ -180,6 +180,7 @@ class _ActiveController:
         self._raft = raft
         self._fatal_error = fatal_error
         self._cluster_id = config.cluster_id
+        self._voters = frozenset(voter.id for voter in config.voters)
         self._node_ports = node_ports
         image = self._replay_committed()
         self._controller = Controller(_settings(config), config.rules).activate(image, _now_ms())
@@ -231,7 +232,9 @@ class _ActiveController:
             self._fatal_error.set(error)
             raise error
         try:
-            await self._raft.append(self.epoch, result.records, _now_ms(), lambda: self._publish(result))
+            await self._raft.append(
+                self.epoch, result.records, self._node_ports.now_ms(), lambda: self._publish(result)
+            )
         except Deposed:
             raise
         except Exception as error:
@@ -275,12 +278,14 @@ class _ActiveController:
     # ---- handlers ----------------------------------------------------------------------------------------------------
 
     async def register(self, request: Request[BrokerRegistrationRequest]) -> Any:
-        """BrokerRegistration."""
+        """BrokerRegistration. A broker with the node id of a controller gets INVALID_REGISTRATION (119)."""
         message = messages.parse_registration(request.body)
         if request.body.cluster_id != self._cluster_id:
             return messages.registration_response(RegistrationAnswer(ErrorCode.inconsistent_cluster_id))
         if message is None:
             return messages.registration_response(RegistrationAnswer(ErrorCode.invalid_request))
+        if message.id in self._voters:
+            return messages.registration_response(RegistrationAnswer(ErrorCode.invalid_registration))
         return messages.registration_response(
             await self._decide(lambda controller, now_ms: controller.register(message, now_ms))
         )

@@ -29,9 +29,11 @@ from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from images.broker.raft.log import OffsetOutOfRange
 from images.broker.raft.node import RaftNode
-from images.broker.raft.values import MetadataFetch, RaftRole
+from images.broker.raft.values import NO_NODE, MetadataFetch, RaftRole
 from images.broker.raft.values import SnapshotId as Snapshot
 from images.broker.runtime.server import Request
+
+NO_BROKER_EPOCH = -1
 
 
 class MetadataFetchHandler:
@@ -110,7 +112,9 @@ class MetadataFetchHandler:
     def _fetch_response(self, body: Any, min_bytes: int) -> tuple[FetchResponse, bool]:
         """The response from the current state, and whether to wait for more records."""
         topics, size, answer_now = [], 0, False
-        replica = body.replica_state.replica_id
+        # Only a broker gives a broker epoch. Whatever its node id, its fetch is never the fetch of a voter.
+        sender = body.replica_state
+        replica = sender.replica_id if sender.replica_epoch == NO_BROKER_EPOCH else NO_NODE
         for topic in body.topics:
             partitions = []
             for request in topic.partitions:

@@ -208,14 +208,17 @@ class QuorumState:
     # ---- replication -------------------------------------------------------------------------------------------------
 
     def on_fetch(self, fetch: MetadataFetch, log: LogView, now: Moment) -> tuple[QuorumState, FetchValidation]:
-        """Handle a fetch. A valid fetch of a voter proves that the voter holds all records below its offset."""
+        """Handle a fetch. A valid fetch of a voter proves that the voter holds all records below its offset.
+
+        Voters give their epoch, so a fetch without one is not a voter's.
+        """
         if self.rules.metadata_fetch_fenced and fetch.epoch != UNDEFINED and fetch.epoch != self.epoch:
             behind = fetch.epoch < self.epoch
             return self, FetchValidation(ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch)
         if self.role is not RaftRole.LEADER:
             return self, FetchValidation(ErrorCode.not_leader_or_follower)
         state = self
-        progress = self.progress.get(fetch.replica)
+        progress = self.progress.get(fetch.replica) if fetch.epoch != UNDEFINED else None
         if progress is not None:
             state = replace(self, progress=self.progress.set(fetch.replica, progress._replace(fetched_ms=now.ms)))
         verdict = validate_fetch(fetch, log, self.rules)

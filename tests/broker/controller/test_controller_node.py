@@ -19,6 +19,7 @@ from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest, Listener
 from kio.schema.create_topics.v7 import request as create
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.describe_quorum.v2 import request as describe
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic
 
@@ -36,6 +37,7 @@ from images.wire.batch import iterate
 from images.wire.connection import Connection, ConnectionLost
 
 SESSION_MS = 500
+UNIX_MS = 1_790_000_000_000
 
 
 def configured(session_ms: int) -> NodeConfig:
@@ -84,7 +86,7 @@ class Node:
         self.files = BreakableFiles(directory)
         self.trace: list[TraceEvent] = []
         self.serving = asyncio.Event()
-        self.node_ports = NodePorts(self.files, Random(1), self.trace.append, self._read_line)
+        self.node_ports = NodePorts(self.files, Random(1), self.trace.append, self._read_line, lambda: UNIX_MS)
         self.controller = ControllerNode(config, self.node_ports)
         self.stopping = asyncio.Event()
 
@@ -207,6 +209,31 @@ def test_a_registration_that_says_too_little_or_for_another_cluster_is_refused(t
             assert (await node.register(1, listeners=())).error_code is ErrorCode.invalid_request
             assert (await node.register(1, incarnation_id=None)).error_code is ErrorCode.invalid_request
             assert (await node.register(1, broker_id=-1)).error_code is ErrorCode.invalid_request
+
+    run(scenario)
+
+
+def test_a_broker_with_the_node_id_of_a_controller_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as node:
+            assert (await node.register(101)).error_code is ErrorCode.invalid_registration
+            assert (await node.image()).brokers == {}
+
+    run(scenario)
+
+
+def test_times_in_describe_quorum_and_in_records_are_of_the_clock_of_records(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as node:
+            await node.register(1)
+            topic = describe.TopicData(
+                topic_name="__cluster_metadata", partitions=(describe.PartitionData(partition_index=0),)
+            )
+            answer = await node.call(describe.DescribeQuorumRequest(topics=(topic,)))
+            (voter,) = answer.topics[0].partitions[0].current_voters
+            assert voter.last_caught_up_timestamp // 1000 == UNIX_MS // 1000
+            records = (await node.fetch(0)).records
+            assert {header.max_timestamp for header, _ in iterate(records)} == {UNIX_MS}
 
     run(scenario)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.divergence import truncation_offset
-from images.broker.log.leader_epochs import EpochCache, EpochEnd
+from images.broker.log.leader_epochs import UNDEFINED, EpochCache, EpochEnd
 from images.broker.raft.state import QuorumState
 from images.broker.raft.values import (
     NO_NODE,
@@ -169,6 +169,12 @@ def test_a_record_is_committed_once_a_majority_has_fetched_beyond_it() -> None:
 
 def test_an_observer_counts_for_nothing() -> None:
     state, validation = leader().on_fetch(MetadataFetch(1, 1, 1, 1), LOG, AT)
+    assert validation.error is ErrorCode.none
+    assert state.high_watermark == 0
+
+
+def test_a_fetch_without_an_epoch_is_no_voters_whatever_its_id() -> None:
+    state, validation = leader().on_fetch(MetadataFetch(102, UNDEFINED, 1, UNDEFINED), LOG, AT)
     assert validation.error is ErrorCode.none
     assert state.high_watermark == 0
 
