@@ -18,12 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
 
+from images.broker.broker_node import Superseded
 from images.broker.config import ConfigError, NodeConfig
+from images.broker.metadata.image import MetadataError
 from images.broker.node import run_node
 from images.broker.ports import NodePorts
 from images.broker.runtime.directory_lock import DirectoryLocked, locked
 from images.broker.runtime.files import RealFiles
 from images.broker.runtime.trace_file import TraceFile
+from images.wire.batch import CorruptBatch
 
 EX_USAGE = 64
 TRACE_FILE = "trace.jsonl"
@@ -54,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as fatal_error:
         first = _root_cause(fatal_error)
-        if isinstance(first, OSError):
+        if isinstance(first, (OSError, CorruptBatch, MetadataError, Superseded)):
             _log(f"node {config.node_id} failed: {first}")
         else:
             traceback.print_exception(fatal_error)

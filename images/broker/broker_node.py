@@ -7,6 +7,10 @@ Replication Correctness §6.5.1).
 Any exception that is not a network error (a full disk, a bug) stops the whole node, as a storage failure stops Kafka's
 broker: a broker that cannot write must not acknowledge. For the same reason a broker claims a clean shutdown only when
 every record is on disk: with that claim it stays eligible as leader while it is down.
+
+A broker also stops when it reads in the metadata that another process has registered with its node id: it would take
+the other's leaderships for its own. A refusal of a heartbeat (STALE_BROKER_EPOCH) proves less, since it may come from a
+deposed controller; as in Kafka, the broker sends the next heartbeat.
 """
 
 from __future__ import annotations
@@ -60,6 +64,10 @@ NO_BROKER_EPOCH = -1
 _METADATA_WAIT_S = 0.5
 _METADATA_MAX_BYTES = 1 << 20
 _PLAINTEXT = 0
+
+
+class Superseded(Exception):
+    """Another process has registered with the node id of this broker."""
 
 
 class BrokerNode:
@@ -303,10 +311,20 @@ class BrokerNode:
                     continue
             if answer.records:
                 self._read_metadata(answer.records)
+            self._check_registration()
             if (answer.records or answer.snapshot_id.end_offset >= 0) and self._image.offset > self._epoch:
                 self._applied = self._image
                 replica_manager.apply(self._image)
                 groups.apply()
+
+    def _check_registration(self) -> None:
+        """Raises Superseded once the metadata has a later registration of this broker's node id."""
+        registered = self._image.brokers.get(self._config.node_id)
+        if registered is not None and registered.epoch > self._epoch:
+            raise Superseded(
+                f"another process has registered as broker {registered.id}, with broker epoch {registered.epoch}; "
+                f"this one has {self._epoch}"
+            )
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> bool:
         """Load a snapshot. Returns whether that succeeded."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from images.broker.apis.produce_fetch import ProduceFetchApis
-from images.broker.broker_node import CLEAN_SHUTDOWN, leave_clean_shutdown, take_clean_shutdown
+from images.broker.broker_node import CLEAN_SHUTDOWN, Superseded, leave_clean_shutdown, take_clean_shutdown
 from images.broker.controller.channel import ControllerChannel
 from images.broker.replication.replica_manager import HIGH_WATERMARKS
 from images.broker.runtime.files import RealFile
@@ -56,6 +57,37 @@ def test_in_a_cluster_of_one_broker_that_crashed_every_partition_is_led_and_topi
                 assert [[p.leader_id for p in topic.partitions] for topic in topics] == [[1], [1]]
         assert (first.base_offset, second.base_offset) == (0, 1)
         assert cluster.told("registered")[-1].detail["clean"] is False
+
+    run(scenario)
+
+
+def test_a_broker_stops_once_another_process_has_registered_with_its_node_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ControllerChannel.call
+    silent = asyncio.Event()
+
+    async def until_silent(self: ControllerChannel, request: Any, extra_timeout_s: float = 0.0) -> Any:
+        if silent.is_set() and isinstance(request, BrokerHeartbeatRequest):
+            await asyncio.sleep(3600)
+        return await call(self, request, extra_timeout_s)
+
+    monkeypatch.setattr(ControllerChannel, "call", until_silent)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled(), cluster.broker() as (life, _):
+            await cluster.create_topic()
+            silent.set()
+            while True:
+                try:
+                    await cluster.register_silent(1)
+                    break
+                except AssertionError:
+                    await asyncio.sleep(0.05)
+            error = await failure_of(life)
+        assert isinstance(error, Superseded)
+        assert str(error).startswith("another process has registered as broker 1, with broker epoch ")
 
     run(scenario)
 

@@ -76,6 +76,7 @@ class GroupCoordinator:
         self._config = config
         self._random: Random = node_ports.random
         self._log = node_ports.log
+        self._record_ms = node_ports.now_ms
         self._replica_manager = replica_manager
         self._image = image
         self._clock = clock
@@ -126,6 +127,7 @@ class GroupCoordinator:
                     self._config.rules,
                     self._commit_timeout_s,
                     self._clock,
+                    self._record_ms,
                     self._spawn,
                     self._changed,
                     self._log,
@@ -250,7 +252,7 @@ class GroupCoordinator:
                 else:
                     metadata = part.committed_metadata or ""
                     value = OffsetAndMetadata(
-                        part.committed_offset, part.committed_leader_epoch, metadata, shard.now_ms()
+                        part.committed_offset, part.committed_leader_epoch, metadata, shard.record_ms()
                     )
                     offsets.append((key, value))
             if offsets:

@@ -72,7 +72,11 @@ class _Uncommitted(NamedTuple):
 
 
 class Shard:
-    """The coordinator of the groups of one partition. `clock` gives seconds, `changed` is notified of new deadlines."""
+    """The coordinator of the groups of one partition.
+
+    `clock` gives seconds, for deadlines; `record_ms` is the clock of records' timestamps; `changed` is notified of new
+    deadlines.
+    """
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Shard:
         rules: Rules,
         commit_timeout_s: float,
         clock: Callable[[], float],
+        record_ms: Callable[[], int],
         spawn: Spawn,
         changed: Condition,
         log: Callable[[str], None],
@@ -91,6 +96,7 @@ class Shard:
         self._rules = rules
         self._commit_timeout_s = commit_timeout_s
         self._clock = clock
+        self.record_ms = record_ms
         self._spawn = spawn
         self._changed = changed
         self._log = log
@@ -219,7 +225,7 @@ class Shard:
 
     def _store(self, name: str, store: StoreGroup) -> None:
         """Append the group as it is now, and report the outcome to the state machine."""
-        append_result = self._append((encode_group(self.groups[name], self.now_ms()),))
+        append_result = self._append((encode_group(self.groups[name], self.record_ms()),))
         self._spawn(self._report_stored(name, store.generation, append_result))
 
     async def _report_stored(self, name: str, generation: int, append_result: AppendResult) -> None:
@@ -302,7 +308,7 @@ class Shard:
         content: Records = tuple(records)
         if not self.leads:
             return AppendResult(ErrorCode.not_leader_or_follower)
-        return self._replica.append(batches.build(content, timestamp_ms=self.now_ms()), ACKS_ALL)
+        return self._replica.append(batches.build(content, timestamp_ms=self.record_ms()), ACKS_ALL)
 
     async def _wait_until_committed(self, append_result: AppendResult) -> ErrorCode:
         error = append_result.error

@@ -169,11 +169,14 @@ def fetch_request(fetch: MetadataFetch, max_wait_s: float, max_bytes: int) -> Fe
 
 
 def describe_quorum_response(
-    state: QuorumState, end_quorum_epoch_request: int, now_ms: int, voters: Iterable[Voter]
+    state: QuorumState, end_offset: int, now_ms: int, unix_offset_ms: int, voters: Iterable[Voter]
 ) -> describe_schema.DescribeQuorumResponse:
-    """The quorum as its leader sees it; NOT_LEADER_OR_FOLLOWER from any other controller."""
+    """The quorum as its leader sees it; NOT_LEADER_OR_FOLLOWER from any other controller.
+
+    `unix_offset_ms` is what makes a time of the state, as `now_ms`, Unix time.
+    """
     error = ErrorCode.none if state.active else ErrorCode.not_leader_or_follower
-    progress = {**state.progress, state.node_id: VoterProgress(end_quorum_epoch_request, now_ms, now_ms)}
+    progress = {**state.progress, state.node_id: VoterProgress(end_offset, now_ms, now_ms)}
     partition = describe_schema.PartitionData(
         partition_index=_PARTITION,
         error_code=error,
@@ -181,7 +184,9 @@ def describe_quorum_response(
         leader_id=state.leader,
         leader_epoch=state.epoch,
         high_watermark=state.high_watermark if state.active else -1,
-        current_voters=tuple(_replica(voter, progress[voter], voter == state.node_id) for voter in state.voters)
+        current_voters=tuple(
+            _replica(voter, progress[voter], voter == state.node_id, unix_offset_ms) for voter in state.voters
+        )
         if state.active
         else (),
         observers=(),
@@ -203,14 +208,19 @@ def describe_quorum_error(error: ErrorCode, message: str) -> describe_schema.Des
     return describe_schema.DescribeQuorumResponse(error_code=error, error_message=message, topics=(), nodes=())
 
 
-def _replica(voter: int, position: VoterProgress, is_leader: bool) -> describe_schema.ReplicaState:
+def _replica(voter: int, position: VoterProgress, is_leader: bool, unix_offset_ms: int) -> describe_schema.ReplicaState:
     return describe_schema.ReplicaState(
         replica_id=voter,
         replica_directory_id=None,
         log_end_offset=position.offset,
-        last_fetch_timestamp=-1 if is_leader else position.fetched_ms,
-        last_caught_up_timestamp=position.caught_up_ms,
+        last_fetch_timestamp=-1 if is_leader else _unix_ms(position.fetched_ms, unix_offset_ms),
+        last_caught_up_timestamp=_unix_ms(position.caught_up_ms, unix_offset_ms),
     )
+
+
+def _unix_ms(time_ms: int, unix_offset_ms: int) -> int:
+    """Unix time of a time of the state; -1, not known, stays."""
+    return time_ms if time_ms < 0 else time_ms + unix_offset_ms
 
 
 def concerns_metadata(body: Any) -> bool:

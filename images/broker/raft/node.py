@@ -211,7 +211,10 @@ class RaftNode:
             return messages.describe_quorum_error(
                 ErrorCode.unknown_topic_or_partition, "Only the metadata partition has a quorum."
             )
-        return messages.describe_quorum_response(self.state, self.log.end, self._now().ms, self._config.voters)
+        now_ms, unix_ms = round(self._loop.time() * 1000), self._node_ports.now_ms()
+        return messages.describe_quorum_response(
+            self.state, self.log.end, now_ms, unix_ms - now_ms, self._config.voters
+        )
 
     def _request_error(self, body: Any) -> ErrorCode:
         if body.cluster_id is not None and body.cluster_id != self._config.cluster_id:
@@ -232,7 +235,8 @@ class RaftNode:
         self._trace_transition(before, state)
         if state.role is RaftRole.LEADER and before.role is not RaftRole.LEADER:
             self.high_watermark_at_election = before.high_watermark
-            self._append(self.log.encode_batch([LeaderChange(state.node_id, state.epoch)], state.epoch, self._now().ms))
+            change = [LeaderChange(state.node_id, state.epoch)]
+            self._append(self.log.encode_batch(change, state.epoch, self._node_ports.now_ms()))
             state = self.state = state.on_append(self.log.end)
         if state.role is RaftRole.LEADER and state.high_watermark > before.high_watermark:
             self._commit(before.high_watermark)

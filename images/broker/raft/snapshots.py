@@ -20,6 +20,7 @@ from kio.schema.fetch_snapshot.v1 import request as fetch_snapshot_schema
 from images.broker.metadata.image import (
     ChangeBroker,
     ClusterImage,
+    MetadataError,
     ProducerIdsBlock,
     Record,
     RegisterBroker,
@@ -48,6 +49,7 @@ def image_records(image: ClusterImage) -> Iterator[Record]:
         yield TopicRecord(topic.name, topic.id)
         yield TopicConfigRecord(topic.name, topic.config)
         yield from topic.partitions
+    # Always the last record, so that a snapshot is known to be whole.
     yield ProducerIdsBlock(image.next_producer_id)
 
 
@@ -61,11 +63,15 @@ def encode_snapshot(image: ClusterImage, epoch: int) -> bytes:
 
 
 def decode_snapshot(data: bytes, snapshot: SnapshotId) -> ClusterImage:
-    """The image in a snapshot. Raises CorruptBatch or MetadataError."""
-    image = ClusterImage()
+    """The image in a snapshot. Raises CorruptBatch or MetadataError; a snapshot that lacks its end is damaged."""
+    image, size, last = ClusterImage(), 0, None
     for header, batch in batches.iterate(data):
         batches.check(batch)
-        image = image.apply_all([decode(record.value or b"") for record in batches.records(batch)], header.base_offset)
+        records = [decode(record.value or b"") for record in batches.records(batch)]
+        image = image.apply_all(records, header.base_offset)
+        size, last = size + len(batch), records[-1] if records else None
+    if size < len(data) or not isinstance(last, ProducerIdsBlock):
+        raise MetadataError(f"the snapshot {snapshot.name} of {len(data)} bytes is damaged: its end is missing")
     return replace(image, offset=snapshot.end)
 
 
@@ -94,7 +100,7 @@ class MetadataSnapshots:
                 self._files.delete(f"{self._directory}/{name}")
 
     def _path(self, snapshot: SnapshotId) -> str:
-        return f"{self._directory}/{snapshot.end:020d}-{snapshot.epoch:010d}.checkpoint"
+        return f"{self._directory}/{snapshot.name}"
 
 
 async def fetch_snapshot(

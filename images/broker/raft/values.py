@@ -61,6 +61,11 @@ class SnapshotId(NamedTuple):
     end: int
     epoch: int
 
+    @property
+    def name(self) -> str:
+        """Kafka's name of its file."""
+        return f"{self.end:020d}-{self.epoch:010d}.checkpoint"
+
 
 class LogView(NamedTuple):
     """The view of a log that decides whether a follower's log is a prefix of the leader's."""

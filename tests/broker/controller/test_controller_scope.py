@@ -9,6 +9,7 @@ it. Leader Candidate Completeness (Kafka Replication Correctness §6.5) is that 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kio.schema.errors import ErrorCode
 
-from images.broker.controller.alter_partition import AlterPartition, IsrProposal
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
 from images.broker.controller.controller import Controller, ControllerResult
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import Heartbeat, Registration
@@ -171,6 +173,30 @@ def test_in_every_reachable_state_isr_and_elr_hold_every_committed_record(broker
     states, broken = explore(world(brokers, min_isr, Rules()))
     assert broken is None
     assert states > 5
+
+
+@pytest.mark.parametrize(("brokers", "min_isr"), [(2, 2), (3, 2)])
+def test_a_refusal_other_than_ineligible_replica_comes_with_a_newer_state_that_settles_the_change(
+    brokers: int, min_isr: int
+) -> None:
+    """A leader rolls an ISR change back only on INELIGIBLE_REPLICA. On any other refusal metadata settles it: the
+    controller's state of the partition is newer than the leader's, and the leader will read it."""
+    refusals: Counter[ErrorCode] = Counter()
+    seen, frontier = set(), [world(brokers, min_isr, Rules())]
+    while frontier:
+        now = frontier.pop()
+        for _, then, step in successors(now):
+            answer = step.answer
+            for result in answer.results if isinstance(answer, AlterPartitionAnswer) else ():
+                refusals[result.error] += 1
+                known, proposal = now.partition, result.proposal
+                newer = (known.leader_epoch, known.partition_epoch) > (proposal.leader_epoch, proposal.partition_epoch)
+                assert newer or result.error in (ErrorCode.none, ErrorCode.ineligible_replica), result
+            if then.key() not in seen:
+                seen.add(then.key())
+                frontier.append(then)
+    assert refusals[ErrorCode.ineligible_replica] > 0
+    assert refusals[ErrorCode.invalid_update_version] > 0
 
 
 @pytest.mark.parametrize(

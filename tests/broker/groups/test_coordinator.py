@@ -18,10 +18,12 @@ from images.broker.groups.records import OffsetAndMetadata
 from images.broker.groups.shard import Shard, TopicPartition
 from images.broker.rules import Rules
 from images.broker.runtime.condition import Condition
+from images.wire.batch import iterate
 from tests.broker.replication.test_replica import LIMITS, Node, catch_up, fetch
 from tests.workloads.virtual_time import run
 
 P0 = TopicPartition("orders", 0)
+UNIX_MS = 1_790_000_000_000
 GROUPS = GroupLimits(1_000, 60_000, 0, Rules())
 
 
@@ -47,6 +49,7 @@ class Coordinators:
             self.rules,
             0.2,
             asyncio.get_running_loop().time,
+            lambda: UNIX_MS,
             self.spawn,
             Condition(),
             lambda line: None,
@@ -201,6 +204,21 @@ async def test_a_group_that_nobody_could_join_does_not_come_to_be() -> None:
     answer = await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
     assert answer.error is ErrorCode.invalid_session_timeout
     assert shard.groups == {}
+
+
+@in_virtual_time
+async def test_records_of_groups_and_offsets_carry_the_time_of_records_not_that_of_deadlines() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await turns()
+    ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
+    await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
+    assert await shard.commit("g", [(P0, OffsetAndMetadata(7, commit_ms=shard.record_ms()))]) is ErrorCode.none
+    fetching.cancel()
+    log = cluster.nodes[1].replica.log
+    headers = [header for header, _ in iterate(log.read(0, 1 << 20, log.end))]
+    assert {header.max_timestamp for header in headers} == {UNIX_MS}
 
 
 @in_virtual_time

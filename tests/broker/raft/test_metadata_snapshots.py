@@ -6,10 +6,13 @@ import uuid
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
     ChangeBroker,
     ClusterImage,
+    MetadataError,
     PartitionImage,
     ProducerIdsBlock,
     Record,
@@ -67,6 +70,22 @@ def test_a_snapshot_makes_the_same_image_broker_epochs_and_all(tmp_path: Path) -
 
 def test_an_empty_image_has_a_snapshot_too() -> None:
     assert decode_snapshot(encode_snapshot(ClusterImage(), 1), SnapshotId(1, 1)) == ClusterImage(offset=1)
+
+
+@pytest.mark.parametrize("cut", ["empty", "half", "without its last batch", "torn"])
+def test_a_snapshot_without_its_end_is_damaged_not_an_empty_cluster(tmp_path: Path, cut: str) -> None:
+    log = opened(tmp_path)
+    for number in range(300):
+        log.append(log.encode_batch([TopicRecord(f"t{number}", uuid.UUID(int=number + 9))], 3, 0))
+    assert log.snapshot_and_trim(log.end)
+    log.close()
+    (file,) = (tmp_path / DIRECTORY).glob("*.checkpoint")
+    data = file.read_bytes()
+    last = [batch for _, batch in iterate(data)][-1]
+    kept = {"empty": 0, "half": len(data) // 2, "without its last batch": len(data) - len(last), "torn": len(data) - 1}
+    file.write_bytes(data[: kept[cut]])
+    with pytest.raises(MetadataError, match=f"the snapshot {file.name} of {kept[cut]} bytes is damaged"):
+        opened(tmp_path)
 
 
 def test_a_log_that_has_grown_enough_is_trimmed_and_says_the_same(tmp_path: Path) -> None:
