@@ -21,6 +21,8 @@ A spec is YAML, every field optional:
     recency: default            # or strict: an empty poll asserts the end of the log
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
+    node_settings:              # settings of single nodes, on top of `settings`: a cluster of mixed versions
+      b1: {faultline.protocol: kip279}
     without: [maximal_isr]      # rules switched off: a mutant
     hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
@@ -85,6 +87,7 @@ class Spec:
     """Fault families to draw from; empty with a script."""
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
+    node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """By node; environments other than ssh leave them aside."""
@@ -143,6 +146,15 @@ class Spec:
             system.check_settings(self.settings)
         except ValueError as error:
             raise ValueError(f"settings: {error}") from None
+        nodes = [f"b{number}" for number in range(1, self.brokers + 1)]
+        nodes += [f"c{number}" for number in range(1, self.controllers + 1)]
+        for node, settings in self.node_settings.items():
+            if node not in nodes:
+                raise ValueError(f"node_settings: {node!r} is not one of {', '.join(nodes)}")
+            try:
+                system.check_settings({**self.settings, **settings})
+            except ValueError as error:
+                raise ValueError(f"node_settings.{node}: {error}") from None
         if self.environment == "sim" and Capability.SIMULATION not in system.capabilities:
             others = ", ".join(name for name in ENVIRONMENTS if name != "sim")
             raise ValueError(f"environment: system {system.name} does not run in simulation; choose one of {others}")
@@ -236,6 +248,8 @@ class Spec:
             elif item.name != "script":
                 if isinstance(value, tuple):
                     value = list(value)
+                elif item.name == "node_settings":
+                    value = {node: dict(settings) for node, settings in value.items()}
                 elif isinstance(value, Mapping):
                     value = dict(value)
                 values[item.name.removesuffix("_s")] = value

@@ -70,6 +70,8 @@ def convert(value: object, kind: Any, where: str, *, duration: bool = False) -> 
         if not isinstance(value, Mapping):
             raise FieldError(f"{where}: {value!r} is not a mapping of names to values")
         element = get_args(kind)[1]
+        if get_origin(element) is not None:
+            return {str(name): convert(part, element, _at(where, name)) for name, part in value.items()}
         if isinstance(element, type) and is_dataclass(element):
             return {str(name): read(element, part, _at(where, name)) for name, part in value.items()}
         return {str(name): _setting(part, _at(where, name)) for name, part in value.items()}

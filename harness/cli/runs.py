@@ -50,7 +50,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol",
         metavar="NAME",
-        help="how followers truncate: high_watermark, kip101, kip279, kip320 (default: truncate_on_fetch)",
+        help="how followers truncate: high_watermark, kip101, kip279, kip320_first_try, kip320 "
+        "(default: truncate_on_fetch)",
     )
     add_store(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 from harness.cluster.layout import Layout
 from images.system import System
@@ -23,8 +24,15 @@ def _registered(images: Path) -> dict[str, System]:
 SYSTEMS: Mapping[str, System] = _registered(Path(str(files("images"))))
 
 
-def configured(system: System, layout: Layout, settings: Mapping[str, str], rules_off: Sequence[str]) -> Layout:
-    """`layout` with every node's properties. Raises ValueError, in one line, for what cannot be configured."""
+def configured(
+    system: System,
+    layout: Layout,
+    settings: Mapping[str, str],
+    rules_off: Sequence[str],
+    node_settings: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> Layout:
+    """`layout` with every node's properties, those of `node_settings` on top of `settings`. Raises ValueError, in one
+    line, for what cannot be configured."""
     voters = [(node.node_id, node.host, node.port) for node in layout.controllers]
     return layout.with_properties(
         {
@@ -34,7 +42,7 @@ def configured(system: System, layout: Layout, settings: Mapping[str, str], rule
                 host=node.host,
                 port=node.port,
                 voters=voters,
-                settings=settings,
+                settings={**settings, **node_settings.get(node.name, {})},
                 rules_off=rules_off,
             )
             for node in layout.nodes

@@ -293,6 +293,10 @@ class SimDeployment:
 
         machine.node.start(main)
 
+    def configure(self, node: str, properties: str) -> None:
+        """Give a node other properties, which it reads at its next start."""
+        self._machine(node).properties = properties
+
     async def stop(self, node: str) -> Evidence:
         """Set the event that a real process sets upon SIGTERM; one that is frozen sees it when it thaws."""
         machine = self._machine(node)

@@ -122,7 +122,13 @@ class RunSession:
         began = time.process_time()
         try:
             environment = environment_named(spec.environment, spec.hosts)
-            layout = configured(system, environment.layout(spec.brokers, spec.controllers), spec.settings, spec.without)
+            layout = configured(
+                system,
+                environment.layout(spec.brokers, spec.controllers),
+                spec.settings,
+                spec.without,
+                spec.node_settings,
+            )
             environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
         except (NotCarriedOut, SetUpError, EnvironmentUnavailable) as error:
             failure = str(error)

@@ -55,6 +55,7 @@ from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.files import read_whole, write_durably
 from images.broker.runtime.server import Handler, Server
 from images.broker.runtime.spawn import Spawn
+from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
 from images.wire import batch as batches
 from images.wire.connection import Api, ConnectionLost
@@ -194,7 +195,12 @@ class BrokerNode:
         )
         handlers: dict[Api, Handler] = {
             **ProduceFetchApis(replica_manager, image, sessions, config.number("fetch.max.bytes")).handlers(),
-            **OffsetApis(replica_manager, image, config.seconds("replica.fetch.wait.max.ms")).handlers(),
+            **OffsetApis(
+                replica_manager,
+                image,
+                config.seconds("replica.fetch.wait.max.ms"),
+                TruncationProtocol(config.text("faultline.release")),
+            ).handlers(),
             **DeleteRecordsApis(replica_manager, image).handlers(),
             **ReplicaLogInfoApis(replica_manager, image, broker_epoch).handlers(),
             **TopicApis(image, forwards).handlers(),

@@ -185,6 +185,12 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
         "The truncation protocol of the followers.",
         choices=tuple(map(str, TruncationProtocol)),
     ),
+    "faultline.release": ConfigKey(
+        str,
+        str(TruncationProtocol.TRUNCATE_ON_FETCH),
+        "The newest truncation protocol whose requests are answered, as by a Kafka that knows no later one.",
+        choices=tuple(map(str, TruncationProtocol)),
+    ),
     "group.initial.rebalance.delay.ms": ConfigKey(int, 3_000, "Time an empty group waits for more members.", minimum=0),
 }
 """Keys of a node that are single values, by Kafka's broker name."""
@@ -215,6 +221,16 @@ def read_properties(text: str) -> dict[str, str]:
             raise ConfigError(f"line {number}: {line!r} is not key=value")
         properties[key.strip()] = value.strip()
     return properties
+
+
+def check_protocol(values: Mapping[str, object]) -> None:
+    """Raise ConfigError if the truncation protocol in `values` came after their release."""
+    protocol, release = (
+        TruncationProtocol(str(values.get(name, NODE_KEYS[name].default)))
+        for name in ("faultline.protocol", "faultline.release")
+    )
+    if not release.came_with_or_after(protocol):
+        raise ConfigError(f"faultline.protocol: {str(protocol)!r} is later than faultline.release, {str(release)!r}")
 
 
 def parse_topic_config(settings: Mapping[str, str]) -> dict[str, int | bool | str]:
@@ -271,6 +287,7 @@ class NodeConfig:
             if key is None:
                 raise ConfigError(f"unknown configuration {name!r}")
             values[name] = key.parse(name, value)
+        check_protocol(values)
         roles = tuple(role.strip() for role in _required(properties, "process.roles").split(","))
         if roles not in (("broker",), ("controller",)):
             raise ConfigError(f"process.roles: {','.join(roles)!r} is neither 'broker' nor 'controller'")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigError
+from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigError, check_protocol
 from images.broker.rules import DESCRIPTIONS, Rules
 from images.system import Capability, Rule, Service, Shipment, System
 
@@ -76,6 +76,7 @@ class BrokerSystem:
             if key is None:
                 raise ConfigError(f"unknown configuration {name!r}")
             key.parse(name, value)
+        check_protocol(settings)
 
     def properties(
         self,

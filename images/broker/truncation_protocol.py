@@ -6,18 +6,24 @@ from enum import StrEnum
 
 
 class TruncationProtocol(StrEnum):
-    """How a follower makes its log match its leader's. Later versions are safer."""
+    """How a follower makes its log match its leader's, in the order in which they came. Later versions are safer."""
 
     HIGH_WATERMARK = "high_watermark"
     KIP101 = "kip101"
     KIP279 = "kip279"
+    KIP320_FIRST_TRY = "kip320_first_try"
     KIP320 = "kip320"
     TRUNCATE_ON_FETCH = "truncate_on_fetch"
 
     @property
     def queries_epoch_end(self) -> bool:
         """Whether a follower sends OffsetForLeaderEpoch before it fetches."""
-        return self in (TruncationProtocol.KIP101, TruncationProtocol.KIP279, TruncationProtocol.KIP320)
+        return self not in (TruncationProtocol.HIGH_WATERMARK, TruncationProtocol.TRUNCATE_ON_FETCH)
+
+    @property
+    def epoch_query_version(self) -> int | None:
+        """The version of OffsetForLeaderEpoch that came with this protocol; None if there was no such request."""
+        return _EPOCH_QUERY_VERSIONS.get(self, 4)
 
     @property
     def falls_back_to_high_watermark(self) -> bool:
@@ -28,4 +34,21 @@ class TruncationProtocol(StrEnum):
     @property
     def fences_requests(self) -> bool:
         """Whether requests between brokers have the current leader epoch, which the leader checks."""
-        return self in (TruncationProtocol.KIP320, TruncationProtocol.TRUNCATE_ON_FETCH)
+        return self.came_with_or_after(TruncationProtocol.KIP320_FIRST_TRY)
+
+    @property
+    def fences_every_fetch(self) -> bool:
+        """Whether every fetch has the current leader epoch, not only the first one in that epoch."""
+        return self.came_with_or_after(TruncationProtocol.KIP320)
+
+    def came_with_or_after(self, other: TruncationProtocol) -> bool:
+        """Whether this protocol is `other` or a later one."""
+        order = tuple(TruncationProtocol)
+        return order.index(self) >= order.index(other)
+
+
+_EPOCH_QUERY_VERSIONS = {
+    TruncationProtocol.HIGH_WATERMARK: None,
+    TruncationProtocol.KIP101: 0,
+    TruncationProtocol.KIP279: 1,
+}

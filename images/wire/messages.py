@@ -87,7 +87,7 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.DELETE_TOPICS: _versions(1, 6),
         Api.DELETE_RECORDS: _versions(0, 2),
         Api.INIT_PRODUCER_ID: _versions(0, 4),
-        Api.OFFSET_FOR_LEADER_EPOCH: _versions(2, 4),
+        Api.OFFSET_FOR_LEADER_EPOCH: _versions(0, 4),
         Api.DESCRIBE_CONFIGS: _versions(1, 4),
         Api.DELETE_GROUPS: _versions(0, 2),
         Api.ELECT_LEADERS: _versions(1, 2),
@@ -114,8 +114,14 @@ CANONICAL: Mapping[Api, int] = MappingProxyType({api: versions[-1] for api, vers
 """The version that handlers and native clients use: the newest supported."""
 
 
-_OWN_MESSAGES: Mapping[Api, str] = MappingProxyType({Api.GET_REPLICA_LOG_INFO: "images.wire.get_replica_log_info"})
-"""Modules of message classes that kio does not have."""
+_OWN_MESSAGES: Mapping[tuple[Api, int], str] = MappingProxyType(
+    {
+        (Api.GET_REPLICA_LOG_INFO, 0): "images.wire.get_replica_log_info",
+        (Api.OFFSET_FOR_LEADER_EPOCH, 0): "images.wire.offset_for_leader_epoch_v0",
+        (Api.OFFSET_FOR_LEADER_EPOCH, 1): "images.wire.offset_for_leader_epoch_v1",
+    }
+)
+"""Modules of message classes that kio does not have, by API and version."""
 
 
 class ParsedHeader(NamedTuple):
@@ -174,7 +180,7 @@ def _message_class(api: Api, version: int, kind: str) -> type:
     known = _classes.get((api, version, kind))
     if known is None:
         name = "".join(word.capitalize() for word in api.name.split("_")) + kind.capitalize()
-        module = import_module(_OWN_MESSAGES.get(api) or f"kio.schema.{api.name.lower()}.v{version}.{kind}")
+        module = import_module(_OWN_MESSAGES.get((api, version)) or f"kio.schema.{api.name.lower()}.v{version}.{kind}")
         loaded: type = getattr(module, name)
         known = _classes[api, version, kind] = loaded
     return known

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cluster.hosts import Host
+from harness.cluster.layout import cluster_layout
+from harness.cluster.systems import SYSTEMS, configured
 from harness.spec import Spec, faults_of, load, loads, parse
 from harness.yaml_document import SpecError
+from images.broker.config import NodeConfig
 from nemesis.cluster_shape import ClusterShape
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
@@ -42,6 +45,40 @@ def test_a_seed_is_drawn_only_when_nobody_names_one() -> None:
 def test_replicas_follow_the_brokers_down_but_not_up() -> None:
     assert parse({"brokers": 2}).replication_factor == 2
     assert parse({"brokers": 5}).replication_factor == 3
+
+
+def test_nodes_have_settings_of_their_own_on_top_of_those_of_all() -> None:
+    text = """
+    settings: {faultline.protocol: kip101}
+    node_settings:
+      b2: {faultline.protocol: kip279, segment.bytes: 4096}
+    """
+    spec = loads(text)
+    assert spec.node_settings == {"b2": {"faultline.protocol": "kip279", "segment.bytes": "4096"}}
+    assert loads(spec.to_yaml()) == spec
+    layout = configured(
+        SYSTEMS["broker"], cluster_layout(3), spec.settings, spec.without, node_settings=spec.node_settings
+    )
+    protocols = [NodeConfig.parse(layout.properties[node.name]).text("faultline.protocol") for node in layout.brokers]
+    assert protocols == ["kip101", "kip279", "kip101"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("node_settings: {b9: {segment.bytes: 4096}}", "node_settings: 'b9' is not one of b1, b2, b3, c1, c2, c3"),
+        ("node_settings: {b1: {segment.byte: 1}}", "node_settings.b1: unknown configuration 'segment.byte'"),
+        ("node_settings: {b1: 3}", "node_settings.b1: 3 is not a mapping of names to values"),
+        (
+            "node_settings: {b1: {faultline.release: kip101}}",
+            "node_settings.b1: faultline.protocol: 'truncate_on_fetch' is later than faultline.release, 'kip101'",
+        ),
+    ],
+)
+def test_settings_of_a_node_that_cannot_be_used_are_refused_in_one_line(text: str, line: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        loads(text)
+    assert line in str(refused.value)
 
 
 def test_faults_are_families_a_script_or_nothing() -> None:

@@ -24,7 +24,8 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from images.broker.metadata.image import ClusterImage
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
-from images.broker.runtime.server import Handler, Request
+from images.broker.runtime.server import CloseConnection, Handler, Request
+from images.broker.truncation_protocol import TruncationProtocol
 from images.wire.messages import Api
 
 LATEST = -1
@@ -32,6 +33,8 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 SPECIAL_TIMESTAMPS: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
 """Special timestamp → the version of ListOffsets that introduced it. No other negative timestamp is valid."""
+FIRST_EPOCH_QUERY_OF_CONSUMERS = 2
+"""The first version of OffsetForLeaderEpoch that consumers send (KIP-320)."""
 NO_THROTTLE = timedelta(0)
 
 
@@ -39,8 +42,13 @@ class OffsetApis:
     """The handlers of one broker. `image` returns the metadata that this broker has applied."""
 
     def __init__(
-        self, replica_manager: ReplicaManager, image: Callable[[], ClusterImage], latest_timeout_s: float
+        self,
+        replica_manager: ReplicaManager,
+        image: Callable[[], ClusterImage],
+        latest_timeout_s: float,
+        release: TruncationProtocol = TruncationProtocol.TRUNCATE_ON_FETCH,
     ) -> None:
+        self._newest_epoch_query = release.epoch_query_version
         self._replica_manager = replica_manager
         self._image = image
         self._latest_timeout_s = latest_timeout_s
@@ -97,7 +105,15 @@ class OffsetApis:
     async def offset_for_leader_epoch(
         self, request: Request[OffsetForLeaderEpochRequest]
     ) -> OffsetForLeaderEpochResponse:
-        """The end offset of a leader epoch in this leader's log (KIP-101, KIP-279, KIP-320)."""
+        """The end offset of a leader epoch in this leader's log (KIP-101, KIP-279, KIP-320).
+
+        A follower's request of a later version than the release has is refused as in Kafka. Raises CloseConnection. A
+        consumer's is answered, so that the same clients run against every release.
+        """
+        newest = self._newest_epoch_query
+        of_follower = request.version < FIRST_EPOCH_QUERY_OF_CONSUMERS or request.body.replica_id >= 0
+        if of_follower and (newest is None or request.version > newest):
+            raise CloseConnection(f"OFFSET_FOR_LEADER_EPOCH v{request.version} is later than this release")
         topics = []
         for topic in request.body.topics:
             answers = []

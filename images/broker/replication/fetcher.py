@@ -38,6 +38,8 @@ from images.broker.runtime.condition import resolve
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
 from images.wire.connection import Connection, ConnectionLost
+from images.wire.messages import CANONICAL, Api, request_class, response_class
+from images.wire.schema import convert
 
 LATEST, EARLIEST = -1, -2
 """Special timestamps of ListOffsets: the end and the start of a log."""
@@ -63,17 +65,21 @@ class _FetchState(NamedTuple):
     last_epoch: int
     log_start: int
     epoch_query: int | None
+    fetch_fence: int
 
     @classmethod
     def of(cls, replica: Replica) -> _FetchState:
         """The state of `replica` now."""
         state = replica.state
-        return cls(replica, state.log_end, state.leader_epoch, state.epochs.latest, state.log_start, state.epoch_query)
-
-    @property
-    def current_leader_epoch(self) -> int:
-        """The leader epoch in the request, by which the leader fences it; -1 if the protocol has no fencing."""
-        return self.leader_epoch if self.replica.limits.truncation_protocol.fences_requests else NO_EPOCH
+        return cls(
+            replica,
+            state.log_end,
+            state.leader_epoch,
+            state.epochs.latest,
+            state.log_start,
+            state.epoch_query,
+            replica.fence_of_fetch(),
+        )
 
 
 class _Divergence(NamedTuple):
@@ -202,7 +208,7 @@ class Fetcher:
     def _partition(self, state: _FetchState) -> FetchPartition:
         return FetchPartition(
             partition=state.replica.index,
-            current_leader_epoch=state.current_leader_epoch,
+            current_leader_epoch=state.fetch_fence,
             fetch_offset=state.offset,
             last_fetched_epoch=state.last_epoch if _sends_last_epoch(state.replica) else NO_EPOCH,
             log_start_offset=state.log_start,
@@ -221,7 +227,7 @@ class Fetcher:
             assert state.epoch_query is not None
             topics.setdefault(topic, []).append(
                 OffsetForLeaderPartition(
-                    partition=index, current_leader_epoch=state.current_leader_epoch, leader_epoch=state.epoch_query
+                    partition=index, current_leader_epoch=state.replica.fence(), leader_epoch=state.epoch_query
                 )
             )
         request = OffsetForLeaderEpochRequest(
@@ -229,7 +235,7 @@ class Fetcher:
             topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(it)) for topic, it in topics.items()),
         )
         try:
-            response = await self._call(request)
+            response = await self._call_in_version_of_protocol(request, next(iter(queries.values())).replica)
         except ConnectionLost:
             for state in queries.values():
                 self._on_query_failed(state)
@@ -243,6 +249,13 @@ class Fetcher:
                     state.replica.on_epoch_end(
                         state.epoch_query, state.leader_epoch, answer.leader_epoch, answer.end_offset
                     )
+
+    async def _call_in_version_of_protocol(self, request: OffsetForLeaderEpochRequest, replica: Replica) -> Any:
+        """Call in the version of OffsetForLeaderEpoch that came with the protocol, one for all replicas of a broker."""
+        api, version = Api.OFFSET_FOR_LEADER_EPOCH, replica.limits.truncation_protocol.epoch_query_version
+        if version == CANONICAL[api]:
+            return await self._call(request)
+        return convert(await self._call(convert(request, request_class(api, version))), response_class(api))
 
     def _on_query_failed(self, state: _FetchState) -> None:
         if state.epoch_query is None or not state.replica.on_epoch_query_failed(state.epoch_query, state.leader_epoch):
@@ -301,7 +314,7 @@ class Fetcher:
 
     async def _leader_offset(self, state: _FetchState, timestamp: int) -> int | None:
         partition = ListOffsetsPartition(
-            partition_index=state.replica.index, current_leader_epoch=state.current_leader_epoch, timestamp=timestamp
+            partition_index=state.replica.index, current_leader_epoch=state.replica.fence(), timestamp=timestamp
         )
         response = await self._call(
             ListOffsetsRequest(

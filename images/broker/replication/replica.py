@@ -18,6 +18,7 @@ from images.broker.log.producer_state import Duplicate, Refuse, check_sequence
 from images.broker.log.retention import Retention, expiry
 from images.broker.replication import become_leader_or_follower, follower, leader, log_start, truncation
 from images.broker.replication.partition import (
+    NO_EPOCH,
     NO_LEADER,
     BecameFollower,
     BecameLeader,
@@ -113,6 +114,8 @@ class Replica:
         change except of the high watermark alone."""
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
+        self._fetched_epoch = NO_EPOCH
+        """The leader epoch in which a fetch of this follower was answered last."""
         self._latest_reads = 0
         self._deletions = 0
 
@@ -352,6 +355,17 @@ class Replica:
 
     # --- following ----------------------------------------------------------------------------------------------------
 
+    def fence_of_fetch(self) -> int:
+        """The leader epoch that the next fetch has, by which the leader fences it; -1 for none."""
+        protocol = self.limits.truncation_protocol
+        if not protocol.fences_every_fetch and self._fetched_epoch == self.state.leader_epoch:
+            return NO_EPOCH
+        return self.fence()
+
+    def fence(self) -> int:
+        """The leader epoch that other requests to the leader have; -1 if the protocol has no fencing."""
+        return self.state.leader_epoch if self.limits.truncation_protocol.fences_requests else NO_EPOCH
+
     def on_divergence(self, sent_offset: int, sent_epoch: int, epoch: int, end: int) -> None:
         """A fetch was answered with a divergence at or before (`epoch`, `end`)."""
         if follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
@@ -375,8 +389,10 @@ class Replica:
 
     def on_fit(self, sent_offset: int, sent_epoch: int) -> None:
         """A fetch was answered without records and without divergence: the logs match."""
-        if self.state.truncation_rounds and follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
-            self._apply(truncation.on_fit(self.state))
+        if follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
+            self._fetched_epoch = sent_epoch
+            if self.state.truncation_rounds:
+                self._apply(truncation.on_fit(self.state))
 
     def truncate_to_leader_end(self, sent_epoch: int, leader_end: int) -> None:
         """The fetch offset is out of range: the leader's log ends below it, at `leader_end`."""
@@ -398,10 +414,11 @@ class Replica:
         problem = None
         if self.state.truncation_rounds:
             self._apply(truncation.on_fit(self.state))
-        fences_requests = self.limits.truncation_protocol.fences_requests
+        self._fetched_epoch = sent_epoch
+        fences_every_fetch = self.limits.truncation_protocol.fences_every_fetch
         try:
             for header, batch in iterate(records):
-                if fences_requests and header.leader_epoch > sent_epoch:
+                if fences_every_fetch and header.leader_epoch > sent_epoch:
                     break  # appended after this fetch was sent, in a leader epoch that this replica does not follow yet
                 if self.log.start == self.log.end and header.base_offset < self.log.end < header.next_offset:
                     # The leader's log starts inside this batch, and batches are appended whole.

@@ -1,4 +1,4 @@
-"""Truncation: how a follower makes its log match its leader's, in five versions of the protocol.
+"""Truncation: how a follower makes its log match its leader's, in six versions of the protocol.
 
     protocol            on becoming a follower                                                    known flaw
     ------------------  ------------------------------------------------------------------------  -------------------
@@ -8,19 +8,26 @@
                         alone) and truncates to it                                                after a fast fail-over
     kip279              gets (epoch, offset), truncates to the end of that epoch in its own log,  no fencing: a zombie
                         and repeats while its log has no records of that epoch                    keeps fetching
-    kip320              the same; requests have the current leader epoch, which the leader        none known
-                        checks
+    kip320_first_try    the same; the query and the first fetch in a leader epoch have that       a zombie is not
+                        epoch, which the leader checks                                            fenced later
+    kip320              the same; every request has the current leader epoch                      none known
     truncate_on_fetch   fetches at once: a fetch has the last fetched epoch, and the leader       none known
                         answers a diverging fetch with the point of divergence
 
-With the middle three the follower does not fetch before its epoch query is answered. A *truncation round* is one epoch
+With the middle four the follower does not fetch before its epoch query is answered. A *truncation round* is one epoch
 query and its answer, or one fetch answered with a divergence; the trace has their number once the logs match
 (`converged`). If the leader has no such epoch the follower truncates to its high watermark, as KIP-101 and KIP-279
 require. With kip101 and kip279 so does a follower whose query fails, be it by a timeout; from kip320 on it repeats the
 query.
 
-The protocols before kip320 send no leader epoch with their requests, so nothing is fenced, and append fetched records
-of any epoch.
+The protocols before kip320_first_try send no leader epoch with their requests, so nothing is fenced. Those before
+kip320 append fetched records of any epoch. kip101 sends OffsetForLeaderEpoch v0, whose answer has no epoch; kip279
+sends v1.
+
+Brokers of one cluster may have different protocols, as while it is upgraded: `faultline.protocol` is what a broker
+sends as a follower (Kafka's inter.broker.protocol.version), `faultline.release` the newest protocol whose epoch queries
+it answers as a leader (Kafka's release). KIP-279 upgrades in two steps: first every broker's release, then every
+broker's protocol.
 """
 
 from __future__ import annotations

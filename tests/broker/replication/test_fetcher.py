@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
-from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -26,6 +25,8 @@ from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
 from images.wire import batch as batches
 from images.wire.connection import ConnectionLost
+from images.wire.messages import Api, request_class, response_class_of
+from images.wire.schema import convert
 from tests.broker.replication.replica_node import Node, produced
 from tests.workloads.virtual_time import run
 
@@ -117,23 +118,24 @@ def test_a_follower_that_converges_in_several_rounds_does_not_pause() -> None:
 # --- the epoch query --------------------------------------------------------------------------------------------------
 
 
-def _lost(request: OffsetForLeaderEpochRequest) -> Any:
+def _lost(request: Any) -> Any:
     raise ConnectionLost("no answer in time")
 
 
-def _refused(request: OffsetForLeaderEpochRequest) -> Any:
+def _refused(request: Any) -> Any:
     answer = EpochEndOffset(error_code=ErrorCode.unknown_server_error, partition=0, leader_epoch=-1, end_offset=-1)
     topic = OffsetForLeaderTopicResult(topic="t", partitions=(answer,))
-    return OffsetForLeaderEpochResponse(throttle_time=timedelta(0), topics=(topic,))
+    answered = OffsetForLeaderEpochResponse(throttle_time=timedelta(0), topics=(topic,))
+    return convert(answered, response_class_of(type(request)))
 
 
 @pytest.mark.parametrize("failure", [_lost, _refused])
 @pytest.mark.parametrize(
-    ("protocol", "end"),
-    [(TruncationProtocol.KIP101, 1), (TruncationProtocol.KIP279, 1), (TruncationProtocol.KIP320, 3)],
+    ("protocol", "version", "end"),
+    [(TruncationProtocol.KIP101, 0, 1), (TruncationProtocol.KIP279, 1, 1), (TruncationProtocol.KIP320, 4, 3)],
 )
 def test_without_an_answer_to_its_epoch_query_a_follower_truncates_to_its_high_watermark_until_kip_320(
-    protocol: TruncationProtocol, end: int, failure: Answer
+    protocol: TruncationProtocol, version: int, end: int, failure: Answer
 ) -> None:
     """KIP-279: any error of OffsetForLeaderEpoch results in truncating to the high watermark, also a timeout."""
     node = Node(1, Limits(2, 1_000, Rules(), protocol))
@@ -144,8 +146,9 @@ def test_without_an_answer_to_its_epoch_query_a_follower_truncates_to_its_high_w
     node.follow(2, 5)
 
     def answer(request: Any) -> Any:
-        return failure(request) if isinstance(request, OffsetForLeaderEpochRequest) else _fetch_answer(request)
+        return _fetch_answer(request) if isinstance(request, FetchRequest) else failure(request)
 
     requests, _ = fetched(node, seconds=2.5, answer=answer)
     assert node.replica.log.end == end
     assert any(isinstance(request, FetchRequest) for request in requests) is (end == 1)
+    assert type(requests[0]) is request_class(Api.OFFSET_FOR_LEADER_EPOCH, version)

@@ -22,7 +22,7 @@ from tests.broker.replication.replica_node import ACTIVE, PLENTY, Node, produced
 LEADER_ONLY = 1
 EVERY = tuple(TruncationProtocol)
 FROM_KIP101, FROM_KIP279 = EVERY[1:], EVERY[2:]
-FENCING = tuple(protocol for protocol in TruncationProtocol if protocol.fences_requests)
+FENCING = tuple(protocol for protocol in TruncationProtocol if protocol.fences_every_fetch)
 
 
 def limits(protocol: TruncationProtocol, min_isr: int = 2, off: Sequence[str] = ()) -> Limits:
@@ -59,16 +59,15 @@ def exchange(leader: Node, follower: Node, *, answer_lost: bool = False) -> Erro
     """One request of a follower and its answer; an error, or a complaint about the records that came."""
     asking, asked = follower.replica, leader.replica
     state, protocol = asking.state, asking.limits.truncation_protocol
-    fence = state.leader_epoch if protocol.fences_requests else -1
     if state.epoch_query is not None:
-        error = asked.check_leader("offset_for_leader_epoch", fence)
+        error = asked.check_leader("offset_for_leader_epoch", asking.fence())
         if error is not ErrorCode.none:
             return error
         epoch, end = asked.state.epochs.end_offset_for(state.epoch_query, asked.state.log_end)
         asking.on_epoch_end(state.epoch_query, state.leader_epoch, epoch, end)
         return None
     last_epoch = state.epochs.latest if protocol is TruncationProtocol.TRUNCATE_ON_FETCH else -1
-    request = ReplicaFetch(state.node, ACTIVE[state.node], fence, state.log_end, last_epoch)
+    request = ReplicaFetch(state.node, ACTIVE[state.node], asking.fence_of_fetch(), state.log_end, last_epoch)
     found = asked.fetch_for_replica(request, 1, ACTIVE, PLENTY, True)
     if answer_lost:
         return None
