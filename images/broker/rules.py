@@ -224,6 +224,11 @@ class Rules:
         "Only a member of a group's current generation may commit offsets for it.",
         "KIP-320 Consumer Handling",
     )
+    generation_stored_before_join: bool = _rule(
+        "A member gets the number of a group's generation only once a record that it has begun is committed, so that a "
+        "later coordinator does not give the number to another generation.",
+        "KIP-848 Group Epoch; KIP-320 Consumer Handling",
+    )
     vote_once_per_epoch: bool = _rule(
         "A controller votes for one candidate in an epoch.",
         "Kafka Replication Correctness §6.3; Raft §5.2",

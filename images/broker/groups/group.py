@@ -4,14 +4,16 @@ A `Group` is a plain value. The functions of `rebalance.py` and `membership.py` 
 return a `GroupStep`: the next value, the response to the caller (None: the caller waits), and the decisions that the
 shell must carry out. There is no I/O and no clock.
 
-              first member joins                 all members joined, or timeout
+              first member joins             all members joined, or timeout; stored
     Empty ───────────────────────► PreparingRebalance ──────────────────────► CompletingRebalance
       ▲                              ▲     ▲                                            │ the leader's assignment
       └── no member is left ─────────┘     └── a member joins, leaves or expires ────┐   ▼ is committed
                                                                                      └ Stable
     Dead: deleted, or coordinated by another broker.
 
-The *generation* counts completed rebalances. A member receives its partitions only once the assignment of its
+The *generation* counts completed rebalances. Members get its number only once a record that it has begun is committed
+in `__consumer_offsets`, so a new coordinator never gives the same number to another generation; the record holds no
+members, and a group that is loaded from it is Empty. A member receives its partitions only once the assignment of its
 generation is committed in `__consumer_offsets`; so of two brokers that both act as coordinator only one can hand out
 partitions, and a new coordinator finds the latest assigned generation in its log.
 """
@@ -93,7 +95,8 @@ class Group(NamedTuple):
     """End of the initial delay: the first rebalance waits for more members until then, even if all known ones have
     joined."""
     storing: bool = False
-    """The leader's assignment is appended and not yet committed."""
+    """A record is appended and not yet committed: in PreparingRebalance that the next generation begins, in
+    CompletingRebalance the leader's assignment."""
 
     @classmethod
     def stored(
@@ -193,7 +196,14 @@ class StoreGroup:
     generation: int
 
 
-Decision = JoinAnswer | SyncAnswer | StoreGroup
+@dataclass(frozen=True, slots=True)
+class StoreGeneration:
+    """Append that this generation begins, and report with `generation_stored` once it is committed or has failed."""
+
+    generation: int
+
+
+Decision = JoinAnswer | SyncAnswer | StoreGroup | StoreGeneration
 
 
 class GroupStep(NamedTuple):

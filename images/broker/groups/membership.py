@@ -75,14 +75,14 @@ def on_tick(group: Group, now_ms: int) -> GroupStep:
     expired = [member.id for member in group.members if _expires_ms(member) <= now_ms]
     if group.state is GroupState.COMPLETING and group.deadline_ms <= now_ms and not group.storing:
         expired += [member.id for member in group.members if not member.syncing and member.id not in expired]
-    if group.state is GroupState.PREPARING and group.deadline_ms <= now_ms:
+    if group.state is GroupState.PREPARING and group.deadline_ms <= now_ms and not group.storing:
         expired += [member.id for member in group.members if not member.joining and member.id not in expired]
         group = group._replace(pending=())
     if expired:
         step = remove(group, expired, now_ms)
         group, decisions = step.group, list(step.decisions)
     step = complete_if_all_joined(group, now_ms)
-    if step.group.state is GroupState.PREPARING and step.group.deadline_ms <= now_ms:
+    if step.group.state is GroupState.PREPARING and step.group.deadline_ms <= now_ms and not step.group.storing:
         step = complete(step.group, now_ms)
     return GroupStep(step.group, (*decisions, *step.decisions))
 
@@ -93,7 +93,8 @@ def next_deadline_ms(group: Group) -> int:
     times += [_expires_ms(member) for member in group.members]
     if group.state in (GroupState.PREPARING, GroupState.COMPLETING) and not group.storing:
         times.append(group.deadline_ms)
-    if group.state is GroupState.PREPARING and all(member.joining for member in group.members) and not group.pending:
+    waits_for_more = group.state is GroupState.PREPARING and not group.pending and not group.storing
+    if waits_for_more and all(member.joining for member in group.members):
         times.append(group.initial_delay_until_ms)
     return min(times, default=NEVER_MS)
 

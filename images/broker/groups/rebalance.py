@@ -15,6 +15,7 @@ from images.broker.groups.group import (
     GroupStep,
     JoinAnswer,
     JoinRequest,
+    StoreGeneration,
     StoreGroup,
     SyncAnswer,
 )
@@ -121,13 +122,15 @@ def complete_if_all_joined(group: Group, now_ms: int) -> GroupStep:
     """Complete the rebalance if no more members are expected."""
     if group.state is not GroupState.PREPARING or group.pending or now_ms < group.initial_delay_until_ms:
         return GroupStep(group)
+    if group.storing:
+        return GroupStep(group)
     if not all(member.joining for member in group.members):
         return GroupStep(group)
     return complete(group, now_ms)
 
 
 def complete(group: Group, now_ms: int) -> GroupStep:
-    """Start the next generation with the current members, all of which have joined."""
+    """All members have joined: the next generation begins once that is stored, at once if there are no members."""
     generation = group.generation + 1
     if not group.members:
         empty = group._replace(
@@ -138,10 +141,31 @@ def complete(group: Group, now_ms: int) -> GroupStep:
             deadline_ms=NEVER_MS,
         )
         return GroupStep(empty, (StoreGroup(generation),))
+    return GroupStep(group._replace(storing=True), (StoreGeneration(generation),))
+
+
+def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> GroupStep:
+    """The append of `StoreGeneration` is committed, or has failed.
+
+    The generation has the members that have joined by now. After a failure all join again, and the number is not used,
+    since its record may be committed later.
+    """
+    if group.state is not GroupState.PREPARING or not group.storing or generation != group.generation + 1:
+        return GroupStep(group)
+    begun = group._replace(generation=generation, storing=False)
+    if error is not ErrorCode.none:
+        failed = tuple(JoinAnswer(member.id, error) for member in group.members)
+        members = tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members)
+        step = prepare(begun._replace(members=members), now_ms, 0)
+        return step._replace(decisions=failed + step.decisions)
+    return _begin(begun, now_ms) if group.members else complete(begun, now_ms)
+
+
+def _begin(group: Group, now_ms: int) -> GroupStep:
+    """Begin the generation with the current members, all of which have joined."""
     leader = group.leader if group.leader and group.member(group.leader) else group.members[0].id
     completing = group._replace(
         state=GroupState.COMPLETING,
-        generation=generation,
         protocol=_elect_protocol(group.members),
         leader=leader,
         members=tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members),

@@ -2,8 +2,9 @@
 
 A `Shard` exists for one leadership. It first loads the log up to its leader epoch start offset, and serves once the
 high watermark has reached that offset: only then is everything it loaded committed, including everything that an
-earlier coordinator acknowledged. After that it appends two kinds of record:
+earlier coordinator acknowledged. After that it appends three kinds of record:
 
+- a *group* record that a generation begins: its members receive its number once it is committed;
 - a *group* record with the assignment of a generation: members receive it once it is committed;
 - *offset* records: a commit is answered, and its offsets can be fetched, once they are committed. A commit whose wait
   timed out takes effect when the high watermark passes it, in log order.
@@ -20,9 +21,18 @@ from typing import NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from images.broker.groups.group import NEVER_MS, Group, GroupState, GroupStep, JoinAnswer, StoreGroup, SyncAnswer
+from images.broker.groups.group import (
+    NEVER_MS,
+    Group,
+    GroupState,
+    GroupStep,
+    JoinAnswer,
+    StoreGeneration,
+    StoreGroup,
+    SyncAnswer,
+)
 from images.broker.groups.membership import next_deadline_ms, on_tick
-from images.broker.groups.rebalance import stored
+from images.broker.groups.rebalance import generation_stored, stored
 from images.broker.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
@@ -175,6 +185,8 @@ class Shard:
         for decision in step.decisions:
             if isinstance(decision, StoreGroup):
                 self._store(name, decision)
+            elif isinstance(decision, StoreGeneration):
+                self._store_generation(name, decision)
             elif isinstance(decision, JoinAnswer):
                 _resolve(self._joining.pop((name, decision.member_id), None), decision)
             else:
@@ -227,6 +239,21 @@ class Shard:
         """Append the group as it is now, and report the outcome to the state machine."""
         append_result = self._append((encode_group(self.groups[name], self.record_ms()),))
         self._spawn(self._report_stored(name, store.generation, append_result))
+
+    def _store_generation(self, name: str, store: StoreGeneration) -> None:
+        """Append that the generation begins, and report the outcome to the state machine."""
+        if not self._rules.generation_stored_before_join:
+            self.apply(name, generation_stored(self.groups[name], store.generation, ErrorCode.none, self.now_ms()))
+            return
+        begun = Group.stored(name, self.groups[name].protocol_type, store.generation, None, None, ())
+        append_result = self._append((encode_group(begun, self.now_ms()),))
+        self._spawn(self._report_generation(name, store.generation, append_result))
+
+    async def _report_generation(self, name: str, generation: int, append_result: AppendResult) -> None:
+        error = await self._wait_until_committed(append_result)
+        group = self.groups.get(name)
+        if group is not None and self.leads:
+            self.apply(name, generation_stored(group, generation, error, self.now_ms()))
 
     async def _report_stored(self, name: str, generation: int, append_result: AppendResult) -> None:
         error = await self._wait_until_committed(append_result)

@@ -177,6 +177,51 @@ async def test_a_new_coordinator_serves_once_all_it_read_is_committed(rule_on: b
 
 @pytest.mark.parametrize("rule_on", [True, False])
 @in_virtual_time
+async def test_a_generation_is_given_out_twice_after_a_change_of_coordinator_exactly_without_the_rule(
+    rule_on: bool,
+) -> None:
+    cluster = coordinators() if rule_on else coordinators("generation_stored_before_join")
+
+    async def joined(shard: Shard, member: str) -> int:
+        fetching = asyncio.ensure_future(cluster.keep_replicating(1 if shard is first else 2))
+        request = JoinRequest("", member, "consumer", (("range", b"s"),), 10_000, 10_000)
+        group = shard.groups.get("g") or Group("g")
+        answer = await shard.join_answer("g", join(group, request, shard.now_ms(), GROUPS))
+        fetching.cancel()
+        assert answer.error is ErrorCode.none
+        return answer.generation
+
+    first = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    assert await joined(first, "m1") == 1  # and its SyncGroup never arrives
+    first.close()
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    assert second.loaded
+    assert await joined(second, "m2") == (2 if rule_on else 1)
+
+
+@in_virtual_time
+async def test_a_new_coordinator_serves_the_offsets_above_the_high_watermark_that_it_started_with() -> None:
+    cluster = coordinators()
+    first = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    committing = asyncio.ensure_future(first.commit("g", [(P0, OffsetAndMetadata(7))]))
+    await turns()
+    fetch(cluster.nodes[1].replica, cluster.nodes[2].replica)
+    second = cluster.lead(2, 2)
+    assert cluster.nodes[2].replica.state.high_watermark == 0
+    assert await committing is ErrorCode.not_coordinator
+    cluster.replicate(2)
+    await turns()
+    assert await told(cluster, 2, second) == {P0: OffsetAndMetadata(7)}
+
+
+@pytest.mark.parametrize("rule_on", [True, False])
+@in_virtual_time
 async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on: bool) -> None:
     cluster = coordinators() if rule_on else coordinators("offset_fetch_confirmed_by_isr")
     first = cluster.lead(1, 1)

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from images.broker.groups import membership, rebalance
 from images.broker.groups.group import (
     Caller,
     ClassicGroupMember,
@@ -18,11 +19,12 @@ from images.broker.groups.group import (
     GroupStep,
     JoinAnswer,
     JoinRequest,
+    StoreGeneration,
     StoreGroup,
     SyncAnswer,
 )
-from images.broker.groups.membership import check_commit, heartbeat, leave, next_deadline_ms, on_tick
-from images.broker.groups.rebalance import join, stored, sync
+from images.broker.groups.membership import check_commit, heartbeat, next_deadline_ms
+from images.broker.groups.rebalance import generation_stored, stored, sync
 from images.broker.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
@@ -38,6 +40,29 @@ from images.broker.rules import Rules
 
 LIMITS = GroupLimits(1_000, 60_000, 0, Rules())
 RANGE = (("range", b"topics"),)
+
+
+def begun(step: GroupStep, now_ms: int) -> GroupStep:
+    """The step, with the record that a generation begins committed at once."""
+    for decision in step.decisions:
+        if isinstance(decision, StoreGeneration):
+            after = generation_stored(step.group, decision.generation, ErrorCode.none, now_ms)
+            others = tuple(other for other in step.decisions if other is not decision)
+            return step._replace(group=after.group, decisions=others + after.decisions)
+    return step
+
+
+def join(group: Group, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
+    return begun(rebalance.join(group, request, now_ms, limits), now_ms)
+
+
+def leave(group: Group, member: str, instance: str | None, now_ms: int) -> tuple[GroupStep, ErrorCode]:
+    step, error = membership.leave(group, member, instance, now_ms)
+    return begun(step, now_ms), error
+
+
+def on_tick(group: Group, now_ms: int) -> GroupStep:
+    return begun(membership.on_tick(group, now_ms), now_ms)
 
 
 def ask(member: str = "", new: str = "m1", **changes: object) -> JoinRequest:
@@ -62,7 +87,7 @@ def stable(*members: str) -> Group:
 
 
 def answers(step: GroupStep) -> dict[str, ErrorCode]:
-    return {item.member_id: item.error for item in step.decisions if not isinstance(item, StoreGroup)}
+    return {item.member_id: item.error for item in step.decisions if isinstance(item, JoinAnswer | SyncAnswer)}
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
@@ -149,6 +174,26 @@ def test_a_member_whose_join_answer_was_lost_is_told_it_again() -> None:
     assert join(group, ask("m2"), 5_100, LIMITS).answer == JoinAnswer(
         "m2", ErrorCode.none, 1, "consumer", "range", "m1"
     )
+
+
+def test_nobody_gets_the_number_of_a_generation_before_it_is_in_the_log() -> None:
+    step = rebalance.join(Group("g"), ask(new="m1"), 0, LIMITS)
+    assert step.decisions == (StoreGeneration(1),)
+    assert (step.group.state, step.group.generation) == (GroupState.PREPARING, 0)
+    more = rebalance.join(step.group, ask(new="m2"), 1, LIMITS)  # in time: the record holds no members
+    assert more.decisions == ()
+    after = generation_stored(more.group, 1, ErrorCode.none, 2)
+    assert (after.group.state, after.group.generation) == (GroupState.COMPLETING, 1)
+    assert answers(after) == {"m1": ErrorCode.none, "m2": ErrorCode.none}
+
+
+def test_a_number_that_could_not_be_written_is_never_given_out() -> None:
+    step = rebalance.join(Group("g"), ask(new="m1"), 0, LIMITS)
+    failed = generation_stored(step.group, 1, ErrorCode.coordinator_not_available, 2)
+    assert answers(failed) == {"m1": ErrorCode.coordinator_not_available}
+    again = rebalance.join(failed.group, ask("m1"), 3, LIMITS)
+    assert again.decisions == (StoreGeneration(2),)
+    assert generation_stored(again.group, 1, ErrorCode.none, 4).group == again.group, "too late"
 
 
 # --- assignments ------------------------------------------------------------------------------------------------------
@@ -284,6 +329,7 @@ EVENT = st.one_of(
     st.tuples(st.just("rejoin"), NAMES),
     st.tuples(st.just("sync"), NAMES),
     st.tuples(st.just("stored"), st.sampled_from([ErrorCode.none, ErrorCode.rebalance_in_progress])),
+    st.tuples(st.just("begun"), st.sampled_from([ErrorCode.none, ErrorCode.coordinator_not_available])),
     st.tuples(st.just("leave"), NAMES),
     st.tuples(st.just("time"), st.integers(1, 12_000)),
 )
@@ -301,28 +347,34 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
         before, step = group, GroupStep(group)
         name = str(value)
         if kind == "join" and group.member(name) is None:
-            step = join(group, ask(new=name), now_ms, LIMITS)
+            step = rebalance.join(group, ask(new=name), now_ms, LIMITS)
         elif kind == "rejoin" and group.member(name) is not None:
-            step = join(group, ask(name), now_ms, LIMITS)
+            step = rebalance.join(group, ask(name), now_ms, LIMITS)
         elif kind == "sync":
             step = sync(group, Caller(name, group.generation), (None, None), {name: b"all"}, now_ms)
         elif kind == "stored":
             assert isinstance(value, ErrorCode)
             step = stored(group, group.generation, value, now_ms)
+        elif kind == "begun":
+            assert isinstance(value, ErrorCode)
+            step = generation_stored(group, group.generation + 1, value, now_ms)
         elif kind == "leave":
-            step = leave(group, name, None, now_ms)[0]
+            step = membership.leave(group, name, None, now_ms)[0]
         elif kind == "time":
             assert isinstance(value, int)
             now_ms += value
-            step = on_tick(group, now_ms)
+            step = membership.on_tick(group, now_ms)
             assert next_deadline_ms(step.group) > now_ms
         group = step.group
         if step.waiting_member_id:
             waiting[JoinAnswer if "join" in kind else SyncAnswer, step.waiting_member_id] = None
         for answer in step.decisions:
-            if not isinstance(answer, StoreGroup):
+            if isinstance(answer, JoinAnswer | SyncAnswer):
                 waiting.pop((type(answer), answer.member_id), None)
         assert group.generation >= before.generation
+        numbers = {answer.generation for answer in step.decisions if isinstance(answer, JoinAnswer)} - {-1}
+        if kind != "begun":
+            assert not numbers, "nobody gets a number that is not stored"
         expected = {(JoinAnswer, member.id) for member in group.members if member.joining}
         expected |= {(SyncAnswer, member.id) for member in group.members if member.syncing}
         assert set(waiting) == expected
@@ -330,6 +382,7 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
             assert not waiting
     for _ in range(100):
         now_ms = max(now_ms, min(next_deadline_ms(group), now_ms + 30_000))
+        group = generation_stored(group, group.generation + 1, ErrorCode.none, now_ms).group
         group = stored(on_tick(group, now_ms).group, group.generation, ErrorCode.none, now_ms).group
     assert group.state is GroupState.EMPTY, "a group whose members all fell silent is empty in the end"
 
