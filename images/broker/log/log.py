@@ -45,7 +45,7 @@ from images.broker.log.clean_shutdown import (
 )
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.log.log_config import LogConfig
-from images.broker.log.log_recovery import LogRecovery
+from images.broker.log.log_recovery import LogRecovery, drop_segments
 from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
@@ -114,7 +114,8 @@ class Log:
         first = 0 if checkpoint is None else checkpoint.base
         dropped = None
         if bases and bases[0] != first and config.start_needs_checkpoint:
-            dropped = log._drop(bases, first)
+            dropped = drop_segments(files, directory, bases, first)
+            log_line(f"log {directory}: dropped {dropped.cut_bytes} bytes: {dropped.cut_reason}")
             bases = []
         if not bases:
             log._snapshots.delete_above(-1)
@@ -211,18 +212,6 @@ class Log:
             self.truncate_fully_and_start_at(self.start)
         self.epochs = self.epochs.advance_start(self.start)
         self.recovery = LogRecovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
-
-    def _drop(self, bases: list[int], first: int) -> LogRecovery:
-        """Drop all segments of a log that has lost its first one: the records are no prefix of any state it had."""
-        reason = f"{segment_name(first)}, the first segment, is missing"
-        dropped_bytes = 0
-        for base in bases:
-            segment = Segment.open(self._files, self.directory, base, self.config.index_interval_bytes, base)
-            dropped_bytes += segment.size
-            segment.close()
-            self._files.delete(segment.path)
-        self._log_line(f"log {self.directory}: dropped {dropped_bytes} bytes: {reason}")
-        return LogRecovery(False, dropped_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
 
     def _start_empty_at(self, offset: int) -> None:
         """Create one empty segment at `offset`, durably: without it a later segment would be taken for the log
