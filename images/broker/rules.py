@@ -149,8 +149,29 @@ class Rules:
         "The controller refuses an ISR change of an older partition epoch.",
         "Kafka Replication Correctness §6.3",
     )
+    leader_epoch_checked_in_alter_partition: bool = _rule(
+        "The controller refuses an ISR change of an older leader epoch.",
+        "Kafka Replication Correctness §6.3",
+    )
+    sender_leads_in_alter_partition: bool = _rule(
+        "The controller refuses an ISR change of a broker that does not lead the partition.",
+        "Kafka Replication Correctness §6.3",
+    )
+    sender_epoch_checked_in_alter_partition: bool = _rule(
+        "The controller refuses an ISR change that an earlier incarnation of the leader sent.",
+        "Kafka Replication Correctness §6.5.1",
+    )
     registration_waits_for_fencing: bool = _rule(
         "A new incarnation of a broker is refused while the session of the previous one lasts.",
+        "Kafka Replication Correctness §6.5.1",
+    )
+    stale_heartbeat_refused: bool = _rule(
+        "A heartbeat of an earlier incarnation of a broker is refused: it neither renews the session nor unfences the "
+        "broker nor starts a controlled shutdown.",
+        "Kafka Replication Correctness §6.5.1",
+    )
+    clean_claim_after_flush: bool = _rule(
+        "A broker claims a clean shutdown, with which it stays in the ELR, only when every record is on its disk.",
         "Kafka Replication Correctness §6.5.1",
     )
     unclean_leaves_isr: bool = _rule(
@@ -161,6 +182,17 @@ class Rules:
         "A broker that registers after an unclean shutdown is removed from every ELR.",
         "Kafka Replication Correctness §6.5.1 case 1",
     )
+    eligible_leader_replicas: bool = _rule(
+        "While the ISR is smaller than min.insync.replicas, the members that leave it stay eligible as leader (ELR), "
+        "so the last member can leave it, too. Without an ELR, as in Apache Kafka with "
+        "eligible.leader.replicas.version=0, the last member stays in the ISR, whatever it loses.",
+        "KIP-966",
+    )
+    last_known_elr_kept: bool = _rule(
+        "Replicas that leave the ELR are recorded in the LastKnownELR, so that an unclean recovery knows where the "
+        "committed records were.",
+        "Kafka Replication Correctness §6.8; KIP-966",
+    )
     elect_from_isr_or_elr: bool = _rule(
         "Only a member of the ISR or the ELR is elected, unless the topic allows unclean election.",
         "Kafka Replication Correctness §6.5",
@@ -169,6 +201,10 @@ class Rules:
         "The leader epoch is bumped when a replica is removed, so that its recorded position and its delayed "
         "requests do not count for a replica that is added again with its id.",
         "Kafka Replication Correctness §6.5.4",
+    )
+    reassignment_keeps_isr: bool = _rule(
+        "A reassignment adds no replica to the ISR; the leader does, once the replica has caught up.",
+        "Kafka Replication Correctness §6.7",
     )
     reassignment_waits_for_isr: bool = _rule(
         "A reassignment completes only once every adding replica, and at least min.insync.replicas of the target, "

@@ -65,6 +65,8 @@ class Cluster:
     """A controller and broker 1."""
 
     def __init__(self, directory: Path) -> None:
+        self.rules_off = ""
+        """Rules switched off in the broker."""
         self.ports = [_free_port(), _free_port()]
         self.files = BreakableFiles(directory / "broker")
         self.lives = 0
@@ -88,6 +90,7 @@ class Cluster:
             replica.high.watermark.checkpoint.interval.ms=50
             controlled.shutdown.timeout.ms=500
             log.segment.bytes=1024
+            faultline.rules.off={self.rules_off if role == "broker" else ""}
             """
         )
 

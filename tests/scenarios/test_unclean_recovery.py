@@ -76,15 +76,16 @@ KILLS: Script = (
 )
 """The ISR goes down, and nobody loses anything."""
 
+LAST_LOSES: Script = (
+    {"at": "4s", "for": "12s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "5s", "for": "9s", "fault": "kill", "nodes": ["b2"]},
+    {"at": "9s", "for": "3s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"},
+)
+"""b1 leads alone, since b2 leaves first, and is the only one that loses anything."""
+
 
 def test_the_last_known_leader_leads_again_and_what_it_had_lost_is_reported_not_called_wrong() -> None:
-    """b1 leads alone, since b2 leaves first."""
-    lossy: Script = (
-        {"at": "4s", "for": "12s", "fault": "kill", "nodes": ["b3"]},
-        {"at": "5s", "for": "9s", "fault": "kill", "nodes": ["b2"]},
-        {"at": "9s", "for": "3s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"},
-    )
-    outcome = played(lossy, "last-known-leader")
+    outcome = played(LAST_LOSES, "last-known-leader")
     assert outcome.validity is Validity.UNKNOWN, outcome.verdicts
     assert kinds(outcome) == {"fault-model-exceeded"}
     assert of(outcome, "loss").figures["excused"] > 10
@@ -152,14 +153,40 @@ def test_unclean_election_under_manual_recovery_elects_whoever_lives_and_counts_
 
 @pytest.mark.parametrize(
     ("mutant", "script", "seed"),
-    [("recovery_waits_for_last_known_elr", ONE_LOSS, 1), ("recovery_elects_greatest_log", TOGETHER, 8)],
+    [("recovery_waits_for_last_known_elr", ONE_LOSS, 1), ("recovery_elects_greatest_log", TOGETHER, 1)],
     ids=["waits", "greatest"],
 )
 def test_balanced_recovery_loses_acknowledged_records_without_either_of_its_rules(
     mutant: str, script: Script, seed: int
 ) -> None:
-    """The seed of the second case is one that makes b2 the preferred replica."""
+    """The seed is one that makes b2 the preferred replica of the second case."""
     assert played(script, "balanced", seed=seed).validity is Validity.VALID
     found = played(script, "balanced", seed=seed, without=[mutant])
     assert found.validity is Validity.INVALID
     assert "lost-append" in kinds(found)
+
+
+def test_without_an_elr_one_loss_on_the_last_member_of_the_isr_loses_acknowledged_records() -> None:
+    assert played(LAST_LOSES, "balanced").validity is Validity.VALID
+    outcome = played(LAST_LOSES, "balanced", without=["eligible_leader_replicas"])
+    assert outcome.validity is Validity.INVALID
+    assert "lost-append" in kinds(outcome)
+
+
+@pytest.mark.parametrize("without", [[], ["last_known_elr_kept"]])
+def test_without_the_last_known_elr_a_single_replica_never_leads_again(without: Sequence[str]) -> None:
+    kill = {"at": "4s", "for": "3s", "fault": "kill", "nodes": ["b1"]}
+    one = {"brokers": 1, "replication_factor": 1, "partitions": 1, "seed": 1, "time_limit": "15s", "faults": [kill]}
+    outcome = run_in_simulation(parse({**one, "settings": {"min.insync.replicas": "1"}, "without": list(without)}))
+    assert of(outcome, "liveness").validity is (Validity.INVALID if without else Validity.VALID)
+    assert ("not-recovered" in kinds(outcome)) is bool(without)
+
+
+@pytest.mark.parametrize("without", [[], ["reassignment_keeps_isr"]])
+def test_a_reassignment_that_adds_to_the_isr_makes_a_candidate_of_an_empty_replica(without: Sequence[str]) -> None:
+    reassign = {"at": "2s", "for": "10s", "fault": "reassign"}
+    outcome = run_in_simulation(
+        parse({"seed": 5, "brokers": 4, "time_limit": "15s", "faults": [reassign], "without": list(without)})
+    )
+    assert outcome.validity is (Validity.INVALID if without else Validity.VALID), outcome.verdicts
+    assert ("candidate-incomplete" in kinds(outcome)) is bool(without)

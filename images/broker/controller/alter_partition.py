@@ -76,9 +76,9 @@ def check_proposal(image: ClusterImage, request: AlterPartition, proposal: IsrPr
         return ErrorCode.unknown_topic_or_partition
     if proposal.leader_epoch > known.leader_epoch or proposal.partition_epoch > known.partition_epoch:
         return ErrorCode.not_controller
-    if proposal.leader_epoch < known.leader_epoch:
+    if proposal.leader_epoch < known.leader_epoch and rules.leader_epoch_checked_in_alter_partition:
         return ErrorCode.fenced_leader_epoch
-    if request.id != known.leader:
+    if request.id != known.leader and rules.sender_leads_in_alter_partition:
         return ErrorCode.invalid_request
     if proposal.partition_epoch < known.partition_epoch and rules.partition_epoch_checked_in_alter_partition:
         return ErrorCode.invalid_update_version

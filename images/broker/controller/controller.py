@@ -128,7 +128,7 @@ class Controller:
         broker = self.image.brokers.get(request.id)
         if broker is None:
             return ControllerResult(self, HeartbeatAnswer(ErrorCode.broker_id_not_registered))
-        if broker.epoch != request.epoch:
+        if broker.epoch != request.epoch and self.rules.stale_heartbeat_refused:
             return ControllerResult(self, HeartbeatAnswer(ErrorCode.stale_broker_epoch))
         change = self._begin()
         change.renew_session(broker.id, now_ms)
@@ -153,7 +153,7 @@ class Controller:
     def alter_partition(self, request: AlterPartition) -> ControllerResult[AlterPartitionAnswer]:
         """Commit the ISRs a leader proposes. Each proposal is checked by itself; the accepted ones share one batch."""
         change = self._begin()
-        if not self._is_current(request.id, request.epoch):
+        if not self._is_current(request.id, request.epoch) and self.rules.sender_epoch_checked_in_alter_partition:
             for proposal in request.proposals:
                 change.refuse(request, proposal, ErrorCode.stale_broker_epoch)
             return self._result(change, AlterPartitionAnswer(ErrorCode.stale_broker_epoch))

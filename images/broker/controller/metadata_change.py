@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -216,6 +217,9 @@ class MetadataChange:
             reassigned = reassignment.cancel_reassignment(partition)
         if target is not None:
             reassigned = reassignment.start_reassignment(reassigned, target)
+            if not self._rules.reassignment_keeps_isr:
+                added = tuple(filter(self.image.is_active, reassigned.adding))
+                reassigned = replace(reassigned, isr=reassigned.isr + added)
         reason = "reassignment_cancelled" if target is None else "reassignment"
         self._append_change(self._partition_change(topic, partition).set_replicas(reassigned), reason)
         return PartitionResult(name, index)

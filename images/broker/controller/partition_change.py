@@ -14,6 +14,9 @@ candidates go to LastKnownELR, or, with the strategy `last-known-leader`, the la
 watermark stands still below min.isr, every member of ISR ∪ ELR holds every committed record (Leader Candidate
 Completeness, Kafka Replication Correctness §6.5).
 
+Without the rule `eligible_leader_replicas` the ELR is always empty, and the last member stays in the ISR, without a
+leader while it is away.
+
 *Reassignment*: completes within the change that makes it possible (`reassignment.py`).
 
 *Epochs*: every change bumps the partition epoch; a change of leader, also to none, and the removal of any replica bump
@@ -112,6 +115,8 @@ class PartitionChangeBuilder:
             partition, isr = completed, _in_order(completed, isr)
         candidates = _in_order(partition, {*partition.isr, *partition.elr})
         elr = tuple(replica for replica in candidates if replica not in isr and replica not in self._unclean_replicas)
+        if not self._rules.eligible_leader_replicas:
+            isr, elr = isr or partition.isr, ()
         election = self._elect(partition, isr, elr)
         elr, last_known_elr = self._eligible_replicas(partition, candidates, elr, election)
         changed = replace(partition, isr=election.isr, elr=elr, last_known_elr=last_known_elr, leader=election.leader)
@@ -164,9 +169,11 @@ class PartitionChangeBuilder:
             keeps = self._rules.recovery_keeps_last_known_elr and recovered in partition.last_known_elr
             last_known = partition.last_known_elr if keeps else ()
             return (), tuple(replica for replica in last_known if replica != recovered)
-        if len(election.isr) >= self.topic.min_isr(partition):
+        if len(election.isr) >= self.topic.min_isr(partition) or not self._rules.eligible_leader_replicas:
             return (), ()
         elr = tuple(replica for replica in elr if replica not in election.isr)
+        if not self._rules.last_known_elr_kept:
+            return elr, ()
         if self._keeps_last_leader:
             return elr, self._last_leader(partition, election)
         last_known = _in_order(partition, {*candidates, *partition.last_known_elr})
