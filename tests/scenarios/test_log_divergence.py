@@ -205,10 +205,13 @@ def test_the_divergence_cases_a_to_g_converge_in_a_running_cluster(
 
 
 def test_a_leader_without_a_record_of_its_epoch_never_converges_with_its_follower_without_the_rule() -> None:
-    """Case F, with the leader's epoch missing from its epoch cache."""
-    result = played(1, 1, [(B, 2), (A, 0)], "truncate_on_fetch", "enter_leader_epoch_start")
+    """Case F, with the follower's fork in two epochs, and the leader's epoch missing from its epoch cache."""
+    script = (1, 1, [(B, 1), (B, 1), (A, 0)])
+    assert played(*script).logs[B] == played(*script).logs[A]
+    result = played(*script, "truncate_on_fetch", "enter_leader_epoch_start")
+    assert shape(result.first[B]) == [1, 1, 1]
     assert result.logs[A] == result.first[A]
-    assert result.logs[B] != result.logs[A]
+    assert result.logs[B] == result.first[B][:2] != result.logs[A]
 
 
 # --- KIP-101 and KIP-279 ----------------------------------------------------------------------------------------------
