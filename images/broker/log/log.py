@@ -43,6 +43,7 @@ from images.broker.log.clean_shutdown import (
     take_clean_shutdown_marker,
     write_clean_shutdown_marker,
 )
+from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT, read_epoch_checkpoint, write_epoch_checkpoint
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.log.log_config import LogConfig
 from images.broker.log.log_recovery import LogRecovery, drop_segments
@@ -55,10 +56,9 @@ from images.broker.log.segment import Segment, base_offset_of, segment_name
 from images.broker.log.segments import LogSegments
 from images.broker.log.time_index import first_not_older, largest
 from images.broker.ports import Files
-from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
+from images.broker.runtime.files import TEMPORARY_SUFFIX
 from images.wire.batch import Header, check, parse
 
-EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 LOG_START_CHECKPOINT = "log-start-checkpoint"
 
 
@@ -145,7 +145,7 @@ class Log:
                 flushed = True
                 if self.end > self._segments[0].base_offset:
                     self._snapshots.write(self.end, self.producers)
-                write_durably(self._files, self._path(EPOCH_CHECKPOINT), self.epochs.to_checkpoint().encode())
+                write_epoch_checkpoint(self._files, self.directory, self.epochs)
                 last = self._segments.active
                 write_clean_shutdown_marker(
                     self._files, self.directory, CleanShutdownMarker(self.end, last.base_offset, last.size)
@@ -168,7 +168,7 @@ class Log:
             return False
         self._begin_at(bases[0])
         self.end = self.recovery_point = end
-        epochs = self._read_epochs()
+        epochs = read_epoch_checkpoint(self._files, self.directory, end)
         if epochs is None:
             self._log_line(f"log {self.directory}: {EPOCH_CHECKPOINT} is missing or torn; rebuilt from the batches")
             rebuilt = EpochCache()
@@ -248,8 +248,7 @@ class Log:
             raise OutOfPlace(
                 f"a batch at offset {header.base_offset} for log {self.directory}, which ends at {self.end}"
             )
-        if self._fatal_error is not None:
-            self._refuse()
+        self._check_usable()
         segment = self._segments.active
         if segment.size and (
             segment.size + len(batch) > self.config.segment_bytes
@@ -301,8 +300,7 @@ class Log:
 
         Raises OSError. After a failed fsync the log refuses all changes, since a later success would prove nothing.
         """
-        if self._fatal_error is not None:
-            self._refuse()
+        self._check_usable()
         for segment in self._segments:
             self._fsync(segment)
         self._segments.sync_names()
@@ -324,8 +322,7 @@ class Log:
 
     def roll(self) -> None:
         """Begin a new segment, so that retention can remove the last one; no change if that is empty."""
-        if self._fatal_error is not None:
-            self._refuse()
+        self._check_usable()
         if self._segments.active.size:
             self._roll()
 
@@ -339,8 +336,7 @@ class Log:
             return
         if offset > self.end:
             raise OffsetOutOfRange(f"log {self.directory} cannot start at {offset}: it ends at {self.end}")
-        if self._fatal_error is not None:
-            self._refuse()
+        self._check_usable()
         first = self._segments.index_of(offset)
         base = self._segments[first].base_offset
         try:
@@ -393,8 +389,7 @@ class Log:
         if to >= self.end:
             self.epochs = self.epochs.truncate_end(to)
             return self.end
-        if self._fatal_error is not None:
-            self._refuse()
+        self._check_usable()
         try:
             self._remove_segments(self._segments.index_of(to) + 1)
             if to < self.end:
@@ -414,8 +409,7 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete all records; the log is empty and starts at `offset`."""
-        if self._fatal_error is not None:
-            self._refuse()
+        self._check_usable()
         try:
             self._remove_segments(0)
             self._snapshots.delete_above(-1)
@@ -462,18 +456,15 @@ class Log:
             self._fatal_error = error
             self._log_line(f"log {self.directory}: a failed append cannot be undone, all changes are refused: {error}")
 
-    def _refuse(self) -> None:
-        raise OSError(EIO, f"the log failed before ({self._fatal_error})", self.directory)
+    def _check_usable(self) -> None:
+        """Raises OSError when an earlier failure has left the log's state on disk unknown."""
+        if self._fatal_error is not None:
+            raise OSError(EIO, f"the log failed before ({self._fatal_error})", self.directory)
 
-    # ---- epoch checkpoint and producer snapshots ---------------------------------------------------------------------
+    # ---- producer snapshots --------------------------------------------------------------------------------------
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
-
-    def _read_epochs(self) -> EpochCache | None:
-        data = read_whole(self._files, self._path(EPOCH_CHECKPOINT))
-        epochs = None if data is None else EpochCache.from_checkpoint(data.decode("ascii", "replace"))
-        return None if epochs is None else epochs.truncate_end(self.end)
 
     def _rebuild_producers(self) -> bool:
         """Rebuild the producer table at `end` from the newest known one. Returns whether batches had to be read."""

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from images.broker.log import segment as segment_module
 from images.broker.log.clean_shutdown import CLEAN_SHUTDOWN
+from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.log import EPOCH_CHECKPOINT, LOG_START_CHECKPOINT, Log, OffsetOutOfRange, OutOfPlace
+from images.broker.log.log import LOG_START_CHECKPOINT, Log, OffsetOutOfRange, OutOfPlace
 from images.broker.log.log_config import LogConfig
 from images.broker.log.producer_state import Duplicate, check_sequence
 from images.broker.rules import Rules

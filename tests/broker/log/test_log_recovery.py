@@ -21,8 +21,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.log import EPOCH_CHECKPOINT, Log
+from images.broker.log.log import Log
 from images.broker.log.log_config import LogConfig
 from images.broker.log.producer_state import ProducerTable, record
 from images.wire.batch import HEADER_BYTES, build, iterate, parse
