@@ -86,14 +86,14 @@ def _greatest_log_starts(evidence: RunEvidence) -> dict[tuple[str, int], int]:
         moves = evidence.trace.filter(pc.field("kind") == "log_start").select(
             ["topic", "partition", "offset", "detail"]
         )
-        found = [
+        log_starts = [
             ((row["topic"], row["partition"]), row["offset"])
             for row in moves.to_pylist()
             if json.loads(row["detail"] or "{}").get("reason") in OWN_DECISIONS
         ]
     else:
         ends = evidence.replica_ends.select(["topic", "partition", "log_start"]).to_pylist()
-        found = [((row["topic"], row["partition"]), row["log_start"]) for row in ends]
-    for key, start in found:
+        log_starts = [((row["topic"], row["partition"]), row["log_start"]) for row in ends]
+    for key, start in log_starts:
         starts[key] = max(start, starts.get(key, 0))
     return starts

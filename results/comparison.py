@@ -126,13 +126,13 @@ def compare(name: str, reference: str, runs: Sequence[ComparedRun]) -> Compariso
     for run in runs:
         by_cell.setdefault(run.cell, {})[run.seed] = run
     seeds = sorted(by_cell.get(reference, ()))
-    for cell, found in by_cell.items():
-        if sorted(found) != seeds or not seeds:
+    for cell, runs_of_cell in by_cell.items():
+        if sorted(runs_of_cell) != seeds or not seeds:
             raise ValueError(f"{cell} was not run on the seeds of {reference}")
     beside = [by_cell[reference][seed] for seed in seeds]
     cells = tuple(
-        _cell(cell, [found[seed] for seed in seeds], beside, is_reference=cell == reference)
-        for cell, found in by_cell.items()
+        _cell(cell, [runs_of_cell[seed] for seed in seeds], beside, is_reference=cell == reference)
+        for cell, runs_of_cell in by_cell.items()
     )
     return Comparison(name, reference, cells, tuple(runs))
 

@@ -75,20 +75,20 @@ class SuiteResult:
 
     def outcomes(self, cell: str | None = None) -> dict[str, int]:
         """Number of runs per outcome, worst first; of one cell, or of all."""
-        found = [run.outcome for run in self.runs if cell in (None, run.cell)]
-        return {name: found.count(name) for name in OUTCOMES if name in found}
+        outcomes = [run.outcome for run in self.runs if cell in (None, run.cell)]
+        return {name: outcomes.count(name) for name in OUTCOMES if name in outcomes}
 
     def causes(self) -> dict[str, list[SuiteRun]]:
         """Each finding with the runs that have it; causes of invalid runs first, then the most frequent."""
-        found: dict[str, list[SuiteRun]] = {}
+        by_cause: dict[str, list[SuiteRun]] = {}
         for run in self.runs:
             for cause in run.causes if run.outcome != "valid" else ():
-                found.setdefault(cause, []).append(run)
+                by_cause.setdefault(cause, []).append(run)
 
         def order(item: tuple[str, list[SuiteRun]]) -> tuple[int, int, str]:
             return OUTCOMES.index(item[1][0].outcome), -len(item[1]), item[0]
 
-        return dict(sorted(found.items(), key=order))
+        return dict(sorted(by_cause.items(), key=order))
 
 
 def series(suite: str) -> str:
@@ -174,11 +174,11 @@ def _kinds(checker: str, findings: str) -> list[str]:
 
 
 def _coverage(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str, int, int], ...]:
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    counts_by_name: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
-        runs, times = found.get((row["kind"], row["name"]), (0, 0))
-        found[row["kind"], row["name"]] = (runs + 1, times + row["count"])
-    return tuple((kind, name, *counts) for (kind, name), counts in sorted(found.items()))
+        runs, times = counts_by_name.get((row["kind"], row["name"]), (0, 0))
+        counts_by_name[row["kind"], row["name"]] = (runs + 1, times + row["count"])
+    return tuple((kind, name, *counts) for (kind, name), counts in sorted(counts_by_name.items()))
 
 
 def _plan(store: Path, suite: str) -> dict[str, Any]:

@@ -216,11 +216,11 @@ def _compare(rows: _Rows, value_at: Int64) -> tuple[Int64, Int64, Int64]:
             continue
         polls = rows.polls(chunk)
         begins = columns.starts[polls]
-        asked = columns.offset[polls]
-        if (asked == NOTHING).any():
-            asked = np.where(asked == NOTHING, columns.poll_offset[begins], asked)
+        positions = columns.offset[polls]
+        if (positions == NOTHING).any():
+            positions = np.where(positions == NOTHING, columns.poll_offset[begins], positions)
         returned = columns.poll_offset[first:last]
-        expected = np.repeat(asked - begins, columns.starts[polls + 1] - begins)
+        expected = np.repeat(positions - begins, columns.starts[polls + 1] - begins)
         expected += np.arange(first, last)
         dense = expected == returned
         if not dense.all():

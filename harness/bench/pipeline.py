@@ -95,10 +95,10 @@ def check_verdicts(verdicts: pa.Table, runs: int) -> None:
     for row in verdicts.to_pylist():
         validities.setdefault(row["run"], {})[row["checker"]] = row["validity"]
     for number in range(runs):
-        found = validities.get(_name(number), {})
+        actual = validities.get(_name(number), {})
         expected = _EXPECTED if number else _EXPECTED_OF_THE_VIOLATION
-        if {checker: found.get(checker) for checker in expected} != expected:
-            raise RuntimeError(f"{_name(number)} has wrong verdicts: {found}")
+        if {checker: actual.get(checker) for checker in expected} != expected:
+            raise RuntimeError(f"{_name(number)} has wrong verdicts: {actual}")
 
 
 def _name(number: int) -> str:

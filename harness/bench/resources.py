@@ -75,11 +75,11 @@ def _family() -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, waiting = [], [os.getpid()]
+    processes, waiting = [], [os.getpid()]
     while waiting:
-        found.append(waiting.pop())
-        waiting += children.get(found[-1], [])
-    return found
+        processes.append(waiting.pop())
+        waiting += children.get(processes[-1], [])
+    return processes
 
 
 def _stat(process: int) -> list[str]:

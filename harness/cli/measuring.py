@@ -34,7 +34,7 @@ def _rules(options: argparse.Namespace) -> int:
     from harness.cluster.systems import SYSTEMS
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("rule", "what it protects", "seed section"):
+    for heading in ("rule", "what it protects", "source"):
         table.add_column(heading, no_wrap=heading == "rule")
     for description in SYSTEMS["broker"].rules:
         table.add_row(description.name, description.protects, description.source)

@@ -36,19 +36,19 @@ def ls(store: Path) -> int:
 
 def show(store: Path, name: str) -> int:
     """Print a stored suite, failures first, or a stored run. Raises StoreError."""
-    found = stored_runs.find(store, name)
-    if found.run:
-        _show_run(stored_runs.read_run(store, found))
+    entry = stored_runs.find(store, name)
+    if entry.run:
+        _show_run(stored_runs.read_run(store, entry))
         return VALID
     runs = tables.read(store, "runs")
-    rows = [row for row in runs.table.to_pylist() if row["suite"] == found.suite]
+    rows = [row for row in runs.table.to_pylist() if row["suite"] == entry.suite]
     print(
-        f"suite {found.suite}: {len(rows)} runs, {stored_runs.tally([row['validity'] for row in rows]) or 'none whole'}"
+        f"suite {entry.suite}: {len(rows)} runs, {stored_runs.tally([row['validity'] for row in rows]) or 'none whole'}"
     )
     order = {"invalid": 0, "unknown": 1, None: 2, "valid": 3}
     for row in sorted(rows, key=lambda row: (order.get(row["validity"], 2), row["run"])):
         print(f"{row['validity'] or 'not checked':<11}  seed {row['seed']:<6}  {row['run']}")
-    return name_damaged(file for file in runs.damaged if file.path.parent.name == f"suite={found.suite}")
+    return name_damaged(file for file in runs.damaged if file.path.parent.name == f"suite={entry.suite}")
 
 
 def _show_run(run: stored_runs.StoredRun) -> None:
@@ -69,28 +69,28 @@ def _show_run(run: stored_runs.StoredRun) -> None:
 
 def export(store: Path, name: str, target: Path) -> int:
     """Write a stored run as a run directory. Raises StoreError."""
-    found = stored_runs.find(store, name)
-    if not found.run:
-        raise StoreError(f"{name!r} is a suite; export one of its runs: {found.suite}/RUN")
-    print(stored_runs.export(store, found, target).path)
+    entry = stored_runs.find(store, name)
+    if not entry.run:
+        raise StoreError(f"{name!r} is a suite; export one of its runs: {entry.suite}/RUN")
+    print(stored_runs.export(store, entry, target).path)
     return VALID
 
 
 def rm(store: Path, names: Sequence[str], *, dry_run: bool) -> int:
     """Remove suites and runs. Every name is looked up before anything is removed. Raises StoreError."""
     everything = [stored_runs.find(store, name) for name in dict.fromkeys(names)]
-    for found in everything:
-        stored_runs.refuse_to_split(found)
-    for found in everything:
-        runs = sum(len(batch.runs) for batch in found.batches)
-        what = f"run {found.name}" if found.run else f"suite {found.suite} with {runs} {'run' if runs == 1 else 'runs'}"
+    for entry in everything:
+        stored_runs.refuse_to_split(entry)
+    for entry in everything:
+        runs = sum(len(batch.runs) for batch in entry.batches)
+        what = f"run {entry.name}" if entry.run else f"suite {entry.suite} with {runs} {'run' if runs == 1 else 'runs'}"
         if dry_run:
             print(f"would remove {what}")
             continue
-        files = sum(1 for _ in stored_runs.remove(store, found))
+        files = sum(1 for _ in stored_runs.remove(store, entry))
         print(f"removed {what}: {files} files")
-        home = store / "suites" / found.suite
-        if not found.run and home.is_dir():
+        home = store / "suites" / entry.suite
+        if not entry.run and home.is_dir():
             print(f"its plan, its summary and the run directories that it kept stay in {home}")
     return VALID
 

@@ -37,5 +37,5 @@ def terminal(*, stderr: bool = False) -> Console:
     """As wide as the terminal, or wide enough for tables where there is none."""
     from rich.console import Console
 
-    made = Console(stderr=stderr)
-    return made if made.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)

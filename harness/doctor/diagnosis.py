@@ -142,7 +142,7 @@ def _all(diagnosis: Diagnosis) -> Iterator[Prerequisite]:
         engine = probes.engine()
         yield Prerequisite("Docker engine", True, f"{engine.version} ({engine.storage}, cgroup v{engine.cgroup})")
     except EngineUnreachable as error:
-        yield Prerequisite("Docker engine", False, error.found, error.remedy, Purpose.DOCKER)
+        yield Prerequisite("Docker engine", False, error.detail, error.remedy, Purpose.DOCKER)
     here = probes.kernel()
     elsewhere = engine is not None and engine.kernel != here.release
     kernel = Kernel(engine.kernel, None) if engine is not None and elsewhere else here
@@ -212,13 +212,13 @@ def _read(feature: Feature, kernel: Kernel) -> Prerequisite:
     has = {option: kernel.feature(option, module) for option, module in feature.options}
     absent = [f"CONFIG_{option}" for option, there in has.items() if there is False]
     if absent:
-        found = f"the kernel {kernel.release} lacks {', '.join(absent)}"
-        return Prerequisite(feature.subject, False, found, OTHER_KERNEL, feature.purpose)
+        detail = f"the kernel {kernel.release} lacks {', '.join(absent)}"
+        return Prerequisite(feature.subject, False, detail, OTHER_KERNEL, feature.purpose)
     unknown = dict.fromkeys(module for option, module in feature.options if has[option] is None)
     if unknown:
-        found = f"the kernel {kernel.release} does not show whether it has {', '.join(unknown)}"
+        detail = f"the kernel {kernel.release} does not show whether it has {', '.join(unknown)}"
         return Prerequisite(
-            feature.subject, False, found, "faultline images build, and a container will try", feature.purpose
+            feature.subject, False, detail, "faultline images build, and a container will try", feature.purpose
         )
     return Prerequisite(feature.subject, True, feature.gives, purpose=feature.purpose)
 

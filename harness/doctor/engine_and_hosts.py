@@ -49,10 +49,10 @@ def _of_image(image: Image) -> Prerequisite:
         case ImageState.READY:
             return Prerequisite(f"image {image.name}", True, image.digest[:19], purpose=Purpose.DOCKER)
         case ImageState.STALE:
-            found = "not of this source tree"
+            detail = "not of this source tree"
         case ImageState.MISSING:
-            found = "not built"
-    return Prerequisite(f"image {image.name}", False, found, "faultline images build", Purpose.DOCKER)
+            detail = "not built"
+    return Prerequisite(f"image {image.name}", False, detail, "faultline images build", Purpose.DOCKER)
 
 
 def container_lacks() -> dict[str, str] | None:

@@ -62,10 +62,10 @@ def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> Repl
         lines.append(f"different: digest {digest}, replayed {outcome.digest}")
         lines.append(_first_difference_of_trails(before.trail(), outcome.trail))
     old, new = before.load(), after.load()
-    found = [line for name in ("history", "trace") if (line := _first_difference(name, old, new, digest is None))]
-    if digest is None and not found:
+    differences = [line for name in ("history", "trace") if (line := _first_difference(name, old, new, digest is None))]
+    if digest is None and not differences:
         lines.append("identical as far as it goes")
-    return ReplayResult(digest is None and not found, (*lines, *found), outcome)
+    return ReplayResult(digest is None and not differences, (*lines, *differences), outcome)
 
 
 def _first_difference_of_trails(before: Trail, after: Trail) -> str:

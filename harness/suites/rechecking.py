@@ -63,10 +63,10 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
 
 
 def _verdict_of_run(verdicts: pa.Table) -> dict[tuple[str, str], Validity]:
-    found: dict[tuple[str, str], list[Validity]] = {}
+    validities: dict[tuple[str, str], list[Validity]] = {}
     for row in verdicts.select(["suite", "run", "validity"]).to_pylist():
-        found.setdefault((row["suite"], row["run"]), []).append(Validity(row["validity"]))
-    return {run: worst(answers) for run, answers in found.items()}
+        validities.setdefault((row["suite"], row["run"]), []).append(Validity(row["validity"]))
+    return {run: worst(answers) for run, answers in validities.items()}
 
 
 def _named(cell: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class LiveSuite:
         self._console, self._suite = console, suite
         self._counts: Counter[str] = Counter()
         self._of_mutants: Counter[str] = Counter()
-        self._found: set[str] = set()
+        self._caught: set[str] = set()
         self._printed_s = monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -96,8 +96,8 @@ class LiveSuite:
 
     def _count_mutant(self, run: RunResult) -> None:
         self._of_mutants[run.cell] += 1
-        if run.validity == "invalid" and run.cell not in self._found:
-            self._found.add(run.cell)
+        if run.validity == "invalid" and run.cell not in self._caught:
+            self._caught.add(run.cell)
             line = f"found: {run.cell}, seed {run.seed}: {'; '.join(run.causes)}"
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
@@ -105,7 +105,7 @@ class LiveSuite:
     def _total(self) -> int:
         """The runs that are made at most, now that some mutants are found."""
         plan = self._suite.plan
-        of_mutants = (self._of_mutants[cell] if cell in self._found else plan.mutant_seeds for cell in plan.mutants)
+        of_mutants = (self._of_mutants[cell] if cell in self._caught else plan.mutant_seeds for cell in plan.mutants)
         return len(plan.cells) * (plan.seeds + min(plan.repeats, plan.seeds)) + sum(of_mutants)
 
     @property
@@ -114,8 +114,8 @@ class LiveSuite:
 
     def _words(self) -> str:
         mutants = self._suite.plan.mutants
-        found = f"; {len(self._found)} of {len(mutants)} mutants found" if mutants else ""
-        return (counted(self._counts) if self._bad else "all valid") + found
+        mutants_found = f"; {len(self._caught)} of {len(mutants)} mutants found" if mutants else ""
+        return (counted(self._counts) if self._bad else "all valid") + mutants_found
 
 
 def show(console: Console, suite: SuiteRecord, run: RunResult) -> None:
@@ -230,9 +230,9 @@ def junit(suite: SuiteRecord, runs: Sequence[RunResult]) -> str:
         element = ElementTree.SubElement(root, "testsuite", _totals(name, [], more=len(finds), failures=unmet))
         for tally in finds:
             case = {"classname": name, "name": _printable(tally.cell), "time": f"{tally.cpu_seconds:.3f}"}
-            found = ElementTree.SubElement(element, "testcase", case)
+            test_case = ElementTree.SubElement(element, "testcase", case)
             if not tally.met:
-                ElementTree.SubElement(found, "failure", {"message": f"not found in {tally.runs} seeds"})
+                ElementTree.SubElement(test_case, "failure", {"message": f"not found in {tally.runs} seeds"})
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

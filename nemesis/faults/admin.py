@@ -50,8 +50,8 @@ class Reassign(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
-        asked = await _move(handle, self.partition, [])
-        if asked:
+        is_moving = await _move(handle, self.partition, [])
+        if is_moving:
             handle.count_evidence("reassigned")
 
 

@@ -329,14 +329,14 @@ class RunDirectory:
 
     def gaps(self) -> tuple[str, ...]:
         """The missing or truncated parts, in words; empty for a run that ended normally."""
-        found = []
+        gaps = []
         status = self.status()
         if status.state == "running":
             at = f" (it was at: {status.stage})" if status.stage else ""
-            found.append(f"the run did not end: it was killed, or is still in progress{at}")
+            gaps.append(f"the run did not end: it was killed, or is still in progress{at}")
         elif status.state != "finished":
-            found.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
-        return (*found, *evidence_loader.gaps(self.path))
+            gaps.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
+        return (*gaps, *evidence_loader.gaps(self.path))
 
     def _save_status(self, status: Status) -> None:
         self._status = status

@@ -59,12 +59,12 @@ def with_current_names(faults: pa.Table) -> pa.Table:
 
 def gaps(run: Path) -> tuple[str, ...]:
     """The missing or truncated parts of the evidence in the directory `run`, in words."""
-    found = [_gap_of_lines(run, name) for name in _SCHEMAS if not (run / f"{name}.parquet").exists()]
+    gaps = [_gap_of_lines(run, name) for name in _SCHEMAS if not (run / f"{name}.parquet").exists()]
     if not (run / "settings.json").exists():
-        found.append("settings.json is missing: the default settings are used")
+        gaps.append("settings.json is missing: the default settings are used")
     if not (run / NODES).is_dir() and not _sealed(run, "replica_ends", REPLICA_ENDS):
-        found.append("no replica logs were collected")
-    return tuple(gap for gap in found if gap)
+        gaps.append("no replica logs were collected")
+    return tuple(gap for gap in gaps if gap)
 
 
 def _gap_of_lines(run: Path, name: str) -> str:

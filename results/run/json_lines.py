@@ -105,7 +105,7 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise StoreError.of("read", path, error) from error
-    found: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
             value = json.loads(line)
@@ -113,8 +113,8 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
             break
         if not isinstance(value, dict):
             break
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def fill(table: pa.Table, schema: pa.Schema) -> pa.Table:

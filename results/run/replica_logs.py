@@ -86,14 +86,14 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None) -> ReplicaLogs:
 
 def find_replicas(nodes: Path) -> Iterator[ReplicaDirectory]:
     """The replicas below `nodes`, ordered by node, topic and partition."""
-    found = []
+    replicas = []
     for directory in nodes.glob("*/data/*"):
         match = _REPLICA.fullmatch(directory.name)
         if match is not None and directory.is_dir() and not match["topic"].startswith("__"):
-            found.append(
+            replicas.append(
                 ReplicaDirectory(directory.parent.parent.name, match["topic"], int(match["partition"]), directory)
             )
-    yield from sorted(found, key=lambda replica: (replica.node, replica.topic, replica.partition))
+    yield from sorted(replicas, key=lambda replica: (replica.node, replica.topic, replica.partition))
 
 
 def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:

@@ -130,12 +130,12 @@ class GroupMember:
         while True:
             response = await self._ask(_COORDINATOR, OffsetFetchRequest(groups=(group,), require_stable=True))
             if response is not None and self._accepted(response.groups[0].error_code):
-                told = {
+                answers = {
                     (topic.name, part.partition_index): part
                     for topic in response.groups[0].topics
                     for part in topic.partitions
                 }
-                return {key: _committed(told.get(key)) for key in partitions}
+                return {key: _committed(answers.get(key)) for key in partitions}
             await asyncio.sleep(self._backoff.next_s())
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> CommitResult:
@@ -294,13 +294,13 @@ class GroupMember:
             response = await self.client.ask_any(FindCoordinatorRequest(key_type=0, coordinator_keys=(self.group,)))
         except ConnectionLost as lost:
             raise ConnectionLost(str(lost), sent=False) from lost
-        found = response.coordinators[0]
-        if found.error_code is not ErrorCode.none:
-            raise ConnectionLost(f"no coordinator of {self.group}: {error_name(found.error_code)}", sent=False)
-        return str(found.host), int(found.port)
+        coordinator = response.coordinators[0]
+        if coordinator.error_code is not ErrorCode.none:
+            raise ConnectionLost(f"no coordinator of {self.group}: {error_name(coordinator.error_code)}", sent=False)
+        return str(coordinator.host), int(coordinator.port)
 
 
-def _committed(told: Any) -> OffsetAndEpoch | None:
-    if told is None or told.committed_offset < 0:
+def _committed(answer: Any) -> OffsetAndEpoch | None:
+    if answer is None or answer.committed_offset < 0:
         return None
-    return OffsetAndEpoch(int(told.committed_offset), int(told.committed_leader_epoch))
+    return OffsetAndEpoch(int(answer.committed_offset), int(answer.committed_leader_epoch))

@@ -44,7 +44,7 @@ class OffsetAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochEnd:
+class LeaderEpochEnd:
     """A leader's answer to a query for the end of a leader epoch, as in docs/protocol.md §1, or an error."""
 
     epoch: int = UNKNOWN_EPOCH
@@ -83,7 +83,7 @@ async def end_position(client: Client, topic: str, partition: int) -> OffsetAnsw
     latest = await _list(client, topic, partition, leader, LATEST)
     if latest.offset is None or latest.leader_epoch is None:
         return latest
-    before = EpochEnd(UNKNOWN_EPOCH, 0)  # no epoch is before 0, with which every partition begins
+    before = LeaderEpochEnd(UNKNOWN_EPOCH, 0)  # no epoch is before 0, with which every partition begins
     if leader.epoch > 0:
         before = await _epoch_end(client, topic, partition, leader, leader.epoch - 1)
         if before.error is not None:
@@ -155,7 +155,7 @@ async def validate(
         query = outcome
 
 
-async def _epoch_end(client: Client, topic: str, partition: int, leader: Leader, epoch: int) -> EpochEnd:
+async def _epoch_end(client: Client, topic: str, partition: int, leader: Leader, epoch: int) -> LeaderEpochEnd:
     about = OffsetForLeaderPartition(partition=partition, current_leader_epoch=leader.epoch, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(
         replica_id=_CONSUMER, topics=(OffsetForLeaderTopic(topic=topic, partitions=(about,)),)
@@ -164,13 +164,13 @@ async def _epoch_end(client: Client, topic: str, partition: int, leader: Leader,
         connection = await client.connection(leader.broker)
         response: Any = await connection.call(request, client.timeouts.request_timeout_s)
     except ConnectionLost as lost:
-        return EpochEnd(error=connection_error_name(lost))
+        return LeaderEpochEnd(error=connection_error_name(lost))
     answers = [answer for answered in response.topics for answer in answered.partitions]
     if len(answers) != 1 or answers[0].partition != partition:
-        return EpochEnd(error=_SOMETHING_ELSE)
+        return LeaderEpochEnd(error=_SOMETHING_ELSE)
     if answers[0].error_code != 0:
-        return EpochEnd(error=error_name(answers[0].error_code))
-    return EpochEnd(int(answers[0].leader_epoch), int(answers[0].end_offset))
+        return LeaderEpochEnd(error=error_name(answers[0].error_code))
+    return LeaderEpochEnd(int(answers[0].leader_epoch), int(answers[0].end_offset))
 
 
 def confirmed(leader: Leader) -> int | None:

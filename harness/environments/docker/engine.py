@@ -30,9 +30,9 @@ def run_labels(run: str) -> dict[str, str]:
 class EngineUnreachable(EnvironmentUnavailable):
     """No Docker engine answers; `remedy` says what to do about it."""
 
-    def __init__(self, found: str, remedy: str) -> None:
-        super().__init__(f"{found}: {remedy}")
-        self.found = found
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(f"{detail}: {remedy}")
+        self.detail = detail
         self.remedy = remedy
 
 

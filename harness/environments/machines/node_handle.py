@@ -74,10 +74,10 @@ class NodeHandle:
         """Run a command of the agent; its answer. Raises MachineError."""
         if self.frozen:
             await self.thaw()
-            await self._asked("pause")
-        return await self._asked(*arguments, request=request, timeout_s=timeout_s)
+            await self._ask_agent("pause")
+        return await self._ask_agent(*arguments, request=request, timeout_s=timeout_s)
 
-    async def _asked(
+    async def _ask_agent(
         self, *arguments: str, request: object = None, timeout_s: float = COMMAND_LIMIT_S
     ) -> dict[str, Any]:
         stdin = b"" if request is None else json.dumps(request).encode()
@@ -114,7 +114,7 @@ class NodeHandle:
             return {"frozen_seconds": 0.0, "missed": 0}
         if was_frozen and since_s is not None:
             return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed}
-        answer = await self._asked("resume")
+        answer = await self._ask_agent("resume")
         if since_s is not None:  # frozen first, stopped later
             return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed + answer["missed"]}
         return {name: answer[name] for name in ("frozen_seconds", "missed", "missed_bytes")}
@@ -123,7 +123,7 @@ class NodeHandle:
         """The end of this incarnation, once it has ended. A machine that does not answer is asked again."""
         while True:
             try:
-                answer = await self._asked(
+                answer = await self._ask_agent(
                     "wait", str(incarnation), "--limit", str(_WAIT_LIMIT_S), timeout_s=_WAIT_LIMIT_S + COMMAND_LIMIT_S
                 )
             except MachineError:

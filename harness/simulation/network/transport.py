@@ -204,9 +204,9 @@ class SimTransport(asyncio.Transport):
         """Give the connection to a protocol, called at the loop's next turn."""
         self._protocol = protocol
         self._context = copy_context()
-        self._loop.call_soon(self._made, context=self._context)
+        self._loop.call_soon(self._connection_made, context=self._context)
 
-    def _made(self) -> None:
+    def _connection_made(self) -> None:
         assert self._protocol is not None
         self._read_scheduled = False
         self._protocol.connection_made(self)

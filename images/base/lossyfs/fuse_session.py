@@ -67,10 +67,10 @@ def _calling_thread() -> int:
     return int(mfusepy.fuse_get_context()[2])
 
 
-def _ns(asked: Any, before: int) -> int:
-    if asked.tv_nsec == UTIME_OMIT:
+def _ns(wanted: Any, before: int) -> int:
+    if wanted.tv_nsec == UTIME_OMIT:
         return before
-    return time_ns() if asked.tv_nsec == UTIME_NOW else asked.tv_sec * 10**9 + asked.tv_nsec
+    return time_ns() if wanted.tv_nsec == UTIME_NOW else wanted.tv_sec * 10**9 + wanted.tv_nsec
 
 
 def _file(path: bytes | None, file_info: Any, *arguments: Any) -> tuple[Any, ...]:

@@ -245,8 +245,8 @@ class ClusterImage:
 
     def partition(self, topic: str, index: int) -> PartitionImage | None:
         """One partition, or None when the topic or the partition does not exist."""
-        found = self.topics.get(topic)
-        return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None
+        image = self.topics.get(topic)
+        return image.partitions[index] if image is not None and 0 <= index < len(image.partitions) else None
 
     def partitions(self) -> Iterator[tuple[TopicImage, PartitionImage]]:
         """Every partition with its topic, by topic name and index."""

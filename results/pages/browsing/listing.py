@@ -123,16 +123,16 @@ def _stored_entry(row: Mapping[str, Any], problem: str) -> RunEntry:
 
 
 def _first_findings(verdicts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    found: dict[tuple[str, str], str] = {}
+    first_findings: dict[tuple[str, str], str] = {}
     for row in sorted(verdicts, key=lambda row: ORDER.get(row["validity"], 1)):
-        if (row["suite"], row["run"]) in found:
+        if (row["suite"], row["run"]) in first_findings:
             continue
         try:
             findings = json.loads(row["findings"])
         except ValueError:
             findings = []
-        found[row["suite"], row["run"]] = _first_finding([{**row, "findings": findings}])
-    return found
+        first_findings[row["suite"], row["run"]] = _first_finding([{**row, "findings": findings}])
+    return first_findings
 
 
 def _first_finding(checks: object) -> str:

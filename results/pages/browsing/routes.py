@@ -77,19 +77,19 @@ class Router:
         )
         current = steps[0] if steps else ""
         try:
-            found = self._page(steps, query)
+            answer = self._page(steps, query)
         except StoreError as error:
             return _html(500, "Cannot be shown", current, index_pages.trouble("This cannot be shown", str(error)))
         except Exception as error:  # a stranger's files may hold anything, and the others are still to be browsed
             reason = f"What is kept of it is damaged ({type(error).__name__})."
             return _html(500, "Cannot be shown", current, index_pages.trouble("This cannot be shown", reason))
-        if found is None:
+        if answer is None:
             return _html(
                 404, "Not found", current, index_pages.trouble("Not found", "There is nothing at this address.")
             )
-        if isinstance(found, Response):
-            return found
-        title, body = found
+        if isinstance(answer, Response):
+            return answer
+        title, body = answer
         return _html(200, title, current, body)
 
     def _page(self, steps: tuple[str, ...], query: dict[str, str]) -> Response | _TitledPage | None:
@@ -115,11 +115,11 @@ class Router:
             case ("comparisons",):
                 return "Comparisons", index_pages.comparison_list(self._browser.comparisons())
             case ("comparisons", name):
-                found = self._browser.comparison(name)
-                if found is None:
+                comparison = self._browser.comparison(name)
+                if comparison is None:
                     return None
                 stored = self._browser.suite_names()
-                return name, comparison_page.body(found, lambda run: _in_suite(run, stored))
+                return name, comparison_page.body(comparison, lambda run: _in_suite(run, stored))
             case ("assets", name) if name in page.ASSETS:
                 return Response(200, _TYPES[Path(name).suffix], page.asset(name).encode(), keep=True)
         return None
@@ -140,16 +140,16 @@ class Router:
         return "Runs", index_pages.run_list([entry for entry in entries if entry.fits(words)], find, len(entries))
 
     def _suite(self, suite: str) -> _TitledPage | None:
-        found = self._browser.suite(suite)
-        return (
-            None if found is None else (suite, suite_page.body(found, lambda run: page.address("suites", suite, run)))
-        )
+        stored = self._browser.suite(suite)
+        if stored is None:
+            return None
+        return suite, suite_page.body(stored, lambda run: page.address("suites", suite, run))
 
     def _trend(self, name: str) -> _TitledPage | None:
-        found = self._browser.trend(name)
-        if found is None:
+        trend = self._browser.trend(name)
+        if trend is None:
             return None
-        return f"{name} over time", trend_page.body(found, lambda suite: page.address("suites", suite))
+        return f"{name} over time", trend_page.body(trend, lambda suite: page.address("suites", suite))
 
     def _of_stored(self, suite: str, name: str, rest: tuple[str, ...]) -> _TitledPage | None:
         run = self._browser.stored_run(suite, name)

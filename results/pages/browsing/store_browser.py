@@ -66,7 +66,7 @@ class StoreBrowser:
         by_suite: dict[str, list[RunEntry]] = {}
         for entry in self.table_runs():
             by_suite.setdefault(entry.suite, []).append(entry)
-        found = [
+        suites = [
             SuiteEntry(
                 name,
                 tuple(entry.validity for entry in entries),
@@ -75,7 +75,7 @@ class StoreBrowser:
             )
             for name, entries in by_suite.items()
         ]
-        return sorted(found, key=lambda suite: (suite.started, suite.name), reverse=True)
+        return sorted(suites, key=lambda suite: (suite.started, suite.name), reverse=True)
 
     def damaged(self) -> list[tables.DamagedFile]:
         """The files that had to be left out of what lists are made from; `faultline store verify` reads all others."""
