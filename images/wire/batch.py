@@ -43,8 +43,12 @@ _HEADER = Struct(">qiibIhiqqqhii")
 _ASSIGNED = Struct(">q4si")
 """Base offset, length, leader epoch."""
 _MAGIC_AT = 16
+_ATTRIBUTES_END = 23
 _CODEC_MASK = 0x07
 _CONTROL_BIT = 0x20
+_TRANSACTIONAL_BIT = 0x10
+_LEGACY_HEADER_BYTES = 14
+"""The least length of a message of the formats before record batches."""
 _NO_SIZE_LIMIT = (1 << 31) - 1
 
 
@@ -148,38 +152,69 @@ def check(batch: bytes) -> Header:
 
 
 def _check_content(batch: bytes, header: Header) -> None:
+    _check_crc(batch, header)
+    if not 0 <= header.count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
+        raise CorruptBatch(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
+
+
+def _check_crc(batch: bytes, header: Header) -> None:
     if header.length + LENGTH_END != len(batch):
         raise CorruptBatch(f"the batch says it has {header.length + LENGTH_END} bytes and has {len(batch)}")
     crc = crc32c(batch[CRC_START:])
     if crc != header.crc:
         raise CorruptBatch(f"CRC-32C is {crc:#010x}, the batch says {header.crc:#010x}")
-    if not 0 <= header.count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
-        raise CorruptBatch(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
 
 
-def check_produced(records: bytes) -> Header:
-    """The header of the one batch in a Produce request; raises CorruptBatch as `check` does, or InvalidRecord.
+def produced_batch(records: bytes | None) -> bytes:
+    """The one whole batch in a Produce request, its content unchecked. As in Kafka, a torn batch after it is ignored.
 
-    A batch from a producer, before compaction or transactions, has a record for each offset, and no markers.
+    Raises InvalidRecord if there is no whole batch, more than one, or one of another format; CorruptBatch if a length
+    or a magic is impossible.
     """
-    if not records:
-        raise InvalidRecord("no record batch, and one is needed")
-    header = parse(records)
+    size = _whole_entry(records or b"", 0)
+    if records is None or not size:
+        raise InvalidRecord("no whole record batch, and one is needed")
+    if records[_MAGIC_AT] != MAGIC:
+        raise InvalidRecord(f"magic {records[_MAGIC_AT]}, expected {MAGIC}")
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"{size} bytes are too few for a batch")
+    if size == len(records):
+        return records
+    if _whole_entry(records, size):
+        raise InvalidRecord("more than one record batch")
+    return records[:size]
+
+
+def is_transactional(batch: bytes) -> bool:
+    """Whether a `produced_batch` belongs to a transaction."""
+    return bool(batch[_ATTRIBUTES_END - 1] & _TRANSACTIONAL_BIT)
+
+
+def _whole_entry(records: bytes, start: int) -> int:
+    """The size of the batch at `start`, or of the message of an older format; 0 if it is not there as a whole."""
+    if len(records) - start <= _MAGIC_AT:
+        return 0
+    length, magic = int.from_bytes(records[start + 8 : start + LENGTH_END], signed=True), records[start + _MAGIC_AT]
+    if length < _LEGACY_HEADER_BYTES or magic > MAGIC:
+        raise CorruptBatch(f"no batch has length {length} and magic {magic}")
+    return length + LENGTH_END if start + length + LENGTH_END <= len(records) else 0
+
+
+def check_produced(batch: bytes) -> Header:
+    """The header of a `produced_batch`; raises CorruptBatch, or InvalidRecord for an intact batch.
+
+    A batch from a producer, before compaction or transactions, has a record for each offset from 0 on, and no markers.
+    """
+    header = parse(batch)
     _check_frame(header)
-    _refuse_several(records, header)
-    _check_content(records, header)
-    if header.count != header.last_offset_delta + 1:
+    if header.base_offset != 0:
+        raise InvalidRecord(f"base offset {header.base_offset} from a producer")
+    _check_crc(batch, header)
+    if header.count <= 0 or header.count != header.last_offset_delta + 1:
         raise InvalidRecord(f"{header.count} records for {header.last_offset_delta + 1} offsets from a producer")
     if header.attributes & _CONTROL_BIT:
         raise InvalidRecord("a control batch from a producer")
     return header
-
-
-def _refuse_several(records: bytes, first: Header) -> None:
-    if len(records) - first.size >= HEADER_BYTES:
-        second = parse(records, first.size)
-        if second.magic == MAGIC and first.size + second.size <= len(records):
-            raise InvalidRecord("more than one record batch")
 
 
 def assign(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:

@@ -152,13 +152,60 @@ def test_a_producer_may_send_neither_gaps_nor_markers() -> None:
     assert batch.check_produced(sample()) == batch.check(sample())
 
 
-def test_a_producer_sends_one_batch_at_a_time() -> None:
-    for several in (b"", sample() + sample(), sample() * 3 + b"more"):
-        with pytest.raises(InvalidRecord, match="record batch"):
-            batch.check_produced(several)
-    for torn in (sample() + sample()[:-1], sample() + b"\0", sample()[:-1], sample() + bytes(200)):
-        with pytest.raises(CorruptBatch):
-            batch.check_produced(torn)
+def test_a_producer_counts_its_offsets_from_0() -> None:
+    with pytest.raises(InvalidRecord, match="base offset 7"):
+        batch.check_produced(batch.assign(sample(), 7, -1))
+    assert batch.check_produced(batch.assign(sample(), 0, 7)).leader_epoch == 7
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2, 9])
+def test_a_count_that_lies_is_an_invalid_record_and_damage_a_corrupt_batch(count: int) -> None:
+    lying = forged(sample(), count=count)
+    with pytest.raises(InvalidRecord, match="records for 3 offsets"):
+        batch.check_produced(lying)
+    with pytest.raises(CorruptBatch, match="CRC"):
+        batch.check_produced(lying[:-1] + bytes((lying[-1] ^ 1,)))
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b"", sample()[:-1], sample()[:61], sample()[:17], sample()[:5], b"\xff", b"x" * 16],
+)
+def test_a_torn_batch_after_the_first_is_ignored(torn: bytes) -> None:
+    assert batch.produced_batch(sample() + torn) == sample()
+
+
+def test_a_producer_sends_one_whole_batch_at_a_time() -> None:
+    for several in (sample() + sample(), sample() * 3 + b"more", sample() + legacy(0)):
+        with pytest.raises(InvalidRecord, match="more than one record batch"):
+            batch.produced_batch(several)
+    for none in (None, b"", sample()[:-1], sample()[:61], sample()[:10]):
+        with pytest.raises(InvalidRecord, match="no whole record batch"):
+            batch.produced_batch(none)
+    for magic in (0, 1):
+        with pytest.raises(InvalidRecord, match=f"magic {magic}"):
+            batch.produced_batch(legacy(magic))
+
+
+def test_lengths_and_magics_that_cannot_be_are_corrupt() -> None:
+    whole = sample()
+    for at, change in ((8, bytes(4)), (8, b"\xff" * 4), (16, b"\x03"), (16, b"\xff")):
+        impossible = whole[:at] + change + whole[at + len(change) :]
+        for records in (impossible, whole + impossible):
+            with pytest.raises(CorruptBatch, match="no batch has length"):
+                batch.produced_batch(records)
+    with pytest.raises(CorruptBatch, match="too few"):
+        batch.produced_batch(whole[:8] + (20).to_bytes(4) + whole[12:])
+
+
+def test_the_transactional_bit_is_read_without_the_header() -> None:
+    for attributes, expected in ((0, False), (0x0F, False), (0x10, True), (0xFF10, True), (0xFFEF, False)):
+        assert batch.is_transactional(forged(sample(), attributes=attributes)) is expected
+
+
+def legacy(magic: int) -> bytes:
+    """A message of a format before record batches, as far as its length and magic."""
+    return bytes(8) + (30).to_bytes(4) + bytes(4) + bytes((magic,)) + bytes(25)
 
 
 @pytest.mark.parametrize("at", [70, 80, 100])

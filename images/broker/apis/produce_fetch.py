@@ -28,6 +28,7 @@ from images.broker.replication.replica import ACKS_ALL, AppendResult, FetchResul
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
 from images.broker.runtime.condition import wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
+from images.wire.batch import CorruptBatch, InvalidRecord, is_transactional, produced_batch
 from images.wire.messages import Api
 
 LAST_FETCH_BY_NAME = 12
@@ -75,15 +76,23 @@ class ProduceFetchApis:
         """
         body = request.body
         until = asyncio.get_running_loop().time() + body.timeout.total_seconds()
-        appends = [
-            (topic.name, [self._append(topic.name, part, body.acks) for part in topic.partition_data])
-            for topic in body.topic_data
-        ]
+        parts = _last_of_each_partition(body)
+        batches = {key: _produced_batch(part.records) for key, part in parts.items()}
+        unauthorized = body.transactional_id is None and any(
+            isinstance(batch, bytes) and is_transactional(batch) for batch in batches.values()
+        )
+        appends: dict[str, list[tuple[int, Replica | None, AppendResult]]] = {}
+        for (topic, index), batch in batches.items():
+            if unauthorized:
+                replica, result = None, AppendResult(ErrorCode.transactional_id_authorization_failed)
+            else:
+                replica, result = self._append(topic, index, batch, body.acks)
+            appends.setdefault(topic, []).append((index, replica, result))
         if body.acks == 0:
             _hang_up_if_refused(appends)
             return None
         topics = []
-        for name, partitions in appends:
+        for name, partitions in appends.items():
             answers = []
             for index, replica, result in partitions:
                 error = result.error
@@ -92,19 +101,25 @@ class ProduceFetchApis:
                         error = await replica.wait_until_committed(result, until)
                     if error is ErrorCode.none:
                         replica.acknowledged(result.base_offset, result.end, body.acks)
-                answers.append(_produce_response(index, error, result.base_offset, replica))
+                answers.append(_produce_response(index, error, result, replica))
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
         return ProduceResponse(responses=tuple(topics), throttle_time=NO_THROTTLE)
 
-    def _append(self, topic: str, part: Any, acks: int) -> tuple[int, Replica | None, AppendResult]:
+    def _append(
+        self, topic: str, index: int, batch: bytes | ErrorCode, acks: int
+    ) -> tuple[Replica | None, AppendResult]:
         if acks not in (0, 1, ACKS_ALL):
-            return part.index, None, AppendResult(ErrorCode.invalid_required_acks)
+            return None, AppendResult(ErrorCode.invalid_required_acks)
         if topic == CONSUMER_OFFSETS_TOPIC:
-            return part.index, None, AppendResult(ErrorCode.invalid_topic_exception)
-        replica, error = self._find(topic, part.index)
+            return None, AppendResult(ErrorCode.invalid_topic_exception)
+        replica, error = self._find(topic, index)
         if replica is None:
-            return part.index, None, AppendResult(error)
-        return part.index, replica, replica.append(part.records, acks)
+            return None, AppendResult(error)
+        if isinstance(batch, ErrorCode):
+            return replica, AppendResult(batch)
+        if is_transactional(batch):  # there are no transactions, so the one it belongs to does not exist
+            return replica, AppendResult(ErrorCode.invalid_producer_id_mapping)
+        return replica, replica.append(batch, acks)
 
     def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
         return find_replica(self._replica_manager, self._image(), topic, index)
@@ -193,8 +208,22 @@ def _is_follower(replica_id: int) -> bool:
     return replica_id >= 0
 
 
-def _hang_up_if_refused(appends: list[tuple[str, list[tuple[int, Replica | None, AppendResult]]]]) -> None:
-    for topic, partitions in appends:
+def _last_of_each_partition(body: ProduceRequest) -> dict[tuple[str, int], Any]:
+    """What a request has for each partition. As in Kafka, the last entry counts if there are several."""
+    return {(topic.name, part.index): part for topic in body.topic_data for part in topic.partition_data}
+
+
+def _produced_batch(records: bytes | None) -> bytes | ErrorCode:
+    try:
+        return produced_batch(records)
+    except InvalidRecord:
+        return ErrorCode.invalid_record
+    except CorruptBatch:
+        return ErrorCode.corrupt_message
+
+
+def _hang_up_if_refused(appends: dict[str, list[tuple[int, Replica | None, AppendResult]]]) -> None:
+    for topic, partitions in appends.items():
         for index, _, result in partitions:
             if result.error is not ErrorCode.none:
                 raise CloseConnection(f"refused with acks=0: {topic}-{index}: {result.error.name}")
@@ -209,7 +238,9 @@ def _worth_answering(results: list[FetchResult], min_bytes: int) -> bool:
     return size >= min_bytes or not results
 
 
-def _produce_response(index: int, error: ErrorCode, base: int, replica: Replica | None) -> PartitionProduceResponse:
+def _produce_response(
+    index: int, error: ErrorCode, result: AppendResult, replica: Replica | None
+) -> PartitionProduceResponse:
     optional: dict[str, Any] = {}
     if error is ErrorCode.not_leader_or_follower and replica is not None:
         optional["current_leader"] = ProduceLeader(
@@ -218,8 +249,9 @@ def _produce_response(index: int, error: ErrorCode, base: int, replica: Replica 
     return PartitionProduceResponse(
         index=index,
         error_code=error,
-        base_offset=base if error is ErrorCode.none else -1,
+        base_offset=result.base_offset if error is ErrorCode.none else -1,
         log_append_time=None,
+        log_start_offset=result.log_start,
         record_errors=(),
         **optional,
     )

@@ -55,6 +55,9 @@ class AppendResult(NamedTuple):
     end: int = -1
     leader_epoch: int = -1
     """The leader epoch of this result. A leader of a later epoch cannot acknowledge it."""
+    log_start: int = -1
+    """The log start after the append. As in Kafka, the errors of a batch that the log does not even look into come
+    without it."""
 
 
 class FetchResult(NamedTuple):
@@ -163,12 +166,13 @@ class Replica:
 
     # --- producing ----------------------------------------------------------------------------------------------------
 
-    def append(self, records: bytes | None, acks: int) -> AppendResult:
-        """Append one produced batch as the leader, or find that it is a duplicate."""
+    def append(self, batch: bytes, acks: int) -> AppendResult:
+        """Append one batch of a producer (`produced_batch`) as the leader, or find that it is a duplicate."""
         error = leader.check_append(self.state, acks, self.limits)
+        if error is ErrorCode.not_enough_replicas:
+            return self._refuse_append(error)
         if error is not ErrorCode.none:
             return AppendResult(error)
-        batch = records or b""
         if len(batch) > self.max_batch_bytes:
             return AppendResult(ErrorCode.message_too_large)
         try:
@@ -176,22 +180,27 @@ class Replica:
         except CorruptBatch:
             return AppendResult(ErrorCode.corrupt_message)
         except InvalidRecord:
-            return AppendResult(ErrorCode.invalid_record)
+            return self._refuse_append(ErrorCode.invalid_record)
+        if len(batch) > self.log.config.segment_bytes:
+            return AppendResult(ErrorCode.record_list_too_large)
         if header.producer_id >= 0:
             verdict = check_sequence(
                 self.log.producers, header, self.limits.rules, self.log.config.producer_expiration_ms
             )
             if isinstance(verdict, Duplicate):
                 end = verdict.last_offset + 1
-                return AppendResult(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch)
+                return AppendResult(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch, self.log.start)
             if isinstance(verdict, Refuse):
-                return AppendResult(verdict.error)
+                return self._refuse_append(verdict.error)
         base = self.log.end
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
         self._trace.appended(self.state, base, self.state.leader_epoch, header, self.log.end)
         self._apply(leader.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._notify_all()
-        return AppendResult(ErrorCode.none, base, self.log.end, self.state.leader_epoch)
+        return AppendResult(ErrorCode.none, base, self.log.end, self.state.leader_epoch, self.log.start)
+
+    def _refuse_append(self, error: ErrorCode) -> AppendResult:
+        return AppendResult(error, log_start=self.log.start)
 
     async def wait_until_committed(self, appended: AppendResult, until: float) -> ErrorCode:
         """Wait until the high watermark reaches the end of `appended`. An error if it has not by `until`, or if the

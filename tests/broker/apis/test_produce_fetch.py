@@ -123,10 +123,17 @@ class Broker:
                 assert encode_response(from_canonical(api, each, answer, NoTopics(), names), 1)
         return answer
 
-    async def produce(self, *parts: tuple[int, bytes | None], acks: int = -1, timeout_s: float = 5.0) -> Any:
+    async def produce(
+        self,
+        *parts: tuple[int, bytes | None],
+        acks: int = -1,
+        timeout_s: float = 5.0,
+        transactional_id: str | None = None,
+    ) -> Any:
         """What became of each (partition, records)."""
         data = tuple(producing.PartitionProduceData(index=index, records=records) for index, records in parts)
         body = producing.ProduceRequest(
+            transactional_id=transactional_id,
             acks=acks,
             timeout=timedelta(seconds=timeout_s),
             topic_data=(producing.TopicProduceData(name="t", partition_data=data),),
@@ -244,13 +251,63 @@ def test_each_partition_of_a_produce_is_answered_for_itself() -> None:
     async def scenario() -> None:
         broker = Broker()
         two = produced(b"a") + produced(b"b")
-        answers = await broker.produce((0, produced(b"a")), (-1, produced(b"a")), (0, produced(b"b")), (1, two))
+        answers = await broker.produce((0, produced(b"a")), (-1, produced(b"a")), (1, two))
         assert [(answer.index, answer.error_code, answer.base_offset) for answer in answers] == [
             (0, ErrorCode.none, 0),
             (-1, ErrorCode.unknown_topic_or_partition, -1),
-            (0, ErrorCode.none, 1),
             (1, ErrorCode.invalid_record, -1),
         ]
+
+    run(scenario)
+
+
+def test_of_a_partition_twice_in_a_produce_the_last_batch_counts() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        answers = await broker.produce((0, produced(b"a")), (0, produced(b"b", b"c")))
+        assert [(answer.index, answer.base_offset) for answer in answers] == [(0, 0)]
+        assert broker.partition().log.end == 2
+
+    run(scenario)
+
+
+def test_a_produce_tells_the_log_start_unless_the_log_did_not_look_into_the_batch() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        (good,) = await broker.produce((0, produced(b"a")))
+        (without_sequence,) = await broker.produce((0, batches.build([b"a"], timestamp_ms=5, producer_id=7)))
+        (damaged,) = await broker.produce((0, produced(b"a")[:-1] + b"\xff"))
+        assert [answer.log_start_offset for answer in (good, without_sequence, damaged)] == [0, 0, -1]
+        assert without_sequence.error_code is ErrorCode.invalid_record
+        assert damaged.error_code is ErrorCode.corrupt_message
+
+    run(scenario)
+
+
+def test_a_transactional_batch_is_refused_and_without_a_transactional_id_its_whole_request() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        content = bytearray(produced(b"a"))
+        content[22] |= 0x10
+        transactional = bytes(content[:17]) + batches.crc32c(bytes(content[21:])).to_bytes(4) + bytes(content[21:])
+        answers = await broker.produce((0, transactional), (1, produced(b"b")))
+        assert {answer.error_code for answer in answers} == {ErrorCode.transactional_id_authorization_failed}
+        answers = await broker.produce((0, transactional), (1, produced(b"b")), transactional_id="some")
+        assert [answer.error_code for answer in answers] == [ErrorCode.invalid_producer_id_mapping, ErrorCode.none]
+        assert broker.partition().log.end == 0
+
+    run(scenario)
+
+
+def test_a_batch_larger_than_a_segment_is_refused() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        log = broker.partition().log
+        log.config = replace(log.config, segment_bytes=100)
+        (answer,) = await broker.produce((0, produced(b"x" * 100)))
+        assert (answer.error_code, answer.log_start_offset) == (ErrorCode.record_list_too_large, -1)
+        (answer,) = await broker.produce((0, produced(b"x")))
+        assert answer.error_code is ErrorCode.none
 
     run(scenario)
 
