@@ -1,13 +1,14 @@
-"""A follower whose disk was wiped joins the ISR of a running cluster, and is then all that is left of it.
+"""Replicas join the ISR of a running cluster, one rule after another switched off.
 
-The answers of the leader to the follower are slow, so that a join before the follower has the records would be
-committed before they arrive; then the leader and the other follower fail, and no answer arrives any more.
+In each scenario some brokers are left to be elected that the controllers count as in sync. An answer or a request that
+is slow at the right moment makes the difference between the leader's and the controllers' knowledge, and what was
+acknowledged in between is lost exactly without the rule.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 
@@ -16,61 +17,204 @@ from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.trace import TraceEvent
-from nemesis.ports import Link, LinkQuality
+from nemesis.ports import DONE, Link, LinkQuality, one_way
 from workloads.clients.native import AdminClient, Client, Producer
 
 TOPIC, RECORDS = "t", 10
+SLOW = LinkQuality(delay_ms=700)
+ACK_LIMIT_S = 0.4
+"""Less than a slow message takes."""
 
 
-def elected_with(*off: str) -> int:
-    """The log end offset with which the follower is elected; every record was acknowledged by all in-sync replicas."""
-    trace: list[tuple[str, TraceEvent]] = []
-    ends: list[int] = []
+class Scene:
+    """A cluster with one partition, on which every replica has ten acknowledged records."""
 
-    async def until(condition: Callable[[str, TraceEvent], bool]) -> TraceEvent:
-        since = len(trace)
+    def __init__(self, deployment: Deployment, trace: list[tuple[str, TraceEvent]]) -> None:
+        self.deployment = deployment
+        self.trace = trace
+        self.replicas: tuple[str, ...] = ()
+        self._client = Client(deployment.bootstrap(), "test", deployment.stream("test"))
+        self._producer = Producer(self._client, TOPIC, delivery_timeout_s=1.0)
+
+    async def create(self, replicas: int) -> None:
+        await AdminClient(self._client).create_topic(TOPIC, 1, replicas, {}, 30)
+        self.replicas = tuple(await self.deployment.admin.replicas(TOPIC, 0))
+        addresses = {node.name: (node.host, node.port) for node in self.deployment.layout.brokers}
+        probe = ReadinessProbe(addresses, Expected(TOPIC, 1, replicas))
+        assert not await probe.until_ready(asyncio.get_running_loop().time() + 30)
+        probe.close()
+        for _ in range(RECORDS):
+            assert (await self._producer.append(0, [b"x"])).outcome == "ok"
+
+    async def close(self) -> None:
+        await self._producer.close()
+        await self._client.close()
+
+    def ids(self, *names: str) -> set[int]:
+        return {self.deployment.layout.node(name).node_id for name in names}
+
+    async def acknowledged(self) -> bool:
+        """Whether an append with acks=all is acknowledged soon."""
+        appended = self._producer.append(0, [b"y"])
+        done, _ = await asyncio.wait({appended}, timeout=ACK_LIMIT_S)
+        return bool(done) and appended.result().outcome == "ok"
+
+    async def until(
+        self, kind: str, *, node: str = "", isr: Collection[int] | None = None, member: str = "", since: int = -1
+    ) -> TraceEvent:
+        """The first event of the partition from now on, or from `since`, with this ISR, or this member in it."""
+        since = len(self.trace) if since < 0 else since
         async with asyncio.timeout(60):
             while True:
-                for node, event in trace[since:]:
-                    if condition(node, event):
+                for name, event in self.trace[since:]:
+                    if (event.kind, event.topic) != (kind, TOPIC) or node not in ("", name):
+                        continue
+                    if isr is not None and set(event.members) != set(isr):
+                        continue
+                    if not member or self.ids(member) <= set(event.members):
                         return event
                 await asyncio.sleep(0.001)
 
-    async def scenario(deployment: Deployment) -> None:
-        await deployment.deploy()
-        client = Client(deployment.bootstrap(), "test", deployment.stream("test"))
-        await AdminClient(client).create_topic(TOPIC, 1, 3, {}, 30)
-        leader, other, follower = await deployment.admin.replicas(TOPIC, 0)
-        addresses = {node.name: (node.host, node.port) for node in deployment.layout.brokers}
-        probe = ReadinessProbe(addresses, Expected(TOPIC, 1, 3))
-        assert not await probe.until_ready(asyncio.get_running_loop().time() + 30)
-        probe.close()
-        producer = Producer(client, TOPIC)
-        for _ in range(RECORDS):
-            assert (await producer.append(0, [b"x"])).outcome == "ok"
-        await producer.close()
-        await client.close()
+    async def kill(self, *names: str) -> None:
+        await asyncio.gather(*(self.deployment.kill(name) for name in names))
 
-        await deployment.wipe(follower)
-        await deployment.degrade([Link(leader, follower)], LinkQuality(delay_ms=400))
-        await deployment.start(follower)
-        number = deployment.layout.node(follower).node_id
-        await until(lambda node, event: node == leader and event.kind == "isr_committed" and number in event.members)
-        await deployment.cut([Link(leader, follower)])
-        await asyncio.gather(deployment.kill(leader), deployment.kill(other))
-        event = await until(lambda node, event: node == follower and event.kind == "became_leader")
-        ends.append(event.offset)
+
+def played(
+    scenario: Callable[[Scene], Awaitable[None]], *off: str, brokers: int = 3, replicas: int = 3
+) -> list[tuple[str, TraceEvent]]:
+    trace: list[tuple[str, TraceEvent]] = []
+
+    async def whole(deployment: Deployment) -> None:
+        await deployment.deploy()
+        scene = Scene(deployment, trace)
+        await scene.create(replicas)
+        await scenario(scene)
+        await scene.close()
 
     simulation = Simulation()
-    layout = configured(SYSTEMS["broker"], simulation.layout(3, 3), {}, off)
+    layout = configured(SYSTEMS["broker"], simulation.layout(brokers, 3), {}, off)
     listener = Listener(lambda _, node, event: trace.append((node, event)), lambda *_: None)
-    simulation.execute(layout, scenario, seed=1, listener=listener)
-    (end,) = ends
-    return end
+    simulation.execute(layout, whole, seed=1, listener=listener)
+    return trace
 
 
 @pytest.mark.parametrize(("off", "end"), [((), RECORDS), (("high_watermark_gates_isr_join",), 0)])
 def test_6_5_3_a_wiped_follower_is_elected_without_committed_records_exactly_without_the_rule(
     off: tuple[str, ...], end: int
 ) -> None:
-    assert elected_with(*off) == end
+    """The leader's answers to the follower are slow: a join before it has the records is committed before they come."""
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, follower = scene.replicas
+        await scene.deployment.wipe(follower)
+        await scene.deployment.degrade([Link(leader, follower)], LinkQuality(delay_ms=400))
+        await scene.deployment.start(follower)
+        await scene.until("isr_committed", node=leader, member=follower)
+        await scene.deployment.cut([Link(leader, follower)])
+        await scene.kill(leader, other)
+        ends.append((await scene.until("became_leader", node=follower)).offset)
+
+    played(scenario, *off)
+    assert ends == [end]
+
+
+@pytest.mark.parametrize("off", [(), ("min_isr_counts_committed_isr",)])
+def test_6_5_2_a_proposed_member_counts_towards_the_minimum_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    """The ISR is the leader alone and the ELR has another broker, when a third one is proposed. The proposal never
+    reaches the controllers, and the one in the ELR is elected."""
+    acknowledged: list[bool] = []
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, eligible, proposed = scene.replicas
+        await scene.kill(proposed)
+        await scene.until("partition_changed", isr=scene.ids(leader, eligible))
+        since = len(scene.trace)
+        await scene.deployment.stop(eligible)
+        await scene.until("partition_changed", isr=scene.ids(leader), since=since)
+        to_controllers = one_way([leader], scene.deployment.controllers)
+        await scene.deployment.degrade(to_controllers, SLOW)
+        await scene.deployment.start(proposed)
+        await scene.until("isr_proposed", node=leader, member=proposed)
+        acknowledged.append(await scene.acknowledged())
+        await scene.deployment.cut(to_controllers)
+        await scene.kill(leader)
+        await scene.deployment.start(eligible)
+        ends.append((await scene.until("became_leader", node=eligible)).offset)
+
+    played(scenario, *off)
+    assert ends == [RECORDS]
+    assert acknowledged == [bool(off)], "the new leader does not have it"
+
+
+@pytest.mark.parametrize("off", [(), ("one_isr_change_at_a_time",)])
+def test_6_5_2_a_second_proposal_hides_the_first_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    """Two brokers are back. The one proposed first is in the ISR of the controllers before the leader knows, and does
+    not have what the others acknowledge meanwhile."""
+    acknowledged: list[bool] = []
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, stays, *back = scene.replicas
+        await scene.kill(back[0])
+        await scene.until("partition_changed", isr=scene.ids(leader, stays, back[1]))
+        await scene.deployment.start(back[0])
+        await scene.until("isr_committed", node=leader, member=back[0])  # now the leader has a connection for proposals
+        await scene.kill(*back)
+        await scene.until("partition_changed", isr=scene.ids(leader, stays))
+        await scene.deployment.degrade(one_way([leader], scene.deployment.controllers), SLOW)
+        for broker in back:
+            await scene.deployment.start(broker)
+        proposal = await scene.until("isr_proposed", node=leader)
+        (first,) = (broker for broker in back if scene.ids(broker) <= set(proposal.members))
+        (second,) = (broker for broker in back if broker != first)
+        since = len(scene.trace)
+        await scene.deployment.cut([Link(leader, first)])
+        if off:
+            await scene.until("isr_proposed", node=leader, isr=scene.ids(leader, stays, second), since=since)
+        acknowledged.append(await scene.acknowledged())
+        await scene.until("partition_changed", isr=scene.ids(leader, stays, first), since=since)
+        await scene.kill(leader, stays)
+        ends.append((await scene.until("became_leader", node=first)).offset)
+
+    played(scenario, *off, brokers=4, replicas=4)
+    assert ends == [RECORDS]
+    assert acknowledged == [bool(off)], "the new leader does not have it"
+
+
+def test_6_7_a_reassignment_in_a_running_cluster_adds_nobody_to_the_isr_before_it_has_caught_up() -> None:
+    """All replicas move to brokers whose links from the leader are slow, and the ISR is never below the minimum."""
+
+    async def scenario(scene: Scene) -> None:
+        target = [broker for broker in scene.deployment.brokers if broker not in scene.replicas]
+        await scene.deployment.degrade(one_way(scene.replicas, target), LinkQuality(delay_ms=100))
+        since = len(scene.trace)
+        assert (await scene.deployment.admin.reassign(TOPIC, 0, target)).outcome == DONE
+        moved.extend(target)
+        await scene.until("became_leader", since=since)
+        began.append(since)
+        await asyncio.sleep(3)
+
+    moved: list[str] = []
+    began: list[int] = []
+    trace = played(scenario, brokers=4, replicas=2)
+    target = {int(name[1:]) for name in moved}
+    changes = [event for _, event in trace[began[0] :] if event.kind == "partition_changed" and event.topic == TOPIC]
+    assert all(len(event.members) >= 2 for event in changes)
+    grown, *_, complete = changes
+    assert len(set(map(int, _replicas(grown)))) == 4
+    assert not target & set(grown.members)
+    assert (set(_replicas(complete)), set(complete.members)) == (target, target)
+    caught_up: set[str] = set()
+    for node, event in trace[began[0] :]:
+        if event.topic == TOPIC and event.kind == "appended" and event.log_end == RECORDS:
+            caught_up.add(node)
+        if event.topic == TOPIC and event.kind == "partition_changed":
+            assert {f"b{member}" for member in set(event.members) & target} <= caught_up
+
+
+def _replicas(event: TraceEvent) -> list[int]:
+    replicas = event.detail["replicas"]
+    assert isinstance(replicas, list | tuple)
+    return [int(replica) for replica in replicas]

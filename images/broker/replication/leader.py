@@ -164,6 +164,8 @@ def _consider_join(partition: Partition, replica: int, active: Mapping[int, int]
     if rules.fenced_stay_out_of_isr and active.get(replica) != follower.broker_epoch:
         return PartitionStep(partition)
     members = tuple(member for member in partition.replicas if member in partition.isr or member == replica)
+    if members == leadership.proposed:
+        return PartitionStep(partition)
     return _propose(partition, members, active, "expand")
 
 
