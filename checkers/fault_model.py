@@ -22,7 +22,7 @@ Consequences:
 
 Where no recovery of the node's log was traced after the fault (the system has no trace, its nodes have no comparable
 clocks, or the run ended first) it is unknown what the replica lost: it counts as lacking every offset from the
-beginning of the fault to the end of the run. That is lenient; the verdict is then `unknown`.
+beginning of the fault to the end of the run. This is lenient; the verdict is then `unknown`.
 
 Blind spots: which of the lost records had been acknowledged; data lost by a fault that reports no `lost_bytes`.
 """

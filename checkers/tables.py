@@ -20,7 +20,7 @@ FAULTS: one row an injected fault. `nodes` are the nodes it was aimed at. `ended
 `detail` is a JSON object of the fault's own fields. `evidence` is a JSON object name → number, summed over the nodes,
 such as `{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the same numbers a node under
 the key `nodes`: `{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
-`bit` tells whether the evidence shows that the fault took effect; `note` is a line for the reader.
+`bit` says whether the evidence shows that the fault took effect; `note` is a line for the reader.
 
 LOST: one row a lost record (`checkers.loss`), whether or not the verdict excuses it. `operation` is the index of the
 acknowledged append, or of the poll that returned it, and `told_ns` is when that completed. `instead` is the value that

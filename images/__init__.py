@@ -1,1 +1,1 @@
-"""What is deployed: one folder a system under test."""
+"""Systems under test: one folder for each, and the layers that all of them share."""

@@ -1,8 +1,8 @@
 """The boundary of a system under test: what the harness asks of it, and all that the harness knows of it.
 
 A system is a folder below `images` whose module `system` has a value `SYSTEM` of this protocol. The runner, the faults,
-the environments and the checkers speak Kafka's protocol to it and read Kafka's log segments off its disks. What it
-offers beyond that is a `Capability`; a spec that asks for one the system lacks is refused.
+the environments and the checkers speak Kafka's protocol to it and read Kafka's log segments off its disks. A
+feature beyond that is a `Capability`; a spec that asks for one the system lacks is refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Applies a fault to the cluster and records how to undo it.
 
-What a fault cuts, freezes, stops or changes is recorded in its `FaultHandle`, and `FaultHandle.heal()` undoes all of it
+Everything a fault cuts, freezes, stops or changes is recorded in its `FaultHandle`, and `FaultHandle.heal()` undoes it
 in reverse order. So a fault needs no heal of its own, and a fault with many steps heals as one.
 
 Faults overlap. Two of them may cut the same link or stop the same node; such a resource comes back when the last fault

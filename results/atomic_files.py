@@ -28,7 +28,7 @@ def put(target: Path, write: Callable[[Path], object], *, parents: bool = False)
 
 
 def put_text(target: Path, text: str, *, parents: bool = False) -> None:
-    """As `put`, in UTF-8. What cannot be written so, such as half of a surrogate pair, becomes a question mark."""
+    """As `put`, in UTF-8. A character that has no encoding, such as half of a surrogate pair, becomes `?`."""
     put(target, lambda part: part.write_text(text, encoding="utf-8", errors="replace"), parents=parents)
 
 

@@ -18,7 +18,7 @@ value         int64          append: the unique value written; assign, commit: t
 offset        int64          append: offset assigned (null unless ok); poll: position asked;
                              end_offset: the end answered (null unless ok); assign: where the member starts, as its
                              group had committed (0 when nothing had been); commit: the offset committed
-leader_epoch  int32          epoch of the answering leader where the answer tells; assign: the epoch committed with
+leader_epoch  int32          epoch of the answering leader where the answer has it; assign: the epoch committed with
                              the offset; else null
 offsets       list<int64>    poll: offsets returned, in the order delivered
 values        list<int64>    poll: values returned, same order; a null among them for a record that no workload wrote
@@ -80,7 +80,7 @@ _COLUMNS: Final = tuple(SCHEMA.names)
 class Recorder:
     """Writes the history of one run as it happens.
 
-    `path` is created, or emptied; without one the lines are kept in memory. `now_ns` tells the true time since the run
+    `path` is created, or emptied; without one the lines are kept in memory. `now_ns` gives the true time since the run
     began. Not for several threads.
     """
 

@@ -46,7 +46,7 @@ class Placement:
     too_sparse: bool
     """`end` lies so far beyond the number of appends that nothing else was looked at."""
     value_at: Int64
-    """Value by offset; NOTHING where no operation tells."""
+    """Value by offset; NOTHING where no operation shows it."""
     latest: Int64
     """By offset: the latest invocation of all that must come no later than the append at that offset."""
     filled_by: Int64

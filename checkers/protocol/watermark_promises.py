@@ -74,7 +74,7 @@ def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -
             event,
             "latest-below-start",
             event.high_watermark,
-            f"{event.node} told {event.high_watermark} as the latest offset {event.at}",
+            f"{event.node} reported {event.high_watermark} as the latest offset {event.at}",
             f"its leader epoch {event.leader_epoch} starts at {start}: what lies between may be committed",
         )
 

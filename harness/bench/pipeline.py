@@ -5,10 +5,10 @@ partition with half a million operations, appends, polls and end offsets, unknow
 the whole log.
 They are stored as any run is. One of them has two offsets exchanged, which the pipeline must find, and nothing else.
 
-What is timed is all of `faultline store check`: index, every checker on every partition and run, metrics, the summary
-in Spark SQL. No replica logs are stored, so `logs` says `unknown` of each run; there is no protocol trace either. Wall
-time, CPU time and memory are those of this process and all it started, Java included: memory is the greatest sum of
-proportional set sizes seen, twice a second.
+The measurement covers all of `faultline store check`: index, every checker on every partition and run, metrics, the
+summary in Spark SQL. No replica logs are stored, so `logs` says `unknown` of each run; there is no protocol trace
+either. Wall time, CPU time and memory are those of this process and all it started, Java included: memory is the
+greatest sum of proportional set sizes seen, twice a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every command shares: the complaint about wrong usage, where it prints, which store it means."""
+"""Parts that every command shares: errors of usage, the terminal, the choice of the store."""
 
 from __future__ import annotations
 

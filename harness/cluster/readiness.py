@@ -53,7 +53,7 @@ class ReadinessProbe:
 
         Gives back what is still missing then. With `steady_s` it must have been whole for so long without a break,
         since an ISR may be full for a moment only: a leader believes in a follower that does not fetch any more until
-        its lag time has passed. That much is waited for also past the deadline, if the cluster was whole before it.
+        its lag time has passed. It waits that long past the deadline, too, if the cluster was whole before it.
         """
         loop = asyncio.get_running_loop()
         self.ready_since_s = None

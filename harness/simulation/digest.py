@@ -1,6 +1,6 @@
 """A running hash over every scheduling decision and every byte that left a node.
 
-Two runs are the same run iff their digests are equal. What goes in, in order:
+Two runs are the same run iff their digests are equal. The hash covers, in order:
 
     one byte below EVENT          the node whose callback ran (its index in the world)
     EVENT, true time (8 bytes)    something fell due: an arrival, a timer

@@ -207,8 +207,8 @@ class DeleteRecords(Fault):
     other brokers first, for a part of the patience, and everything below the high watermark is deleted: what has been
     appended meanwhile is not committed, and must stay.
 
-    What is deleted stays deleted: nothing is undone. `asked_below` in the evidence is what was asked for, whether or
-    not anybody answered; for "below the high watermark" it is not known, and `to_high_watermark` is counted instead.
+    Deleted records stay deleted: nothing is undone. `asked_below` in the evidence is the offset requested, whether or
+    not a broker answered; for "below the high watermark" it is not known, and `to_high_watermark` is counted instead.
     """
 
     name: ClassVar[str] = "delete-records"
@@ -227,7 +227,7 @@ class DeleteRecords(Fault):
         return cls(draws.partition(), draws.random.random() < 0.25, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Ask for it once, as soon as a leader tells where the log starts and ends."""
+        """Send the request once, as soon as a leader reports where the log starts and ends."""
         if self.stalled:
             await self._stall(handle)
         offset = await self._draw(handle)
@@ -281,8 +281,8 @@ class MoveController(Fault):
 
 
 async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> tuple[str, ...]:
-    """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. What is
-    answered to this and to later requests about the partition goes into `answers`."""
+    """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. The
+    answers to this and to later requests about the partition go into `answers`."""
     admin = handle.cluster.admin
     if not handle.claim_placement(partition):
         handle.notes.append("another fault is moving it")

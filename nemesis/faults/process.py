@@ -2,8 +2,8 @@
 
 A kill ends the process at once; what it wrote stays in the operating system, so nothing it acknowledged is gone, but it
 comes back as a new incarnation that the controller counts as an unclean shutdown. A pause freezes it: its connections
-stay open, its timers and what others sent wait, and it wakes up believing that no time has passed. That is how a leader
-becomes a zombie.
+stay open, its timers and what others sent wait, and it wakes up believing that no time has passed. A leader
+becomes a zombie in this way.
 """
 
 from __future__ import annotations

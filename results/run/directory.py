@@ -321,7 +321,7 @@ class RunDirectory:
     # ---- reading --------------------------------------------------------------------------------------------------
 
     def load(self) -> RunEvidence:
-        """The evidence as far as it goes: sealed tables where there are, else what their lines still tell."""
+        """The evidence as far as it goes: sealed tables where there are, else what their lines still hold."""
         for writer in (self._trace, self._faults):
             if writer is not None:
                 writer.flush()

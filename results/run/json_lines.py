@@ -26,7 +26,7 @@ from results.errors import StoreError
 class LineWriter:
     """Appends lines to a file, handing them on in blocks: a killed process loses at most what `flush` would have kept.
 
-    What it will not do: rewrite or reorder anything already written.
+    It never rewrites or reorders anything already written.
     """
 
     BLOCK_BYTES = 1 << 16

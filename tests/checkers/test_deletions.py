@@ -16,7 +16,7 @@ from checkers.protocol import checker as protocol
 from checkers.verdict import Validity, Verdict
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import append, end_offset, poll
-from tests.checkers.test_groups import Story
+from tests.checkers.test_groups import GroupHistory
 from tests.checkers.test_protocol import COMMITTED, Event, appended, changed, leads, moved
 from workloads.columns import INFO
 from workloads.history import SCHEMA
@@ -128,7 +128,7 @@ def test_replica_logs_are_compared_from_the_later_of_their_starts() -> None:
     assert logs.check_partition(replicas, ends, replicas_expected=3, recovered=True).validity is Validity.INVALID
 
 
-def of_group(story: Story, below: int) -> Verdict:
+def of_group(story: GroupHistory, below: int) -> Verdict:
     history = pa.Table.from_pylist(story.rows, SCHEMA)
     settings = CheckSettings(groups=True)
     return groups.check(
@@ -137,7 +137,7 @@ def of_group(story: Story, below: int) -> Verdict:
 
 
 def test_a_group_may_skip_deleted_records_and_no_others() -> None:
-    story = Story().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 2).commit(5, 7, 1, 5).poll(6, 7, 5, 8)
+    story = GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 2).commit(5, 7, 1, 5).poll(6, 7, 5, 8)
     assert of_group(story, 5).validity is Validity.VALID
     verdict = of_group(story, 4)
     assert {finding.kind for finding in verdict.findings} == {"records-skipped", "commit-beyond-read", "not-delivered"}

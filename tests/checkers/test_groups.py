@@ -15,7 +15,7 @@ from workloads.history import SCHEMA
 S = 1_000_000_000
 
 
-class Story:
+class GroupHistory:
     """A history of one partition, told line by line; every operation takes one second unless said otherwise."""
 
     def __init__(self) -> None:
@@ -40,21 +40,21 @@ class Story:
         }
         self.rows.append(row | values)
 
-    def append(self, at_s: float, *offsets: int) -> Story:
+    def append(self, at_s: float, *offsets: int) -> GroupHistory:
         for offset in offsets:
             self.add(at_s, 0, "append", value=100 + offset, offset=offset)
         return self
 
-    def start(self, at_s: float, member: int, generation: int, offset: int) -> Story:
+    def start(self, at_s: float, member: int, generation: int, offset: int) -> GroupHistory:
         self.add(at_s, member, "assign", value=generation, offset=offset)
         return self
 
-    def poll(self, at_s: float, member: int, first: int, end: int) -> Story:
+    def poll(self, at_s: float, member: int, first: int, end: int) -> GroupHistory:
         offsets = list(range(first, end))
         self.add(at_s, member, "poll", offset=first, offsets=offsets, values=[100 + offset for offset in offsets])
         return self
 
-    def commit(self, at_s: float, member: int, generation: int, offset: int, outcome: str = "ok") -> Story:
+    def commit(self, at_s: float, member: int, generation: int, offset: int, outcome: str = "ok") -> GroupHistory:
         self.add(at_s, member, "commit", outcome, value=generation, offset=offset)
         return self
 
@@ -68,9 +68,9 @@ def kinds(verdict: Verdict) -> list[str]:
     return [finding.kind for finding in verdict.findings]
 
 
-def begun() -> Story:
+def begun() -> GroupHistory:
     """Member 7 owns the partition in generation 1, was given records 0 to 4 and committed 5."""
-    return Story().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 5).commit(6, 7, 1, 5)
+    return GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 5).commit(6, 7, 1, 5)
 
 
 def test_a_group_that_hands_over_at_its_commit_is_valid() -> None:
@@ -102,7 +102,7 @@ def test_an_acknowledged_commit_of_an_older_generation_is_stale() -> None:
 
 
 def test_a_commit_in_flight_when_the_next_generation_began_is_not_stale() -> None:
-    story = Story().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2)
+    story = GroupHistory().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2)
     story.add(4, 7, "commit", until_s=9, value=1, offset=2)
     assert story.start(5, 8, 2, 2).verdict().validity is Validity.VALID
 
@@ -126,19 +126,21 @@ def test_a_start_at_an_offset_never_committed_is_a_violation() -> None:
 
 
 def test_a_commit_of_unknown_outcome_may_arrive_after_a_later_one_of_its_generation() -> None:
-    story = Story().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 8)
+    story = GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 8)
     story = story.commit(6, 7, 1, 5, "info").commit(8, 7, 1, 8).start(10, 8, 2, 5)
     assert story.verdict().validity is Validity.VALID
 
 
 def test_a_commit_of_unknown_outcome_cannot_arrive_after_one_of_a_later_generation() -> None:
-    story = Story().append(0, *range(8)).start(1, 7, 1, 0).poll(2, 7, 0, 5).commit(4, 7, 1, 5, "info")
+    story = GroupHistory().append(0, *range(8)).start(1, 7, 1, 0).poll(2, 7, 0, 5).commit(4, 7, 1, 5, "info")
     story = story.start(6, 8, 2, 0).poll(8, 8, 0, 8).commit(10, 8, 2, 8).start(12, 9, 3, 5)
     assert kinds(story.verdict()) == ["committed-offset-lost"]
 
 
 def test_a_start_at_a_failed_commit_is_a_violation() -> None:
-    story = Story().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2).commit(4, 7, 1, 2, "fail").start(6, 8, 2, 2)
+    story = (
+        GroupHistory().append(0, 0, 1).start(1, 7, 1, 0).poll(2, 7, 0, 2).commit(4, 7, 1, 2, "fail").start(6, 8, 2, 2)
+    )
     assert kinds(story.verdict()) == ["uncommitted-start"]
 
 
@@ -158,4 +160,4 @@ def test_an_acknowledged_record_that_no_member_read_is_not_delivered(
 
 
 def test_a_group_without_assignments_is_unknown() -> None:
-    assert Story().append(0, 1).verdict().validity is Validity.UNKNOWN
+    assert GroupHistory().append(0, 1).verdict().validity is Validity.UNKNOWN

@@ -25,7 +25,7 @@ class Difference:
 
 
 def load_differences() -> list[Difference]:
-    """What `differences.yaml` says."""
+    """The contents of `differences.yaml`."""
     entries = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return [Difference(entry["reason"], tuple(entry["cases"])) for entry in entries]
 

@@ -27,7 +27,7 @@ SETTINGS: Mapping[str, str] = {
     "log.retention.ms": "-1",
     "offsets.commit.timeout.ms": "5000",
 }
-"""What both servers are told."""
+"""The configuration of both servers."""
 
 _KAFKA_ONLY: Mapping[str, str] = {
     "auto.create.topics.enable": "false",

@@ -1,4 +1,4 @@
-"""What the pages claim is so. `make docs` writes the generated parts anew."""
+"""The claims of the pages hold. `make docs` writes the generated parts anew."""
 
 from __future__ import annotations
 

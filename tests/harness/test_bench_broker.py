@@ -1,4 +1,4 @@
-"""What the broker's benchmark reports, from what it measured; a measurement itself is in tests/clients."""
+"""The report of the broker's benchmark, from its measurements; a measurement itself is in tests/clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker's metadata lacks for the cluster to be whole, in words."""
+"""Readiness: the words for what is missing in a broker's metadata."""
 
 from __future__ import annotations
 

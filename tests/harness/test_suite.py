@@ -83,9 +83,9 @@ def only_suite(store: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one suite, run in one go."""
-    directory = tmp_path_factory.mktemp("undisturbed")
+    directory = tmp_path_factory.mktemp("uninterrupted")
     (directory / "mixed.yaml").write_text(MIXED)
     process = faultline("suite", str(directory / "mixed.yaml"), "--store", str(directory))
     out, errors = process.communicate()
@@ -96,8 +96,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_every_run_is_stored_once_with_its_verdicts_metrics_and_coverage(undisturbed: Path) -> None:
-    found = stored(undisturbed)
+def test_every_run_is_stored_once_with_its_verdicts_metrics_and_coverage(uninterrupted: Path) -> None:
+    found = stored(uninterrupted)
     names = [row["run"] for row in found["runs"]]
     assert sorted(names) == sorted(f"{cell}-seed{seed}" for cell in ("mutant", "sound") for seed in range(3))
     for table in ("verdicts", "metrics", "coverage"):
@@ -105,29 +105,29 @@ def test_every_run_is_stored_once_with_its_verdicts_metrics_and_coverage(undistu
     assert {row["name"] for row in found["coverage"] if row["kind"] == "event"} >= {"became_leader", "high_watermark"}
 
 
-def test_a_run_that_failed_keeps_everything_and_one_that_passed_its_metrics(undisturbed: Path) -> None:
-    kept = only_suite(undisturbed) / "runs"
-    for row in tables.read(undisturbed, "runs").table.to_pylist():
+def test_a_run_that_failed_keeps_everything_and_one_that_passed_its_metrics(uninterrupted: Path) -> None:
+    kept = only_suite(uninterrupted) / "runs"
+    for row in tables.read(uninterrupted, "runs").table.to_pylist():
         failed = row["validity"] != "valid"
         assert failed == row["run"].startswith("mutant"), row["run"]
         assert row["evidence"] == failed
         assert (kept / row["run"] / "report.html").exists() == failed
         assert (kept / row["run"] / "trace.parquet").exists() == failed
-        history = [line for line in stored(undisturbed)["history"] if line["run"] == row["run"]]
+        history = [line for line in stored(uninterrupted)["history"] if line["run"] == row["run"]]
         assert bool(history) == failed
-    assert not (only_suite(undisturbed) / "work").exists()
-    assert not finished_runs.finished_names(only_suite(undisturbed) / "ended")
+    assert not (only_suite(uninterrupted) / "work").exists()
+    assert not finished_runs.finished_names(only_suite(uninterrupted) / "ended")
 
 
-def test_a_failing_run_of_a_suite_is_judged_again_as_it_was(undisturbed: Path) -> None:
-    run = only_suite(undisturbed) / "runs" / "mutant-seed0"
+def test_a_failing_run_of_a_suite_is_checked_again_as_it_was(uninterrupted: Path) -> None:
+    run = only_suite(uninterrupted) / "runs" / "mutant-seed0"
     assert main(["check", str(run)]) == INVALID
 
 
 def test_a_stored_failure_is_exported_and_a_stored_success_says_that_only_its_figures_are_kept(
-    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    at = ["--store", str(undisturbed)]
+    at = ["--store", str(uninterrupted)]
     assert main(["store", "export", "mutant-seed1", str(tmp_path / "run"), *at]) == VALID
     assert main(["check", str(tmp_path / "run")]) == INVALID
     assert main(["store", "export", "sound-seed1", str(tmp_path / "other"), *at]) == 3
@@ -135,20 +135,20 @@ def test_a_stored_failure_is_exported_and_a_stored_success_says_that_only_its_fi
     assert not (tmp_path / "other").exists()
 
 
-def test_the_summary_and_junit_name_what_failed(undisturbed: Path) -> None:
-    output = json.loads((only_suite(undisturbed) / "summary.json").read_text())
+def test_the_summary_and_junit_name_what_failed(uninterrupted: Path) -> None:
+    output = json.loads((only_suite(uninterrupted) / "summary.json").read_text())
     assert output["cells"] == {"sound": {"valid": 3}, "mutant": {"invalid": 3}}
     assert output["exit_code"] == INVALID
     assert [run["seed"] for run in output["not_valid"]] == [0, 1, 2]
     assert all(run["causes"] and Path(run["directory"]).is_dir() for run in output["not_valid"])
-    root = ElementTree.parse(only_suite(undisturbed) / "junit.xml").getroot()
+    root = ElementTree.parse(only_suite(uninterrupted) / "junit.xml").getroot()
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("6", "3", "0")
     assert len(root.findall(".//testcase")) == 6
     assert all("loss: lost-append" in (failure.get("message") or "") for failure in root.findall(".//failure"))
 
 
 def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_one(
-    undisturbed: Path, mixed: Path, tmp_path: Path
+    uninterrupted: Path, mixed: Path, tmp_path: Path
 ) -> None:
     at = ["--store", str(tmp_path / "store")]
     process = faultline("suite", str(mixed), *at)
@@ -174,7 +174,7 @@ def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_
     again = faultline("suite", "mixed", "--resume", *at)
     _, errors = again.communicate()
     assert again.returncode == INVALID, errors
-    assert stored(tmp_path / "store") == stored(undisturbed)
+    assert stored(tmp_path / "store") == stored(uninterrupted)
     runs = tables.read(tmp_path / "store", "runs").table.to_pylist()
     assert {row["run"]: row["started"] for row in runs if row["run"] in made_at} == made_at
     assert {row["suite"] for row in runs} == {directory.name}
@@ -201,14 +201,14 @@ def test_an_interrupt_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(
 
 
 def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
-    undisturbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    uninterrupted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A suite is cut short between its table files, between table and file, and within a file."""
-    begun = resume(undisturbed, only_suite(undisturbed).name)
-    runs = {row["run"]: row for row in tables.read(undisturbed, "runs").table.to_pylist()}
+    begun = resume(uninterrupted, only_suite(uninterrupted).name)
+    runs = {row["run"]: row for row in tables.read(uninterrupted, "runs").table.to_pylist()}
     copy = SuiteRecord("copy-20260101T000000", tmp_path, begun.plan, begun.facts)
     directory = suite_path(tmp_path, copy.name) / "ended"
-    rows = {name: tables.read(undisturbed, name).table.drop_columns(["suite"]) for name in tables.SCHEMAS}
+    rows = {name: tables.read(uninterrupted, name).table.drop_columns(["suite"]) for name in tables.SCHEMAS}
 
     def of(run: str) -> Any:
         parts = {name: table.filter([value.as_py() == run for value in table["run"]]) for name, table in rows.items()}
@@ -232,12 +232,12 @@ def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
 
 
 def test_separate_executors_are_sent_the_package_and_give_the_same_verdicts_and_digests(
-    undisturbed: Path, mixed: Path, tmp_path: Path
+    uninterrupted: Path, mixed: Path, tmp_path: Path
 ) -> None:
     process = faultline("suite", str(mixed), "--master", "local-cluster[2,1,2048]", "--store", str(tmp_path / "store"))
     _, errors = process.communicate()
     assert process.returncode == INVALID, errors
-    assert stored(tmp_path / "store") == stored(undisturbed)
+    assert stored(tmp_path / "store") == stored(uninterrupted)
 
 
 def test_a_suite_of_other_sources_is_not_resumed(

@@ -10,7 +10,7 @@ def decided(offset: int, kind: str = "partition_changed", **detail: object) -> T
     return TraceEvent(kind, offset=offset, detail=detail)
 
 
-def heard(*events: tuple[str, TraceEvent]) -> list[int]:
+def kept_events(*events: tuple[str, TraceEvent]) -> list[int]:
     """The positions of those events that are new."""
     decisions = TraceDeduplicator()
     return [number for number, (node, event) in enumerate(events) if decisions.is_new(node, event)]
@@ -18,18 +18,18 @@ def heard(*events: tuple[str, TraceEvent]) -> list[int]:
 
 def test_what_a_successor_tells_again_is_left_out() -> None:
     events = [("c1", decided(5)), ("c1", decided(6)), ("c2", decided(5, taken_over=True))]
-    assert heard(*events, ("c2", decided(6, taken_over=True))) == [0, 1]
+    assert kept_events(*events, ("c2", decided(6, taken_over=True))) == [0, 1]
 
 
 def test_what_only_the_successor_can_tell_is_heard_with_all_its_events() -> None:
     events = [("c1", decided(5)), *(("c2", decided(7, taken_over=True)) for _ in range(2))]
-    assert heard(*events, ("c3", decided(7, taken_over=True))) == [0, 1, 2]
+    assert kept_events(*events, ("c3", decided(7, taken_over=True))) == [0, 1, 2]
 
 
 def test_several_events_of_one_change_are_all_heard() -> None:
-    assert heard(*(("c1", decided(5, kind)) for kind in ("broker_fenced", "broker_registered"))) == [0, 1]
+    assert kept_events(*(("c1", decided(5, kind)) for kind in ("broker_fenced", "broker_registered"))) == [0, 1]
 
 
 def test_what_is_no_decision_is_always_heard() -> None:
     others = [("b1", TraceEvent("appended", offset=1)), ("c1", TraceEvent("alter_partition_refused"))]
-    assert heard(("c1", decided(5)), *others, *others) == [0, 1, 2, 3, 4]
+    assert kept_events(("c1", decided(5)), *others, *others) == [0, 1, 2, 3, 4]

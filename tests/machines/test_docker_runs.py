@@ -1,4 +1,4 @@
-"""Whole runs in Docker, as a user starts them: judged, cleaned up after, and clear in a line when they cannot be."""
+"""Whole runs in Docker, as a user starts them: checked, cleaned up after, and clear in a line when they cannot be."""
 
 from __future__ import annotations
 
@@ -247,9 +247,9 @@ def test_what_a_killed_run_left_is_judged_as_far_as_it_goes_and_cleaned(tmp_path
         process.kill()
         process.wait(300)
     assert len(left_of(run)) == len(NODES) + 1
-    judged = faultline("check", directory)
-    assert judged.returncode == UNKNOWN, judged.stdout + judged.stderr
-    assert "the run did not end" in judged.stdout
+    checked = faultline("check", directory)
+    assert checked.returncode == UNKNOWN, checked.stdout + checked.stderr
+    assert "the run did not end" in checked.stdout
     cleaned = faultline("clean", "--run", run)
     assert cleaned.returncode == VALID, cleaned.stdout
     assert left_of(run) == []

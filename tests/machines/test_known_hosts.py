@@ -1,4 +1,4 @@
-"""known_hosts is read as OpenSSH reads it; its own ssh-keygen is the judge of hashes and fingerprints."""
+"""known_hosts is read as OpenSSH reads it; its own ssh-keygen checks hashes and fingerprints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def line(names: str, key: bytes = KEY, kind: str = "ssh-ed25519") -> str:
 
 
 @pytest.mark.parametrize(
-    ("names", "address", "port", "judged"),
+    ("names", "address", "port", "status"),
     [
         ("192.0.2.1", "192.0.2.1", 22, HostKeyStatus.KNOWN),
         ("192.0.2.1", "192.0.2.2", 22, HostKeyStatus.UNKNOWN),
@@ -39,8 +39,8 @@ def line(names: str, key: bytes = KEY, kind: str = "ssh-ed25519") -> str:
         ("@revoked 192.0.2.1", "192.0.2.1", 22, HostKeyStatus.REVOKED),
     ],
 )
-def test_a_line_is_about_the_hosts_it_names(names: str, address: str, port: int, judged: HostKeyStatus) -> None:
-    assert KnownHosts.parse(line(names)).status_of(address, port, KEY) is judged
+def test_a_line_is_about_the_hosts_it_names(names: str, address: str, port: int, status: HostKeyStatus) -> None:
+    assert KnownHosts.parse(line(names)).status_of(address, port, KEY) is status
 
 
 def test_a_host_may_have_several_keys_but_no_stranger() -> None:

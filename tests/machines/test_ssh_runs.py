@@ -1,4 +1,4 @@
-"""Whole runs over SSH, on hosts as fresh as they come: judged, cleaned up after, and found again when killed."""
+"""Whole runs over SSH, on hosts as fresh as they come: checked, cleaned up after, and found again when killed."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class FakeCluster:
         self.offsets_told: tuple[int, int] | None = (0, 10)
         """Where a partition's log starts, and its high watermark."""
         self.answers: list[str] = []
-        """What the administrator is answered, in order; afterwards everything is carried out."""
+        """Answers to the administrator, in order; afterwards every request succeeds."""
         self.frozen_over_a_request = False
-        """Whether somebody was asked, too, before the one who answered, and did not tell."""
+        """Whether another node was asked first and did not answer."""
         self._began_s: float | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""What the nemesis does with a schedule: when, to whom, what it records, and that everything heals."""
+"""The nemesis follows a schedule: times, targets, records, and healing."""
 
 from __future__ import annotations
 

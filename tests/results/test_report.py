@@ -25,7 +25,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 class Page(HTMLParser):
-    """What a browser would see: elements with their attributes, and the text outside scripts and styles."""
+    """The page as a browser sees it: elements with their attributes, and the text outside scripts and styles."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

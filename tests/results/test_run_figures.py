@@ -1,4 +1,4 @@
-"""What one run comes to, by hand-made histories."""
+"""The figures of one run, by hand-made histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run directory keeps, whatever happens to the run."""
+"""A run directory keeps its evidence, whatever happens to the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stored suite comes to, and its page: failures first, and every number leads to the runs behind it."""
+"""The figures of a stored suite, and its page: failures first, and every number leads to the runs behind it."""
 
 from __future__ import annotations
 

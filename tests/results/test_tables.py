@@ -77,7 +77,7 @@ def test_a_parquet_file_where_no_reader_looks_is_named(
     store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = batch_path(store, "history", "nightly", ended.name).parents[1]
-    foreign_files = [table / "stray.parquet", table.parent / "strange" / "suite=nightly" / "x.parquet"]
+    foreign_files = [table / "foreign.parquet", table.parent / "strange" / "suite=nightly" / "x.parquet"]
     for foreign in foreign_files:
         foreign.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"a": [1]}), foreign)

@@ -1,6 +1,6 @@
 """A fetch of a follower's earlier incarnation arrives in the same leader epoch, after the follower lost what it held.
 
-b1 leads and b2 follows; min.insync.replicas is 2. What b2 sends is slow when a record arrives, so the fetch that
+b1 leads and b2 follows; min.insync.replicas is 2. Messages from b2 are slow when a record arrives, so the fetch that
 confirms the record is still on its way when b2 loses power, and the record. b2 registers again and joins the ISR at the
 high watermark; the record is on its way to it, slowly. Now the old fetch arrives, and b1 is cut off.
 """

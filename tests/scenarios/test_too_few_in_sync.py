@@ -1,4 +1,4 @@
-"""What a producer sees while fewer than min.insync.replicas replicas are in sync: a refusal, certain and at once."""
+"""With fewer than min.insync.replicas in sync a producer is refused, certainly and at once."""
 
 from __future__ import annotations
 

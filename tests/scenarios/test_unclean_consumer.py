@@ -39,8 +39,8 @@ SETTINGS = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"
 
 
 @dataclass
-class Story:
-    """What the consumer was told before and after, and what became of it."""
+class Observations:
+    """The records and errors of the consumer before and after the election."""
 
     before: list[int] = field(default_factory=list)
     after: list[tuple[int, int]] = field(default_factory=list)
@@ -83,9 +83,9 @@ async def join_elsewhere(client: Client, not_on: str) -> GroupMember:
             return member
 
 
-def play(*, restarted: bool = False, **options: Any) -> Story:
+def play(*, restarted: bool = False, **options: Any) -> Observations:
     """`restarted`: the consumer commits for a group and ends before the leader does, and another one takes over."""
-    story = Story()
+    observations = Observations()
 
     async def scenario(deployment: Deployment) -> None:
         await deployment.deploy()
@@ -100,11 +100,11 @@ def play(*, restarted: bool = False, **options: Any) -> Story:
         await admin.wait_for_leaders(TOPIC, 1, 30)
         producer = Producer(client("producer"), TOPIC, delivery_timeout_s=30)
         consumer = Consumer(
-            client("consumer"), on_truncation=lambda _t, _p, found: story.truncations.append(found), **options
+            client("consumer"), on_truncation=lambda _t, _p, found: observations.truncations.append(found), **options
         )
         consumer.assign([P0])
         await append(producer, 0, 5)
-        story.before = [value for _, value in await read_until(consumer, 5)]
+        observations.before = [value for _, value in await read_until(consumer, 5)]
 
         leader = (await deployment.leaders())[P0]
         member = await join_elsewhere(client("first-member"), leader) if restarted else None
@@ -112,7 +112,7 @@ def play(*, restarted: bool = False, **options: Any) -> Story:
         links = [link for other in others for link in (Link(leader, other), Link(other, leader))]
         await deployment.cut(links, reset=True)
         await append(producer, 5, 5)  # each is acknowledged once the followers have left the ISR
-        story.before += [value for _, value in await read_until(consumer, 10)]
+        observations.before += [value for _, value in await read_until(consumer, 10)]
 
         if member is not None:
             made = await member.commit(consumer.next_offsets())
@@ -136,13 +136,13 @@ def play(*, restarted: bool = False, **options: Any) -> Story:
             consumer.seek(*P0, *committed)
             await taking_over.close()
         try:
-            story.after = await read_until(consumer, 15)
+            observations.after = await read_until(consumer, 15)
         except LogTruncationError as raised:
-            story.raised = raised
+            observations.raised = raised
             found = raised.truncation_offsets[P0]
             assert found is not None
             consumer.seek(*P0, found.offset, found.epoch)
-            story.after = await read_until(consumer, 15)
+            observations.after = await read_until(consumer, 15)
         await producer.close()
         await second.close()
         await consumer.close()
@@ -153,39 +153,39 @@ def play(*, restarted: bool = False, **options: Any) -> Story:
     simulation = Simulation()
     layout = configured(SYSTEMS["broker"], simulation.layout(3), SETTINGS, ())
     simulation.execute(layout, scenario, seed=1, listener=Listener(lambda *_: None, lambda *_: None))
-    assert story.before == list(range(10))
-    return story
+    assert observations.before == list(range(10))
+    return observations
 
 
 NEW = [(offset, 95 + offset) for offset in range(5, 15)]
-"""What stands in the log in the end where records 5 to 9 stood."""
+"""The records of the log at the end, from offset 5 on."""
 
 
 def test_under_old_semantics_the_consumer_misses_what_was_written_below_its_position() -> None:
-    story = play(rules=ConsumerRules(validate_position=False))
-    assert story.after == NEW[5:]
-    assert story.raised is None
-    assert story.truncations == []
+    observations = play(rules=ConsumerRules(validate_position=False))
+    assert observations.after == NEW[5:]
+    assert observations.raised is None
+    assert observations.truncations == []
 
 
 def test_without_a_policy_the_consumer_raises_where_the_logs_part_and_misses_nothing_after_the_seek() -> None:
-    story = play()
-    assert story.raised is not None
-    assert story.raised.truncation_offsets == {P0: OffsetAndEpoch(5, 0)}
-    assert story.after == NEW
+    observations = play()
+    assert observations.raised is not None
+    assert observations.raised.truncation_offsets == {P0: OffsetAndEpoch(5, 0)}
+    assert observations.after == NEW
 
 
 def test_a_group_finds_the_truncation_across_a_restart_by_the_epoch_it_committed() -> None:
-    story = play(restarted=True)
-    assert story.raised is not None
-    found = story.raised.truncation_offsets[P0]
+    observations = play(restarted=True)
+    assert observations.raised is not None
+    found = observations.raised.truncation_offsets[P0]
     assert found == OffsetAndEpoch(5, 0)
-    assert story.after == NEW
+    assert observations.after == NEW
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_with_a_policy_the_consumer_goes_back_to_the_very_offset_and_misses_nothing(reset: str) -> None:
-    story = play(reset=reset)
-    assert story.raised is None
-    assert story.truncations == [Truncation(OffsetAndEpoch(10, 0), OffsetAndEpoch(5, 0))]
-    assert story.after == NEW
+    observations = play(reset=reset)
+    assert observations.raised is None
+    assert observations.truncations == [Truncation(OffsetAndEpoch(10, 0), OffsetAndEpoch(5, 0))]
+    assert observations.after == NEW

@@ -1,4 +1,4 @@
-"""What each strategy of unclean recovery costs and loses, in whole clusters under one schedule each.
+"""Costs and losses of each strategy of unclean recovery, in whole clusters under one schedule each.
 
 Three replicas, min.insync.replicas 2, so the protocol survives one loss at a time. A killed process loses nothing, a
 power loss that keeps nothing empties a log; both come back as unclean shutdowns: the controller cannot tell them apart.

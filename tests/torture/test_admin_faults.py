@@ -43,7 +43,7 @@ def test_leadership_that_a_restart_moved_is_moved_back_by_a_preferred_election()
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_partition_that_one_fault_moves_is_left_alone_by_another(seed: int) -> None:
-    """What seed 5 of the family alone found, made small: without the claim the second fault finds two replicas while
+    """Found by seed 5 of the family alone, reduced: without the claim the second fault finds two replicas while
     the first has the third away, and puts back those two when the first has put back all."""
     move = {"at": "2s", "for": "4s", "fault": "reassign"}
     cancel = {"at": "4s", "for": "14s", "fault": "cancel-reassignment", "patience_ms": 8000}
@@ -58,7 +58,7 @@ def test_a_replica_put_back_after_two_faults_wanted_to_move_it_leaves_every_repl
 
 
 def test_a_request_that_a_frozen_broker_carries_out_after_it_was_undone_is_undone_at_last() -> None:
-    """What seed 260 of the default run found, made small: the administrator asks b1, which is frozen, gives up, and has
+    """Found by seed 260 of the default run, reduced: the administrator asks b1, which is frozen, gives up, and has
     everything put back by b2 long before b1 thaws and does what it was asked."""
     asked = {"at": "3s", "for": "2s", "fault": "reassign"}
     frozen = {"at": "2s", "for": "8s", "fault": "pause", "nodes": ["b1"]}

@@ -72,7 +72,7 @@ async def list_offset(client: Client, topic: str, partition: int, timestamp: int
 async def end_position(client: Client, topic: str, partition: int) -> OffsetAnswer:
     """The latest offset, with the epoch of the record before it, so that a `seek` to it can be validated.
 
-    ListOffsets does not tell that epoch: as in Apache Kafka, the latest offset comes with the epoch of its leader, in
+    ListOffsets does not return that epoch: as in Apache Kafka, the latest offset comes with the epoch of its leader, in
     which no record may have been written. The next leader then has no trace of that epoch, and a validation by it would
     find a truncation that never happened. So the same leader is asked where the epoch before its own ended, which is
     where its own began. The epoch stays unknown when no record stands before the offset.

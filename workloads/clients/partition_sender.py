@@ -248,7 +248,7 @@ class PartitionSender:
             if answer.base_offset >= 0:
                 batch.end("ok", base_offset=int(answer.base_offset))
             else:
-                batch.end("info", error="no offset told")
+                batch.end("info", error="no offset in the answer")
             return
         if code == _DUPLICATE:
             self._id_known = True

@@ -44,7 +44,7 @@ class NodeHandle:
     incarnation: int = 0
     alive: bool = False
     lies_before: int | None = None
-    """Lies that the disk had told when it began to lie; None while it does not."""
+    """Lies counted before the current ones began; None while the disk does not lie."""
     refused_before: int | None = None
     """Writes that the disk had refused when it became full; None while it is not."""
     slowed_before: tuple[int, float] | None = None

@@ -22,7 +22,7 @@ tar --warning=no-file-changed -C "$1" -cf - -- "$2"
 status=$?
 [ $status -le 1 ] || exit $status
 """
-"""Status 1 of tar: a file grew or went while it was read. What was there when it was reached is what is fetched."""
+"""Status 1 of tar: a file grew or went while it was read. The archive has what was there when tar reached the file."""
 
 
 class SshMachine:

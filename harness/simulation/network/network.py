@@ -8,7 +8,7 @@ observe of it:
   cut link, a machine that is off) it is sent again after 1, 2, 4 … seconds, and the attempt times out after 127 s
   as in Linux.
 - *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the
-  mend it comes through in order, up to 200 ms late (the retransmission timer). Cutting with `reset` breaks
+  healing it comes through in order, up to 200 ms late (the retransmission timer). Cutting with `reset` breaks
   connections instead.
 - *Loss* is delay: a lost packet is sent again after 200 ms, doubling; what was sent after it waits behind it.
 - *A paused process* misses nothing: its kernel accepts connections and keeps data until it resumes.

@@ -14,7 +14,7 @@ directory, what they depend on (earlier changes of the directories they touch) a
 journaling file systems do. A lying disk acknowledges both and does neither. Dirty pages are never written back by
 themselves: what was not synced is at risk for ever. Calls return at once. A real process is blocked for as long as a
 call takes and does nothing else meanwhile; so where a disk is slow, the process stalls for that long as soon as the
-callback that made the calls has ended (`SimNode`). What the callback still sends leaves before the stall, not after.
+callback that made the calls has ended (`SimNode`). Its messages leave before the stall, not after.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ControllerChannel:
     async def call(self, request: Any, extra_timeout_s: float = 0.0) -> Any:
         """Send `request` and return the response.
 
-        Raises ConnectionLost; its `sent` tells whether the controller may have received the request. After that, and
+        Raises ConnectionLost; its `sent` says whether the controller may have received the request. After that, and
         after NOT_CONTROLLER, the next call goes to the next controller.
         """
         voter_index = self._active.voter_index

@@ -247,7 +247,7 @@ class Controller:
     def recover(
         self, topic: str, index: int, log_ends: Mapping[int, ReplicaLogEnd], *, overdue: bool
     ) -> ControllerResult[bool]:
-        """Elect a leader by the log ends of replicas, if these suffice; the answer tells whether one was elected.
+        """Elect a leader by the log ends of replicas, if these suffice; the answer says whether one was elected.
 
         `overdue`: the time that a proactive recovery waits for all replicas is over.
         """

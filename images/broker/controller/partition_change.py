@@ -46,7 +46,7 @@ class PartitionChange:
 
 
 class PartitionChangeBuilder:
-    """One change of `partition`, made of the settings below. `eligible` tells whether a replica may lead."""
+    """One change of `partition`, made of the settings below. `eligible` says whether a replica may lead."""
 
     def __init__(
         self, topic: TopicImage, partition: PartitionImage, eligible: Callable[[int], bool], rules: Rules

@@ -106,7 +106,7 @@ def elect_leader(
 ) -> int:
     """The leader to elect by `log_ends`, NO_LEADER if these do not suffice.
 
-    `broker_epoch` gives the broker epoch of a broker that is eligible now, `overdue` tells whether the time to wait for
+    `broker_epoch` gives the broker epoch of a broker that is eligible now, `overdue` says whether the time to wait for
     all replicas is over.
     """
     recovery = recovery_needed(topic, partition)

@@ -188,7 +188,7 @@ def _rich(name: str, value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One registered broker. `incarnation` tells one process of it from the next, `epoch` is its broker epoch."""
+    """One registered broker. `incarnation` differs from one process of it to the next, `epoch` is its broker epoch."""
 
     id: int
     epoch: int

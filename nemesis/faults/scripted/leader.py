@@ -22,10 +22,10 @@ class ZombieFollower(ScriptedLeaderFault):
     1. F is cut from the controllers until it is out of the ISR; it goes on fetching from L.
     2. K no longer hears L until it is out of the ISR, too, and eligible: L takes no more appends, F holds all of them,
        K does not.
-    3. What F sends to L is held, among it a fetch at the end of L's log. F is back with the controllers.
+    3. Messages from F to L are held, among them a fetch at the end of L's log. F is back with the controllers.
     4. L is cut from the controllers until K leads. F follows K and cuts its log to K's.
     5. K is cut from the controllers before it can have F back in the ISR; L is back with them, leads again, and has
-       heard nothing of K.
+       learned nothing of K.
     6. The fetch that was held reaches L, whose answers do not reach F. L stalls, so that F may be elected.
     """
 
@@ -120,7 +120,7 @@ class DeafLeader(ScriptedLeaderFault):
     """The controller commits an ISR change, and the leader that asked for it does not learn of it.
 
     1. A follower stalls until the leader wants it out of the ISR, and wakes up.
-    2. What the controllers send to the leader is held: the leader proposes, the controller decides, the answer waits.
+    2. Messages from the controllers to the leader are held: the leader proposes, the controller answers in vain.
     3. Meanwhile another follower stalls; then the answer arrives.
     """
 
@@ -150,7 +150,7 @@ class HiddenCommit(ScriptedLeaderFault):
     A follower learns the high watermark one answer late, and slow answers make that much. L leads, B and C follow.
 
     1. C is cut from the controllers until it is out of the ISR; it goes on fetching.
-    2. What L sends to the others becomes slow: B holds committed records which it does not know to be committed, and C,
+    2. Messages from L to the others become slow: B holds committed records without knowing it, and C,
        which is served out of step with B, may lack them.
     3. L falls silent and C is back with the controllers: B leads, with a stale high watermark, and C catches up slowly.
     4. B stalls: C may be elected, if it was let into the ISR.
@@ -191,10 +191,10 @@ class StaleBrokerEpoch(ScriptedFault):
     L leads; a victim that leads stalls first until another broker does.
 
     1. The victim is cut from L until it is out of the ISR.
-    2. What L sends to the controllers is held, and the victim catches up: L asks for it, the controllers do not hear.
+    2. Messages from L to the controllers are held, and the victim catches up: L proposes it for the ISR in vain.
     3. The victim, silent towards the controllers for a while, loses power with everything unsynced, and starts again
        cut from L: the controllers know its new incarnation, which holds nothing.
-    4. The controllers hear what L asked for. The others stall, so that the victim may be elected.
+    4. The proposal arrives. The others stall, so that the victim may be elected.
     """
 
     name: ClassVar[str] = "stale-broker-epoch"
@@ -294,7 +294,7 @@ class QuickSuccession(ScriptedLeaderFault):
 
 
 async def _until_led_by(handle: FaultHandle, partition: int, node: str, limit_s: float) -> None:
-    """Wait until `node` leads, as far as the cluster tells, or `limit_s` have passed."""
+    """Wait until `node` leads, as far as the cluster reports, or `limit_s` have passed."""
 
     async def it() -> str | None:
         return node if await handle.leader(partition) == node else None

@@ -23,7 +23,7 @@ class LateProposal(ScriptedLeaderFault):
     L leads, K and F follow.
 
     1. L no longer hears K, and will want it out of the ISR. F falls silent towards the controllers.
-    2. What L sends to the controllers is held, among it the request for the ISR {L, F}.
+    2. Messages from L to the controllers are held, among them the request for the ISR {L, F}.
     3. F is fenced, and L hears of it. L hears K again and no longer F: it commits with K alone.
     4. F is back with the controllers, unfenced in the same broker epoch. Then the request arrives.
     """
@@ -58,9 +58,9 @@ class RemovedAndBack(ScriptedLeaderFault):
     """A replica is removed and added again before its leader hears of either, and what the leader knew of it is no
     longer true: it is empty now (Kafka Replication Correctness §6.5.4).
 
-    1. What the leader sends to the controllers is held, until it has asked for the metadata and waits for an answer.
+    1. Messages from the leader to the controllers are held, until it has requested the metadata and waits for it.
     2. A follower is taken off the partition, deletes its log, and is put back.
-    3. What followers send to the leader is held, so that it has no news of them and commits nothing more; then it reads
+    3. Messages from followers to the leader are held, so that it commits nothing more; then it reads
        both changes at once.
     """
 

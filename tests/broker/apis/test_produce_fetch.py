@@ -130,7 +130,7 @@ class Broker:
         timeout_s: float = 5.0,
         transactional_id: str | None = None,
     ) -> Any:
-        """What became of each (partition, records)."""
+        """The result for each (partition, records)."""
         data = tuple(producing.PartitionProduceData(index=index, records=records) for index, records in parts)
         body = producing.ProduceRequest(
             transactional_id=transactional_id,
@@ -142,7 +142,7 @@ class Broker:
         return None if answer is None else answer.responses[0].partition_responses
 
     async def fetch(self, *parts: Any, replica: int = -1, wait_s: float = 0.0, **of: Any) -> Any:
-        """What each partition gave."""
+        """The result of each partition."""
         body = fetching.FetchRequest(
             replica_state=fetching.ReplicaState(replica_id=replica, replica_epoch=replica - 1),
             max_wait=timedelta(seconds=wait_s),
@@ -154,7 +154,7 @@ class Broker:
         return (await self.ask(Api.FETCH, body)).responses[0].partitions
 
     async def offset_at(self, timestamp: int, *, replica: int = -1, epoch: int = -1, version: int = 7) -> Any:
-        """What ListOffsets says of a time."""
+        """The answer of ListOffsets for a time."""
         wanted = listing.ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=timestamp)
         body = listing.ListOffsetsRequest(
             replica_id=replica,

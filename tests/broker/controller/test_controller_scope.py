@@ -97,7 +97,7 @@ def successors(now: World) -> Iterator[tuple[str, World, ControllerResult[Any]]]
             continue
         for leaves in (True, False):
             wanted = (set(known.isr) - {member}) if leaves else {*known.isr, member}
-            # What the leader saw of the member may be from before its restart, or before the partition last changed;
+            # The leader's view of the member may be from before its restart, or before the partition last changed;
             # only a sight of the member as it is now proves that it has caught up.
             for seen in ("as it is",) if leaves else ("as it is", "before its restart", "in an older view"):
                 members = tuple((i, image.brokers[i].epoch - (i == member and "restart" in seen)) for i in wanted)

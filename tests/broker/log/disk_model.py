@@ -1,6 +1,6 @@
 """Files in memory that lose unsynced writes the way disks do: the adversary of the log's tests.
 
-What is durable and what was done since are kept apart. A power loss keeps, of each file's unsynced operations, any
+The durable state and the operations since are kept apart. A power loss keeps, of each file's unsynced operations, any
 prefix, each file for itself; the last append kept may be torn and a byte of what was never synced may be flipped. Of
 the directory operations it keeps any prefix, in order, as a journal does. Nothing synced is ever harmed.
 
@@ -86,7 +86,7 @@ class DiskModel:
     fsyncs: int = 0
     changes_left: int | None = None
 
-    # ---- the Files door ----------------------------------------------------------------------------------------------
+    # ---- the Files port ----------------------------------------------------------------------------------------------
 
     def open(self, path: str) -> DiskFile:
         if path not in self.names:

@@ -1,4 +1,4 @@
-"""The operating system's files keep the promises of the Files door, and the tests' disk model behaves as they do."""
+"""The operating system's files keep the promises of the Files port, and the tests' disk model behaves as they do."""
 
 from __future__ import annotations
 

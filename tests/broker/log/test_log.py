@@ -1,4 +1,4 @@
-"""The log of one partition: what it stores, reads, cuts and syncs. What it survives is in test_log_recovery.py."""
+"""The log of one partition: what it stores, reads, cuts and syncs. Its recovery is in test_log_recovery.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log survives: power losses, kills and torn files at any moment, also in the middle of its own doings.
+"""Recovery of a log after power losses, kills and torn files at any moment, also in the middle of its own doings.
 
 A `Life` keeps every state the log had since its last flush. Whatever a loss leaves must be a prefix, in whole batches,
 of one of them, with at least the batches that were flushed and not cut since; epoch cache and producer table must be
@@ -86,7 +86,7 @@ class Life:
         self.epoch = 0
         self.now = State(0)
         self.earlier: list[State] = []
-        """What the log was before each cut since the last flush."""
+        """The log before each truncation since the last flush."""
         self.flushed = State(0)
         self.reopen()
 

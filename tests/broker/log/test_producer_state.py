@@ -47,10 +47,10 @@ def table_of(*headers: Header) -> ProducerTable:
     return table
 
 
-def refused(judgement: SequenceCheck) -> ErrorCode:
-    assert isinstance(judgement, Refuse)
-    assert judgement.reason
-    return judgement.error
+def refused(sequence_check: SequenceCheck) -> ErrorCode:
+    assert isinstance(sequence_check, Refuse)
+    assert sequence_check.reason
+    return sequence_check.error
 
 
 TEN_AT_100 = table_of(header(0, count=10, offset=100))
@@ -230,10 +230,10 @@ def test_the_table_knows_as_much_as_the_whole_log(sent: list[Header]) -> None:
     appended: list[Header] = []
     table = ProducerTable()
     for one in sent:
-        judgement = check_sequence(table, one, RULES)
+        sequence_check = check_sequence(table, one, RULES)
         expected = judge_from_history(appended, one)
-        assert (judgement.error if isinstance(judgement, Refuse) else judgement) == expected
-        if judgement == Accept():
+        assert (sequence_check.error if isinstance(sequence_check, Refuse) else sequence_check) == expected
+        if sequence_check == Accept():
             stored = one._replace(base_offset=appended[-1].next_offset if appended else 0)
             appended.append(stored)
             table = record(table, stored)

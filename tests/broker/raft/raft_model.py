@@ -1,7 +1,7 @@
 """Controllers without a network, a disk or a clock: the quorum's decision machines and a pool of messages between them.
 
 Anything may happen to a message (it comes late, twice or never) and to a controller (it stops and starts, time stands
-still for it). What it holds on disk is modelled: the log, its vote, and how much of both a power loss leaves.
+still for it). Its disk is modelled: the log, its vote, and how much of both a power loss leaves.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Node:
 
     @property
     def values(self) -> list[bytes | None]:
-        """What the log holds."""
+        """The records of the log."""
         found: list[bytes | None] = []
         log = self.replica.log
         while len(found) < log.end:

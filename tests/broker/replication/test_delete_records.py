@@ -76,7 +76,7 @@ def fetch_as_fetcher(leader: Replica, follower: Replica, max_bytes: int = PLENTY
 
 
 def values(replica: Replica) -> dict[int, bytes | None]:
-    """What a reader gets, by offset."""
+    """The records that a reader gets, by offset."""
     found, offset, log = {}, replica.log.start, replica.log
     while offset < log.end:
         for header, batch in batches.iterate(log.read(offset, PLENTY, log.end)):

@@ -1,4 +1,4 @@
-"""A log whose start moves: what goes, what stays known, and what survives. What befalls it in between is in
+"""A log whose start moves: what goes, what stays known, and what survives. Crashes in between are in
 test_log_recovery.py, whose lives move the start too."""
 
 from __future__ import annotations

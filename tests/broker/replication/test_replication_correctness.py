@@ -167,8 +167,8 @@ def test_6_4_2_a_stale_high_watermark_is_returned_exactly_without_the_rule(off: 
 
 @pytest.mark.parametrize(("off", "high_watermark"), [((), 0), (("positions_end_with_leadership",), 10)])
 def test_6_5_a_leader_elected_again_after_another_keeps_no_positions(off: tuple[str, ...], high_watermark: int) -> None:
-    """Leadership goes from 1 to 2 and back before 1 reads of either. What 3 had fetched from 1 it has cut to follow 2,
-    so that nobody but 1 holds it, and the ISR is {1, 3}."""
+    """Leadership goes from 1 to 2 and back before 1 reads of either. Replica 3 has truncated the records from 1 to
+    follow 2, so that nobody but 1 holds them, and the ISR is {1, 3}."""
     scene = Scene(*off, replicas=(2, 1, 3))
     scene.controller.fence(2)
     scene.controller.beat(2)
