@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -62,13 +63,27 @@ class OffsetApis:
 
     async def list_offsets(self, request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
         """For each partition the earliest offset, the latest, that of the largest timestamp, or the first not older
-        than a timestamp."""
+        than a timestamp. INVALID_REQUEST for a partition named twice."""
         until = asyncio.get_running_loop().time() + self._latest_timeout_s
-        topics = []
+        requested = Counter(
+            (topic.name, part.partition_index) for topic in request.body.topics for part in topic.partitions
+        )
+        answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
         for topic in request.body.topics:
-            answers = [await self._list_offset(topic.name, part, request, until) for part in topic.partitions]
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
-        return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+            for part in topic.partitions:
+                twice = requested[topic.name, part.partition_index] > 1
+                answers.setdefault(topic.name, {})[part.partition_index] = (
+                    _refused(part.partition_index, ErrorCode.invalid_request)
+                    if twice
+                    else await self._list_offset(topic.name, part, request, until)
+                )
+        return ListOffsetsResponse(
+            throttle_time=NO_THROTTLE,
+            topics=tuple(
+                ListOffsetsTopicResponse(name=name, partitions=tuple(partitions.values()))
+                for name, partitions in answers.items()
+            ),
+        )
 
     async def _list_offset(
         self, topic: str, part: Any, request: Request[ListOffsetsRequest], until: float
@@ -132,6 +147,10 @@ class OffsetApis:
 
     def _find(self, topic: str, index: int) -> tuple[Replica | None, ErrorCode]:
         return find_replica(self._replica_manager, self._image(), topic, index)
+
+
+def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
 
 
 def _is_invalid(timestamp: int, version: int) -> bool:

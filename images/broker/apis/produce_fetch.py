@@ -22,7 +22,7 @@ from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceRes
 
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
-from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, FetchSessionCache
+from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, FetchSession, FetchSessionCache
 from images.broker.replication.partition import ReplicaFetch
 from images.broker.replication.replica import ACKS_ALL, AppendResult, FetchResult, Replica
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
@@ -33,6 +33,9 @@ from images.wire.messages import Api
 
 LAST_FETCH_BY_NAME = 12
 """The last version of Fetch that has names of topics instead of their ids."""
+_LEADER_SINCE = 16
+"""The first version of Fetch that tells the current leader to a client that asked another (KIP-951)."""
+_OF_ANOTHER_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 NO_THROTTLE = timedelta(0)
 NO_EPOCH = -1
 """The client gives no leader epoch; as in Kafka, every negative one of a consumer's fetch means so."""
@@ -135,7 +138,7 @@ class ProduceFetchApis:
         context = self._sessions.open(body, of_follower=_is_follower(replica_id), by_name=by_name)
         if context.error is not ErrorCode.none:
             return FetchResponse(throttle_time=NO_THROTTLE, error_code=context.error, responses=())
-        fetches = [self._find_by_id(topic_id, partition) for topic_id, partition in context.partitions]
+        fetches = [self._find_by_id(topic_id, part, context.session) for topic_id, part in context.partitions]
         # fetch.max.bytes limits consumers; a follower's own setting limits followers.
         max_bytes = body.max_bytes if _is_follower(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
         min_bytes = min(body.min_bytes, max_bytes)
@@ -151,29 +154,32 @@ class ProduceFetchApis:
             for fetch, result in zip(fetches, results, strict=True):
                 if fetch.replica is not None and result.error is ErrorCode.none:
                     fetch.replica.answered(replica_id, request.connection)
-        return _fetch_response(fetches, results, context)
+        return _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
 
-    def _find_by_id(self, topic_id: Any, partition: Any) -> _PartitionFetch:
+    def _find_by_id(self, topic_id: Any, partition: Any, session: FetchSession | None) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)
         if topic is None:
-            return _PartitionFetch(topic_id, partition, None, ErrorCode.unknown_topic_id)
+            # Kafka keeps the name of a topic in a session, and so looks for a deleted one by its name.
+            known = session is not None and session.has_served(topic_id)
+            error = ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
+            return _PartitionFetch(topic_id, partition, None, error)
         replica, error = self._find(topic.name, partition.partition)
         return _PartitionFetch(topic_id, partition, replica, error)
 
     def _read(
         self, fetches: list[_PartitionFetch], request: Request[FetchRequest], max_bytes: int, *, first: bool
     ) -> list[FetchResult]:
-        """A result for each partition, `max_bytes` in total; the first partition with data may exceed it by one batch.
+        """A result for each partition, `max_bytes` in total; the first partition with data may exceed it by one batch,
+        even if it is 0.
         Only the first read of a request updates a follower's position."""
         replica_id = request.body.replica_state.replica_id
-        remaining, results = max_bytes, []
+        remaining, results, at_least_one = max(0, max_bytes), [], True
         for fetch in fetches:
             if fetch.replica is None:
                 results.append(FetchResult(fetch.error))
                 continue
             part, replica = fetch.partition, fetch.replica
             size = min(part.partition_max_bytes, remaining)
-            at_least_one = remaining == max_bytes and max_bytes > 0
             if not _is_follower(replica_id):
                 result = replica.fetch_for_consumer(
                     max(NO_EPOCH, part.current_leader_epoch),
@@ -198,7 +204,8 @@ class ProduceFetchApis:
                 result = replica.read_for_replica(
                     replica_id, part.current_leader_epoch, part.fetch_offset, size, at_least_one
                 )
-            remaining = max(0, remaining - len(result.records))
+            if result.records:
+                remaining, at_least_one = max(0, remaining - len(result.records)), False
             results.append(result)
         return results
 
@@ -257,7 +264,9 @@ def _produce_response(
     )
 
 
-def _fetch_response(fetches: list[_PartitionFetch], results: list[FetchResult], context: FetchContext) -> FetchResponse:
+def _fetch_response(
+    fetches: list[_PartitionFetch], results: list[FetchResult], context: FetchContext, *, tell_leader: bool
+) -> FetchResponse:
     session = context.session
     # Keyed by the topic id as a number: UUIDs hash in Python, which is slow.
     topics: dict[int | None, tuple[Any, list[FetchPartitionResponse]]] = {}
@@ -275,7 +284,7 @@ def _fetch_response(fetches: list[_PartitionFetch], results: list[FetchResult], 
         if result.diverging is not None:
             epoch, end = result.diverging
             optional["diverging_epoch"] = DivergingEpoch(epoch=epoch, end_offset=end)
-        if fetch.replica is not None and result.error is not ErrorCode.none:
+        if fetch.replica is not None and tell_leader and result.error in _OF_ANOTHER_LEADER:
             state = fetch.replica.state
             optional["current_leader"] = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
         number = None if fetch.topic_id is None else fetch.topic_id.int

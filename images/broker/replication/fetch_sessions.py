@@ -12,9 +12,11 @@ its session and an epoch that counts its requests:
                      to forget                      divergence, or another high watermark    epoch
                                                     or log start than in the last answer
 
-A session that does not exist is answered with FETCH_SESSION_ID_NOT_FOUND (70), an epoch out of turn with
-INVALID_FETCH_SESSION_EPOCH (71). A session saves bytes and no checks: each of its fetches reads every partition, with
-the leader epoch that the client last sent for it, so it is fenced like any other fetch.
+A session that has no partition left is closed, and its last request is served without a session. A session that does
+not exist is answered with FETCH_SESSION_ID_NOT_FOUND (70), an epoch out of turn with INVALID_FETCH_SESSION_EPOCH (71),
+a request by name for a session by id with FETCH_SESSION_TOPIC_ID_ERROR (106). Of a partition twice in a request the
+last entry counts. A session saves bytes and no checks: each of its fetches reads every partition, with the leader epoch
+that the client last sent for it, so it is fenced like any other fetch.
 
 If all slots are taken, a new session replaces the one that has been idle longest, provided it has been idle for long
 enough, or belongs to a consumer while the new one belongs to a follower. Otherwise the request is served without a
@@ -24,7 +26,7 @@ name may be gone by the time of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -64,6 +66,8 @@ class FetchSession:
     """Each partition as the client last sent it."""
     last_answer: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """The high watermark and log start of each partition in its last answer."""
+    served_topics: set[int] = field(default_factory=set)
+    """The topics that have been answered without an error, by id as a number."""
 
     def partitions(self, unfenced: Callable[[Key], bool] = lambda key: False) -> list[SessionPartition]:
         """Every partition of the session; without a leader epoch where `unfenced` says so."""
@@ -76,9 +80,15 @@ class FetchSession:
         """Whether an answer without records differs from the last answer for the partition."""
         return self.last_answer.get(key) != (high_watermark, log_start)
 
+    def has_served(self, topic_id: Any) -> bool:
+        """Whether a partition of this topic has ever been answered without an error."""
+        return topic_id is not None and topic_id.int in self.served_topics
+
     def answered(self, key: Key, high_watermark: int, log_start: int, *, records: bool) -> None:
         """Record the answer for a partition. A partition that had records comes after the others in the next fetch."""
         self.last_answer[key] = (high_watermark, log_start)
+        if high_watermark >= 0:
+            self.served_topics.add(key[0].int)
         if records and key in self.requested:
             self.requested[key] = self.requested.pop(key)
 
@@ -110,32 +120,33 @@ class FetchSessionCache:
 
     def open(self, request: Any, *, of_follower: bool, by_name: bool = False) -> FetchContext:
         """The partitions of a FetchRequest, and its session if it continues or creates one."""
-        sent = [SessionPartition(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
+        requested = {(topic.topic_id, part.partition): part for topic in request.topics for part in topic.partitions}
+        sent = [SessionPartition(topic_id, part) for (topic_id, _), part in requested.items()]
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            creates = request.session_epoch == INITIAL_EPOCH and sent and not by_name
-            session = self._create(sent, of_follower) if creates else None
+            creates = request.session_epoch == INITIAL_EPOCH and not by_name
+            session = self._create(requested, of_follower) if creates else None
             return FetchContext(partitions=sent, session=session)
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchContext(ErrorCode.fetch_session_id_not_found)
+        if by_name:
+            return FetchContext(ErrorCode.fetch_session_topic_id_error)
         if request.session_epoch != session.epoch:
             return FetchContext(ErrorCode.invalid_fetch_session_epoch)
         session.epoch = next_epoch(session.epoch)
         session.used_s = self._clock()
-        for topic_id, part in sent:
-            session.requested[topic_id, part.partition] = part
+        session.requested.update(requested)
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
                 session.requested.pop((topic.topic_id, index), None)
                 session.last_answer.pop((topic.topic_id, index), None)
-        if self._fences_every_fetch:
-            return FetchContext(partitions=session.partitions(), session=session, incremental=True)
-        named = {(topic_id, part.partition) for topic_id, part in sent}
-        partitions = session.partitions(unfenced=lambda key: key not in named)
-        return FetchContext(partitions=partitions, session=session, incremental=True)
+        if not session.requested:
+            del self._sessions[session.id]
+            return FetchContext(partitions=sent)
+        return FetchContext(partitions=session.partitions(), session=session, incremental=True)
 
-    def _create(self, sent: Iterable[SessionPartition], of_follower: bool) -> FetchSession | None:
+    def _create(self, requested: dict[Key, Any], of_follower: bool) -> FetchSession | None:
         now_s = self._clock()
         if len(self._sessions) >= self._slots and not self._evict(now_s, of_follower):
             return None
@@ -143,7 +154,7 @@ class FetchSessionCache:
         while number == NO_SESSION or number in self._sessions:
             number = self._random.randrange(1, _LAST_EPOCH)
         session = self._sessions[number] = FetchSession(number, of_follower, now_s)
-        session.requested = {(topic_id, part.partition): part for topic_id, part in sent}
+        session.requested = requested
         return session
 
     def _evict(self, now_s: float, of_follower: bool) -> bool:
@@ -196,7 +207,8 @@ class FetchSessionHandler:
             self._epoch = INITIAL_EPOCH
             return False
         if self._epoch != INITIAL_EPOCH:
-            self._epoch = next_epoch(self._epoch)
+            # Without partitions the session is closed, and the next request must open another.
+            self._epoch = next_epoch(self._epoch) if session_id != NO_SESSION else INITIAL_EPOCH
         elif session_id != NO_SESSION:
             self._id, self._epoch = session_id, 1
         return True

@@ -90,8 +90,9 @@ def on_replica_fetch(
     """
     error = check_leader(partition, fetch.leader_epoch, limits)
     if error is ErrorCode.none and partition.leader_state.follower(fetch.replica) is None:
-        # The follower may have read of a reassignment that this leader has not read of yet.
-        error = ErrorCode.unknown_leader_epoch
+        # A follower that gives its epoch may have read of a reassignment that this leader has not read of yet.
+        known = fetch.leader_epoch == NO_EPOCH
+        error = ErrorCode.not_leader_or_follower if known else ErrorCode.unknown_leader_epoch
     if error is ErrorCode.none and _of_earlier_incarnation(partition, fetch, active, limits.rules):
         error = ErrorCode.not_leader_or_follower
     if error is not ErrorCode.none:

@@ -277,11 +277,11 @@ class Replica:
         end = leader.readable_end(self.state, self.limits)
         diverging = leader.divergence(self.state, last_fetched_epoch, offset, self.limits)
         if diverging is not None and diverging.undefined:
-            return FetchResult(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
+            return FetchResult(ErrorCode.offset_out_of_range)
         if diverging is not None:
             return FetchResult(ErrorCode.none, high_watermark=end, log_start=self.log.start, diverging=diverging)
         if not self.log.start <= offset <= self.log.end:
-            return FetchResult(ErrorCode.offset_out_of_range, high_watermark=end, log_start=self.log.start)
+            return FetchResult(ErrorCode.offset_out_of_range)
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
         return FetchResult(ErrorCode.none, records, end, self.log.start)
 

@@ -338,14 +338,28 @@ def test_a_producer_that_wants_no_answer_learns_of_a_refusal_by_its_connection()
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_partition_may_be_in_a_fetch_twice() -> None:
+def test_of_a_partition_twice_in_a_fetch_the_last_entry_counts() -> None:
     async def scenario() -> None:
         broker = Broker()
         batch = produced(b"a")
         await broker.produce((0, batch))
-        answers = await broker.fetch(part(), part(1), part(), part(-3))
-        assert [len(answer.records) for answer in answers] == [len(batch), 0, len(batch), 0]
-        assert answers[3].error_code is ErrorCode.unknown_topic_or_partition
+        answers = await broker.fetch(part(offset=9), part(1), part(), part(-3))
+        assert [answer.partition_index for answer in answers] == [0, 1, -3]
+        assert [len(answer.records) for answer in answers] == [len(batch), 0, 0]
+        assert answers[2].error_code is ErrorCode.unknown_topic_or_partition
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1])
+def test_one_batch_is_answered_whatever_the_limit(max_bytes: int) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        batch = produced(b"a")
+        for index in (0, 1):
+            await broker.produce((index, batch), (index, batch))
+        answers = await broker.fetch(part(), part(1), max_bytes=max_bytes)
+        assert [len(answer.records) for answer in answers] == [len(batch), 0]
 
     run(scenario)
 
@@ -678,6 +692,6 @@ def test_a_consumer_that_gives_its_last_fetched_epoch_is_told_where_its_log_dive
         assert answer.error_code is error
         assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == diverging
         assert bool(answer.records) is (error is ErrorCode.none and diverging == (-1, -1))
-        assert answer.high_watermark == 3
+        assert answer.high_watermark == (3 if error is ErrorCode.none else -1)
 
     run(scenario)

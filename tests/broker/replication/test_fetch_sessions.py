@@ -21,6 +21,7 @@ from images.broker.replication.fetch_sessions import (
     FetchSessionCache,
     FetchSessionHandler,
     Key,
+    SessionPartition,
     SessionRequest,
 )
 from images.wire.messages import Api
@@ -146,6 +147,50 @@ def test_a_full_request_closes_its_session() -> None:
     closing = request(SessionRequest(session.id, FINAL_EPOCH, [], []))
     assert leader.open(closing, of_follower=True).session is None
     assert len(leader) == 0
+
+
+def test_a_session_that_has_forgotten_everything_is_closed_and_the_client_opens_another() -> None:
+    leader, follower = sessions(), FetchSessionHandler()
+    first = leader.open(request(follower.next_request(wanted(part(0)))), of_follower=True)
+    assert first.session is not None
+    follower.answered(ErrorCode.none, first.session.id)
+    forgetting = leader.open(request(follower.next_request({})), of_follower=True)
+    assert (forgetting.error, forgetting.session, len(leader)) == (ErrorCode.none, None, 0)
+    follower.answered(ErrorCode.none, 0)
+    assert follower.next_request(wanted(part(1))).epoch == INITIAL_EPOCH
+
+
+def test_a_partition_forgotten_and_wanted_at_once_is_served_for_the_last_time() -> None:
+    leader = sessions()
+    session = leader.open(request(SessionRequest(0, 0, _list(part(0), part(1)), [])), of_follower=True).session
+    assert session is not None
+    context = leader.open(request(SessionRequest(session.id, 1, _list(part(1)), [(TOPIC, 1)])), of_follower=True)
+    assert partitions_of(context) == wanted(part(0))
+    context = leader.open(request(SessionRequest(session.id, 2, _list(part(0)), [(TOPIC, 0)])), of_follower=True)
+    assert partitions_of(context) == wanted(part(0))
+    assert context.session is None
+
+
+def test_a_session_may_begin_without_partitions() -> None:
+    leader = sessions()
+    session = leader.open(request(SessionRequest(0, 0, [], [])), of_follower=False).session
+    assert session is not None
+    context = leader.open(request(SessionRequest(session.id, 1, _list(part(0)), [])), of_follower=False)
+    assert partitions_of(context) == wanted(part(0))
+    assert context.session is session
+
+
+def test_a_request_by_name_does_not_continue_a_session_by_id() -> None:
+    leader = sessions()
+    session = leader.open(request(SessionRequest(0, 0, _list(part(0)), [])), of_follower=False).session
+    assert session is not None
+    by_name = request(SessionRequest(session.id, 1, [], []))
+    assert leader.open(by_name, of_follower=False, by_name=True).error is ErrorCode.fetch_session_topic_id_error
+    assert leader.open(by_name, of_follower=False).error is ErrorCode.none, "the session and its epoch are as they were"
+
+
+def _list(*parts: Any) -> list[SessionPartition]:
+    return [SessionPartition(TOPIC, each) for each in parts]
 
 
 def test_a_follower_evicts_a_consumer_s_session_and_a_consumer_only_an_idle_one() -> None:
