@@ -82,6 +82,7 @@ class BrokerNode:
         """The metadata as far as it has been read."""
         self._applied = ClusterImage()
         """The metadata this broker acts upon; empty until it has read its own registration."""
+        self._metadata_applied = asyncio.Event()
         self._fatal_error = FatalError()
         timeout_s = config.seconds("replica.socket.timeout.ms")
 
@@ -141,13 +142,13 @@ class BrokerNode:
                 self._config, self._node_ports, replica_manager, lambda: self._applied, loop.time, spawn
             )
             server = self._server = self._make_server(replica_manager, groups, spawn)
-            await server.start(self._config.listener.host, self._config.listener.port)
             spawn(self._fatal_error.wait())
             registration, stop_requested = spawn(self._register(previous_epoch)), spawn(_until(stopping))
             await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             registered = registration.done()
             if registered:
                 spawn(self._follow_metadata(replica_manager, groups))
+                spawn(self._serve(server))
                 session = spawn(self._keep_session())
                 spawn(self._tick(replica_manager))
                 spawn(groups.run())
@@ -217,6 +218,11 @@ class BrokerNode:
             topic_names=AppliedTopicNames(image),
             max_frame_bytes=config.number("socket.request.max.bytes"),
         )
+
+    async def _serve(self, server: Server) -> None:
+        """Listen once the metadata is applied, as Kafka's broker does: before, no topic would seem to exist."""
+        await self._metadata_applied.wait()
+        await server.start(self._config.listener.host, self._config.listener.port)
 
     # --- the session with the controller ------------------------------------------------------------------------------
 
@@ -322,6 +328,7 @@ class BrokerNode:
                 self._applied = self._image
                 replica_manager.apply(self._image)
                 groups.apply()
+                self._metadata_applied.set()
 
     def _check_registration(self) -> None:
         """Raises Superseded once the metadata has a later registration of this broker's node id."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
+from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from images.broker.apis.produce_fetch import ProduceFetchApis
@@ -18,7 +19,7 @@ from images.broker.replication.replica_manager import HIGH_WATERMARKS
 from images.broker.runtime.files import RealFile
 from images.broker.runtime.trace_file import TraceFile
 from images.trace import TraceEvent
-from images.wire.connection import ConnectionLost
+from images.wire.connection import Connection, ConnectionLost
 from tests.broker.small_cluster import FULL, Cluster
 
 
@@ -88,6 +89,35 @@ def test_a_broker_stops_once_another_process_has_registered_with_its_node_id(
             error = await failure_of(life)
         assert isinstance(error, Superseded)
         assert str(error).startswith("another process has registered as broker 1, with broker epoch ")
+
+    run(scenario)
+
+
+def test_a_broker_listens_only_once_it_has_read_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it would answer that there are no topics."""
+    call, read = ControllerChannel.call, asyncio.Event()
+
+    async def no_metadata_yet(self: ControllerChannel, request: Any, extra_timeout_s: float = 0.0) -> Any:
+        if isinstance(request, FetchRequest):
+            await read.wait()
+        return await call(self, request, extra_timeout_s)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            async with cluster.broker():
+                await cluster.create_topic()
+            monkeypatch.setattr(ControllerChannel, "call", no_metadata_yet)
+            async with cluster.broker():
+                while len(cluster.told("registered")) < 2:
+                    with pytest.raises(ConnectionLost):
+                        await Connection.open("127.0.0.1", cluster.ports[1], "test", 5.0)
+                    await asyncio.sleep(0.01)
+                with pytest.raises(ConnectionLost):
+                    await Connection.open("127.0.0.1", cluster.ports[1], "test", 5.0)
+                read.set()
+                request = MetadataRequest(topics=None, include_topic_authorized_operations=False)
+                assert [topic.name for topic in (await cluster.call(request)).topics] == ["t"]
 
     run(scenario)
 

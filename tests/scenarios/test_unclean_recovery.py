@@ -152,16 +152,17 @@ def test_unclean_election_under_manual_recovery_elects_whoever_lives_and_counts_
 
 
 @pytest.mark.parametrize(
-    ("mutant", "script", "seed"),
-    [("recovery_waits_for_last_known_elr", ONE_LOSS, 1), ("recovery_elects_greatest_log", TOGETHER, 1)],
+    ("mutant", "script"),
+    [("recovery_waits_for_last_known_elr", ONE_LOSS), ("recovery_elects_greatest_log", TOGETHER)],
     ids=["waits", "greatest"],
 )
-def test_balanced_recovery_loses_acknowledged_records_without_either_of_its_rules(
-    mutant: str, script: Script, seed: int
-) -> None:
-    """The seed is one that makes b2 the preferred replica of the second case."""
+def test_balanced_recovery_loses_acknowledged_records_without_either_of_its_rules(mutant: str, script: Script) -> None:
+    """Of a few seeds, since the second case takes one that makes b2 the preferred replica."""
+    for seed in range(1, 9):
+        found = played(script, "balanced", seed=seed, without=[mutant])
+        if found.validity is Validity.INVALID:
+            break
     assert played(script, "balanced", seed=seed).validity is Validity.VALID
-    found = played(script, "balanced", seed=seed, without=[mutant])
     assert found.validity is Validity.INVALID
     assert "lost-append" in kinds(found)
 
