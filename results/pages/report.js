@@ -68,22 +68,22 @@
   const list = document.querySelector("#runs table.runs tbody");
   const inOrder = list ? [...list.rows] : [];
   function narrowDown() {
-    const asked = new URLSearchParams(location.hash.startsWith("#runs?") ? location.hash.slice(6) : "");
-    const value = (row) => parseFloat(row.querySelector(`[data-by="${CSS.escape(asked.get("by"))}"]`)?.dataset.value);
+    const query = new URLSearchParams(location.hash.startsWith("#runs?") ? location.hash.slice(6) : "");
+    const value = (row) => parseFloat(row.querySelector(`[data-by="${CSS.escape(query.get("by"))}"]`)?.dataset.value);
     const fits = (row) =>
-      (!asked.has("cell") || row.dataset.cell === asked.get("cell")) &&
-      (!asked.has("valid") || row.dataset.valid === asked.get("valid")) &&
-      (!asked.has("cause") || row.dataset.cause.split("\n").includes(asked.get("cause"))) &&
-      (!asked.has("by") || !Number.isNaN(value(row)));
-    const rows = asked.has("by")
-      ? [...inOrder].sort((a, b) => (value(a) - value(b) || 0) * (asked.get("first") === "low" ? 1 : -1))
+      (!query.has("cell") || row.dataset.cell === query.get("cell")) &&
+      (!query.has("valid") || row.dataset.valid === query.get("valid")) &&
+      (!query.has("cause") || row.dataset.cause.split("\n").includes(query.get("cause"))) &&
+      (!query.has("by") || !Number.isNaN(value(row)));
+    const rows = query.has("by")
+      ? [...inOrder].sort((a, b) => (value(a) - value(b) || 0) * (query.get("first") === "low" ? 1 : -1))
       : inOrder;
     list.append(...rows);
     for (const row of rows) row.hidden = !fits(row);
     const note = document.querySelector("#runs .narrowed");
     note.textContent = "";
-    if (![...asked].length) return;
-    const words = [asked.get("cell"), asked.get("cause"), asked.get("valid") === "no" ? "not valid" : null];
+    if (![...query].length) return;
+    const words = [query.get("cell"), query.get("cause"), query.get("valid") === "no" ? "not valid" : null];
     const shown = rows.filter((row) => !row.hidden).length;
     const all = Object.assign(document.createElement("a"), { href: "#runs", textContent: "Show all" });
     note.append(`${shown} of ${rows.length} runs: ${words.filter(Boolean).join(", ")}. `, all);

@@ -37,7 +37,7 @@ Record = tuple[int, bytes]
 
 @dataclass
 class Result:
-    """What the follower did once it was back, and both logs in the end."""
+    """Steps of the follower after its return, and both logs at the end."""
 
     cuts: list[int] = field(default_factory=list)
     """The ends to which the follower truncated its log, each below the one before."""

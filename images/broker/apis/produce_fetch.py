@@ -216,7 +216,7 @@ def _is_follower(replica_id: int) -> bool:
 
 
 def _last_of_each_partition(body: ProduceRequest) -> dict[tuple[str, int], Any]:
-    """What a request has for each partition. As in Kafka, the last entry counts if there are several."""
+    """Entries of a request by partition. As in Kafka, the last entry counts if there are several."""
     return {(topic.name, part.index): part for topic in body.topic_data for part in topic.partition_data}
 
 

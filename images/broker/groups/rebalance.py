@@ -152,13 +152,13 @@ def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: i
     """
     if group.state is not GroupState.PREPARING or not group.storing or generation != group.generation + 1:
         return GroupStep(group)
-    begun = group._replace(generation=generation, storing=False)
+    next_group = group._replace(generation=generation, storing=False)
     if error is not ErrorCode.none:
         failed = tuple(JoinAnswer(member.id, error) for member in group.members)
         members = tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members)
-        step = prepare(begun._replace(members=members), now_ms, 0)
+        step = prepare(next_group._replace(members=members), now_ms, 0)
         return step._replace(decisions=failed + step.decisions)
-    return _begin(begun, now_ms) if group.members else complete(begun, now_ms)
+    return _begin(next_group, now_ms) if group.members else complete(next_group, now_ms)
 
 
 def _begin(group: Group, now_ms: int) -> GroupStep:

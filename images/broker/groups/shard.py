@@ -245,8 +245,8 @@ class Shard:
         if not self._rules.generation_stored_before_join:
             self.apply(name, generation_stored(self.groups[name], store.generation, ErrorCode.none, self.now_ms()))
             return
-        begun = Group.stored(name, self.groups[name].protocol_type, store.generation, None, None, ())
-        append_result = self._append((encode_group(begun, self.record_ms()),))
+        next_group = Group.stored(name, self.groups[name].protocol_type, store.generation, None, None, ())
+        append_result = self._append((encode_group(next_group, self.record_ms()),))
         self._spawn(self._report_generation(name, store.generation, append_result))
 
     async def _report_generation(self, name: str, generation: int, append_result: AppendResult) -> None:
