@@ -90,6 +90,9 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
     "retention.ms": ConfigKey(int, 604_800_000, "Age at which a closed segment is removed; -1 for never.", minimum=-1),
     "retention.bytes": ConfigKey(int, -1, "Size of a log above which its oldest segments go; -1 for none.", minimum=-1),
     "flush.messages": ConfigKey(int, (1 << 63) - 1, "Records between two forced flushes of a log.", minimum=1),
+    "message.timestamp.after.max.ms": ConfigKey(
+        int, 3_600_000, "How far ahead of the broker's clock a record's timestamp may be."
+    ),
     "max.message.bytes": ConfigKey(int, 1_048_588, "Largest record batch accepted.", minimum=1),
 }
 """Keys a topic may set, by Kafka's topic name."""
@@ -103,6 +106,7 @@ BROKER_NAME_OF_TOPIC_KEY: Mapping[str, str] = {
     "retention.ms": "log.retention.ms",
     "retention.bytes": "log.retention.bytes",
     "flush.messages": "log.flush.interval.messages",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
     "max.message.bytes": "message.max.bytes",
 }
 """The broker-wide key that gives a topic key its default."""
@@ -255,6 +259,7 @@ class TopicConfig:
     retention_ms: int
     retention_bytes: int
     flush_interval_messages: int
+    timestamp_after_ms_max: int
     max_batch_bytes: int
 
 
@@ -341,6 +346,7 @@ class NodeConfig:
             retention_ms=value("retention.ms"),
             retention_bytes=value("retention.bytes"),
             flush_interval_messages=value("flush.messages"),
+            timestamp_after_ms_max=value("message.timestamp.after.max.ms"),
             max_batch_bytes=value("max.message.bytes"),
         )
 

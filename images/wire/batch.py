@@ -16,8 +16,8 @@ Base offset and leader epoch lie before the bytes that the CRC covers, so a lead
 CRC. For the same reason the CRC does not detect damage to these two: the log compares them with the offset and epoch it
 expects. `check` detects every other flipped bit.
 
-`records` and `build` use aiokafka's compiled codec, and serve clients and the metadata log; the broker's data path only
-uses the header.
+`records` and `build` use aiokafka's compiled codec, and serve clients and the metadata log. The broker's data path uses
+the header; it has the same codec parse uncompressed records from producers, and looks into no others.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _ASSIGNED = Struct(">q4si")
 _MAGIC_AT = 16
 _ATTRIBUTES_END = 23
 _CODEC_MASK = 0x07
+_LAST_CODEC = 4
+"""zstd; before it none, gzip, snappy and lz4."""
 _CONTROL_BIT = 0x20
 _TRANSACTIONAL_BIT = 0x10
 _LEGACY_HEADER_BYTES = 14
@@ -204,6 +206,7 @@ def check_produced(batch: bytes) -> Header:
     """The header of a `produced_batch`; raises CorruptBatch, or InvalidRecord for an intact batch.
 
     A batch from a producer, before compaction or transactions, has a record for each offset from 0 on, and no markers.
+    Uncompressed records are parsed; compressed ones stay opaque, since only a consumer needs to decompress them.
     """
     header = parse(batch)
     _check_frame(header)
@@ -214,7 +217,20 @@ def check_produced(batch: bytes) -> Header:
         raise InvalidRecord(f"{header.count} records for {header.last_offset_delta + 1} offsets from a producer")
     if header.attributes & _CONTROL_BIT:
         raise InvalidRecord("a control batch from a producer")
+    codec = header.attributes & _CODEC_MASK
+    if codec > _LAST_CODEC:
+        raise InvalidRecord(f"unknown compression codec {codec}")
+    if not codec:
+        _parse_records(batch)
     return header
+
+
+def _parse_records(batch: bytes) -> None:
+    try:
+        for _ in DefaultRecordBatch(batch):
+            pass
+    except Exception as error:  # the codec has no common class for what nonsense makes it raise
+        raise InvalidRecord(f"the records cannot be read: {error}") from error
 
 
 def assign(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:

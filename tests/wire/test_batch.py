@@ -208,6 +208,23 @@ def legacy(magic: int) -> bytes:
     return bytes(8) + (30).to_bytes(4) + bytes(4) + bytes((magic,)) + bytes(25)
 
 
+def test_records_that_do_not_parse_or_whose_count_lies_are_invalid_from_a_producer() -> None:
+    whole = sample()
+    for count in (2, 4):
+        with pytest.raises(InvalidRecord, match="cannot be read"):
+            batch.check_produced(forged(whole, count=count, last_offset_delta=count - 1))
+    with pytest.raises(InvalidRecord, match="cannot be read"):
+        batch.check_produced(forged(whole[:61] + b"\xff" * (len(whole) - 61)))
+
+
+def test_an_unknown_codec_is_invalid_and_compressed_records_are_not_looked_into() -> None:
+    for codec in (5, 6, 7):
+        with pytest.raises(InvalidRecord, match="codec"):
+            batch.check_produced(forged(sample(), attributes=codec))
+    for codec in (1, 2, 3, 4):  # gzip, snappy, lz4, zstd: a consumer finds out whether it is any
+        assert batch.check_produced(forged(sample(), attributes=codec)).count == 3
+
+
 @pytest.mark.parametrize("at", [70, 80, 100])
 def test_records_that_do_not_decompress_are_corrupt_even_under_a_valid_crc(at: int) -> None:
     whole = batch.build([b"value %d" % number for number in range(50)], timestamp_ms=1, gzip=True)

@@ -45,6 +45,7 @@ from images.trace import TraceEvent
 from images.wire.batch import CorruptBatch, InvalidRecord, assign, check_produced, iterate
 
 ACKS_ALL = -1
+NO_LIMIT_MS = (1 << 63) - 1
 
 
 class AppendResult(NamedTuple):
@@ -88,6 +89,7 @@ class Replica:
         *,
         trace: Callable[[TraceEvent], None],
         clock: Callable[[], float],
+        record_ms: Callable[[], int],
         propose: Callable[[Replica, ProposeIsr], None],
     ) -> None:
         self.topic = topic
@@ -103,12 +105,16 @@ class Replica:
             high_watermark=max(log.start, min(high_watermark, log.end)),
         )
         self.max_batch_bytes = max_batch_bytes
+        self.timestamp_after_ms_max = NO_LIMIT_MS
+        """How far ahead of this node's clock a record's timestamp may be."""
         self.retention = Retention()
         """The retention of the topic."""
         self.configured: object = None
         """The topic configuration from which the settings were made; compared to detect a change."""
         self._trace = ReplicaTrace(topic, index, trace)
         self._clock = clock
+        self._record_ms = record_ms
+        """The clock of records' timestamps."""
         self._propose = propose
         self.changed = Condition()
         """Notified of every change."""
@@ -181,6 +187,8 @@ class Replica:
             return AppendResult(ErrorCode.corrupt_message)
         except InvalidRecord:
             return self._refuse_append(ErrorCode.invalid_record)
+        if header.max_timestamp - self._record_ms() > self.timestamp_after_ms_max:
+            return self._refuse_append(ErrorCode.invalid_timestamp)
         if len(batch) > self.log.config.segment_bytes:
             return AppendResult(ErrorCode.record_list_too_large)
         if header.producer_id >= 0:

@@ -144,6 +144,7 @@ class ReplicaManager:
         settings = self._config.topic(topic.config)
         replica.limits = dataclasses.replace(replica.limits, min_insync_replicas=settings.min_insync_replicas)
         replica.max_batch_bytes = settings.max_batch_bytes
+        replica.timestamp_after_ms_max = settings.timestamp_after_ms_max
         replica.log.config = self._log_config(settings)
         replica.retention = retention_of(topic.name, settings)
         replica.configured = topic.config
@@ -190,8 +191,10 @@ class ReplicaManager:
             high_watermark,
             trace=self._node_ports.trace,
             clock=self._clock,
+            record_ms=self._node_ports.now_ms,
             propose=self._propose,
         )
+        replica.timestamp_after_ms_max = settings.timestamp_after_ms_max
         replica.retention = retention_of(topic.name, settings)
         replica.configured = topic.config
         return replica

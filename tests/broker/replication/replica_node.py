@@ -39,6 +39,7 @@ class Node:
             high_watermark,
             trace=self.trace.append,
             clock=lambda: self.now_s,
+            record_ms=lambda: int(self.now_s * 1000),
             propose=lambda replica, proposal: self.proposed.append(proposal),
         )
 

@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.replication.partition import NO_LEADER, Limits, PartitionRegistration, ReplicaFetch, ReplicaRole
 from images.broker.replication.replica import FetchResult, Replica
 from images.broker.runtime.condition import resolve
+from images.wire.batch import build
 from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
 
 ALL, LEADER_ONLY = -1, 1
@@ -215,6 +216,16 @@ def test_records_that_are_not_one_intact_batch_are_refused_and_not_stored(record
     assert first.replica.append(records, ALL).error is error
     assert first.replica.log.end == 0
     assert in_step(first.replica)
+
+
+def test_a_timestamp_too_far_ahead_of_the_nodes_clock_is_refused() -> None:
+    first, _ = pair()
+    first.replica.timestamp_after_ms_max = 1000
+    first.now_s = 5.0
+    assert first.replica.append(build([b"a"], timestamp_ms=6001), ALL).error is ErrorCode.invalid_timestamp
+    assert first.replica.log.end == 0
+    assert first.replica.append(build([b"a"], timestamp_ms=6000), ALL).error is ErrorCode.none
+    assert first.replica.append(build([b"a"], timestamp_ms=-1), ALL).error is ErrorCode.none
 
 
 def test_a_full_disk_is_an_error_of_the_node_and_loses_nothing() -> None:
