@@ -24,8 +24,9 @@ from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, FetchSession, FetchSessionCache
 from images.broker.replication.partition import ReplicaFetch
-from images.broker.replication.replica import ACKS_ALL, AppendResult, FetchResult, Replica
+from images.broker.replication.replica import ACKS_ALL, Replica
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
+from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.broker.runtime.condition import wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.wire.batch import CorruptBatch, InvalidRecord, is_transactional, produced_batch

@@ -46,7 +46,8 @@ from images.broker.groups.records import (
 )
 from images.broker.replication import leader as leading
 from images.broker.replication.partition import ReplicaRole
-from images.broker.replication.replica import ACKS_ALL, AppendResult, Replica
+from images.broker.replication.replica import ACKS_ALL, Replica
+from images.broker.replication.replica_results import AppendResult
 from images.broker.rules import Rules
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.spawn import Spawn

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -39,6 +38,7 @@ from images.broker.replication.partition import (
     Truncate,
     TruncateFullyAndStartAt,
 )
+from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.broker.replication.replica_trace import ReplicaTrace
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.trace import TraceEvent
@@ -46,31 +46,6 @@ from images.wire.batch import CorruptBatch, InvalidRecord, assign, check_produce
 
 ACKS_ALL = -1
 NO_LIMIT_MS = (1 << 63) - 1
-
-
-class AppendResult(NamedTuple):
-    """Result of appending a produced batch. `end` is exclusive; a duplicate has the offsets of the first append."""
-
-    error: ErrorCode
-    base_offset: int = -1
-    end: int = -1
-    leader_epoch: int = -1
-    """The leader epoch of this result. A leader of a later epoch cannot acknowledge it."""
-    log_start: int = -1
-    """The log start after the append. As in Kafka, the errors of a batch that the log does not even look into come
-    without it."""
-
-
-class FetchResult(NamedTuple):
-    """Result of fetching from one partition."""
-
-    error: ErrorCode
-    records: bytes = b""
-    high_watermark: int = -1
-    log_start: int = -1
-    diverging: tuple[int, int] | None = None
-    urgent: bool = False
-    """Answer at once, even without records."""
 
 
 class Replica:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from images.broker.replication.partition import NO_LEADER, Limits, PartitionRegistration, ReplicaFetch, ReplicaRole
-from images.broker.replication.replica import FetchResult, Replica
+from images.broker.replication.replica import Replica
+from images.broker.replication.replica_results import FetchResult
 from images.broker.runtime.condition import resolve
 from images.wire.batch import build
 from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced

@@ -1,0 +1,32 @@
+"""Results of appending to a replica and of fetching from it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+
+class AppendResult(NamedTuple):
+    """Result of appending a produced batch. `end` is exclusive; a duplicate has the offsets of the first append."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    end: int = -1
+    leader_epoch: int = -1
+    """The leader epoch of this result. A leader of a later epoch cannot acknowledge it."""
+    log_start: int = -1
+    """The log start after the append. As in Kafka, the errors of a batch that the log does not even look into come
+    without it."""
+
+
+class FetchResult(NamedTuple):
+    """Result of fetching from one partition."""
+
+    error: ErrorCode
+    records: bytes = b""
+    high_watermark: int = -1
+    log_start: int = -1
+    diverging: tuple[int, int] | None = None
+    urgent: bool = False
+    """Answer at once, even without records."""
