@@ -328,6 +328,10 @@ class _ActiveController:
         """IncrementalAlterConfigs: each resource is one change."""
         validate_only, results = request.body.validate_only, []
         for resource in request.body.resources:
+            if admin_messages.only_deletes_of_broker(resource):
+                # No broker has a configuration but its file, so there is nothing to delete.
+                results.append(TopicResult(resource.resource_name, ErrorCode.none))
+                continue
             if resource.resource_type != admin_messages.TOPIC:
                 message = "Only the configuration of a topic can be changed while it is in use."
                 results.append(TopicResult(resource.resource_name, ErrorCode.invalid_request, message))

@@ -17,11 +17,11 @@ from kio.schema.list_partition_reassignments.v0 import response as listing
 from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 
 from images.broker.controller.requests import PartitionResult, TopicResult
-from images.broker.controller.topic_config import ConfigChange
+from images.broker.controller.topic_config import DELETE, ConfigChange
 from images.broker.metadata.image import ClusterImage
 
-TOPIC = 2
-"""Kafka's resource type for topics."""
+TOPIC, BROKER = 2, 4
+"""Kafka's resource types."""
 PREFERRED, UNCLEAN = 0, 1
 """Kafka's election types."""
 _NO_THROTTLE = timedelta(0)
@@ -29,6 +29,12 @@ _NO_THROTTLE = timedelta(0)
 
 def parse_config_changes(resource: Any) -> tuple[ConfigChange, ...]:
     return tuple(ConfigChange(entry.name, entry.config_operation, entry.value) for entry in resource.configs)
+
+
+def only_deletes_of_broker(resource: Any) -> bool:
+    """Whether a resource of IncrementalAlterConfigs is a broker, all changes of which delete: Kafka's tools so remove
+    the throttles of a reassignment, whether there are any or not."""
+    return resource.resource_type == BROKER and all(entry.config_operation == DELETE for entry in resource.configs)
 
 
 def alter_configs_response(

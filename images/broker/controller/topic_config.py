@@ -33,6 +33,8 @@ def altered(topic: TopicImage, changes: Iterable[ConfigChange], defaults: TopicD
     """The configuration of `topic` after `changes`. Raises ConfigError with one line for the user."""
     config = dict(topic.config)
     for change in changes:
+        if change.name not in TOPIC_KEYS and change.operation == DELETE:
+            continue  # As in Kafka, whose tools delete throttles that nobody has set.
         if change.name not in TOPIC_KEYS:
             raise ConfigError(f"unknown topic configuration {change.name!r}")
         if change.operation == DELETE:

@@ -91,3 +91,13 @@ def test_a_wrong_change_is_refused_with_a_line_that_says_why(
 def test_the_configuration_of_a_topic_that_is_not_there_cannot_be_changed() -> None:
     driver = Driver()
     assert configure(driver, "min.insync.replicas", "1")[0] is ErrorCode.unknown_topic_or_partition
+
+
+def test_deleting_an_unknown_key_changes_nothing() -> None:
+    """As in Kafka: kafka-reassign-partitions --verify deletes throttles that nobody has set."""
+    driver = Driver()
+    driver.start(1)
+    driver.topic(1)
+    before = driver.image.topics[TOPIC].config
+    assert configure(driver, "leader.replication.throttled.replicas", None, DELETE)[0] is ErrorCode.none
+    assert driver.image.topics[TOPIC].config == before
