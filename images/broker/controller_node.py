@@ -327,7 +327,12 @@ class _ActiveController:
     async def alter_configs(self, request: Request[IncrementalAlterConfigsRequest]) -> Any:
         """IncrementalAlterConfigs: each resource is one change."""
         validate_only, results = request.body.validate_only, []
+        counts = admin_messages.count_resources(request.body)
         for resource in request.body.resources:
+            problem = admin_messages.config_request_problem(resource, counts)
+            if problem is not None:
+                results.append(TopicResult(resource.resource_name, *problem))
+                continue
             if admin_messages.only_deletes_of_broker(resource):
                 # No broker has a configuration but its file, so there is nothing to delete.
                 results.append(TopicResult(resource.resource_name, ErrorCode.none))
@@ -358,12 +363,14 @@ class _ActiveController:
 
     async def elect_leaders(self, request: Request[ElectLeadersRequest]) -> Any:
         """ElectLeaders."""
+        if request.body.election_type not in (admin_messages.PREFERRED, admin_messages.UNCLEAN):
+            return admin_messages.elections_refused(request.body, ErrorCode.invalid_request, "Unknown election type.")
         requested, unclean = (
             admin_messages.parse_elections(request.body),
             request.body.election_type == admin_messages.UNCLEAN,
         )
         results = await self._decide(lambda controller, _: controller.elect(requested, unclean=unclean))
-        return admin_messages.elect_leaders_response(results)
+        return admin_messages.elect_leaders_response(request.body, results)
 
 
 _Method = Callable[[_ActiveController, Request[Any]], Awaitable[Any]]

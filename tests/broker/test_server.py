@@ -147,7 +147,8 @@ def test_api_versions_are_told_in_every_version(version: int) -> None:
     async def run() -> None:
         async with serving(metadata=echo, produce=echo) as running:
             connection = await running.connect()
-            answer = await connection.call(filled(request_class(Api.API_VERSIONS, version)), 5)
+            software = {"client_software_name": "some-client", "client_software_version": "1.0"} if version >= 3 else {}
+            answer = await connection.call(request_class(Api.API_VERSIONS, version)(**software), 5)
             assert answer.error_code is ErrorCode.none
             assert {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys} == {
                 Api.PRODUCE: (0, 11),

@@ -11,6 +11,8 @@ from tests.differential.kafka import SETTINGS
 
 AT_ONCE = 16
 """Cases played at a time: each has topics and groups of its own, and mostly waits."""
+_SETTINGS = {**SETTINGS, "broker.session.timeout.ms": "120000"}
+"""On a busy machine the broker is not fenced, which would begin a new leader epoch."""
 
 
 class _Cluster(LoopbackCluster):
@@ -52,4 +54,4 @@ class Broker:
 
     def _new(self) -> _Cluster:
         self._clusters += 1
-        return _Cluster(self._directory / str(self._clusters), brokers=1, controllers=1, settings=SETTINGS)
+        return _Cluster(self._directory / str(self._clusters), brokers=1, controllers=1, settings=_SETTINGS)

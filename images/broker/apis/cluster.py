@@ -8,7 +8,8 @@ DescribeQuorum goes to the controller; if it does not answer, the request fails 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
@@ -28,11 +29,16 @@ from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.metadata.topic_names import is_legal_name
 from images.broker.raft.messages import describe_quorum_error
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
 
+_BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
+"""Kafka's endpoint types."""
+_IDS_SINCE = 12
+"""The first version of Metadata in which a topic may be named by its id."""
 _TOPICS_PER_TURN = 1_000
 """A longer answer lets other connections have their turn after so many topics."""
 
@@ -54,14 +60,15 @@ class ClusterApis:
         }
 
     async def metadata(self, request: Request[MetadataRequest]) -> MetadataResponse:
-        """The unfenced brokers and the topics of the request; all topics if it has no list."""
+        """The unfenced brokers and the topics of the request, each once; all topics if it has no list. As in Kafka,
+        names are ignored in a request that has a topic id."""
         image = self._image()
         if request.body.topics is None:
             topics = [_topic(image, topic) for topic in image.topics.values()]
         else:
             topics = []
-            for requested in request.body.topics:
-                topics.append(_requested_topic(image, requested))
+            for requested in _requested_once(request.body.topics, request.version):
+                topics.append(_requested_topic(image, requested, request.version))
                 if len(topics) % _TOPICS_PER_TURN == 0:
                     await asyncio.sleep(0)
         return MetadataResponse(
@@ -77,7 +84,18 @@ class ClusterApis:
         )
 
     async def describe_cluster(self, request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
-        """The unfenced brokers."""
+        """The unfenced brokers. Controllers are asked about at their own listeners, so their endpoints are an error."""
+        kind = request.body.endpoint_type
+        if kind != _BROKER_ENDPOINTS:
+            mismatched = kind == _CONTROLLER_ENDPOINTS
+            return DescribeClusterResponse(
+                throttle_time=NO_THROTTLE,
+                error_code=(ErrorCode.mismatched_endpoint_type if mismatched else ErrorCode.unsupported_endpoint_type),
+                error_message=f"Endpoint type {kind} is not answered here.",
+                cluster_id="",
+                controller_id=-1,
+                brokers=(),
+            )
         brokers = tuple(
             DescribeClusterBroker(broker_id=broker.id, host=broker.host, port=broker.port)
             for broker in self._image().brokers.values()
@@ -99,10 +117,21 @@ class ClusterApis:
             return describe_quorum_error(ErrorCode.request_timed_out, f"the controller did not answer: {lost}")
 
 
-def _requested_topic(image: ClusterImage, requested: Any) -> MetadataResponseTopic:
-    if requested.name is not None:
+def _requested_once(topics: Iterable[Any], version: int) -> Iterable[Any]:
+    """The topics to answer, without those named again."""
+    by_id = version >= _IDS_SINCE and any(topic.topic_id is not None for topic in topics)
+    if by_id:
+        return {topic.topic_id: replace(topic, name=None) for topic in topics if topic.topic_id is not None}.values()
+    return {(topic.name, topic.topic_id): topic for topic in topics}.values()
+
+
+def _requested_topic(image: ClusterImage, requested: Any, version: int) -> MetadataResponseTopic:
+    if requested.topic_id is not None and version < _IDS_SINCE:
+        topic, error = None, ErrorCode.invalid_request
+    elif requested.name is not None:
         topic = image.topics.get(requested.name)
-        error = ErrorCode.unknown_topic_or_partition
+        legal = is_legal_name(requested.name)
+        error = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
     else:
         topic = image.topic_by_id(requested.topic_id)
         error = ErrorCode.unknown_topic_id

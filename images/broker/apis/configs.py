@@ -25,6 +25,7 @@ from images.broker.controller import admin_messages
 from images.broker.controller.channel import ControllerChannel
 from images.broker.controller.requests import TopicResult
 from images.broker.metadata.image import ClusterImage
+from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
@@ -35,6 +36,25 @@ _FROM_TOPIC, _FROM_FILE, _FROM_DEFAULT = 1, 4, 5
 """Kafka's config sources."""
 _TYPE_OF: dict[type, int] = {bool: 1, str: 2, int: 3}
 """Kafka's config types."""
+_LONG = 5
+"""Kafka's type of whole numbers of 64 bits."""
+_LONG_KEYS = frozenset(
+    {
+        "retention.ms",
+        "retention.bytes",
+        "segment.ms",
+        "flush.messages",
+        "log.retention.ms",
+        "log.retention.bytes",
+        "log.roll.ms",
+        "log.flush.interval.messages",
+        "log.retention.check.interval.ms",
+        "metadata.log.max.record.bytes.between.snapshots",
+        "replica.high.watermark.checkpoint.interval.ms",
+        "replica.lag.time.max.ms",
+    }
+)
+"""Keys of that type in Kafka."""
 
 
 class ConfigApis:
@@ -53,10 +73,11 @@ class ConfigApis:
         }
 
     async def describe_configs(self, request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
-        """Configuration of topics and of this broker; another broker's is INVALID_REQUEST."""
+        """Configuration of topics and of this broker, every key if none is named; another broker's is
+        INVALID_REQUEST."""
         results = []
         for resource in request.body.resources:
-            wanted = None if resource.configuration_keys is None else list(resource.configuration_keys)
+            wanted = set(resource.configuration_keys or ())
             error, entries = self._entries(resource.resource_type, resource.resource_name)
             results.append(
                 DescribeConfigsResult(
@@ -74,7 +95,7 @@ class ConfigApis:
                             documented=request.body.include_documentation,
                         )
                         for name, key, value, source in entries
-                        if wanted is None or name in wanted
+                        if not wanted or name in wanted
                     ),
                 )
             )
@@ -93,7 +114,8 @@ class ConfigApis:
         if kind == _TOPIC:
             topic = self._image().topics.get(name)
             if topic is None:
-                return ErrorCode.unknown_topic_or_partition, []
+                legal = is_legal_name(name)
+                return ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception, []
             return ErrorCode.none, [
                 (key_name, key, topic.config[key_name], _FROM_TOPIC)
                 if key_name in topic.config
@@ -122,6 +144,6 @@ def _described(
         config_source=source,
         is_sensitive=False,
         synonyms=(),
-        config_type=_TYPE_OF[key.kind],
+        config_type=_LONG if name in _LONG_KEYS else _TYPE_OF[key.kind],
         documentation=key.documentation if documented else None,
     )

@@ -41,15 +41,16 @@ class DeleteRecordsApis:
         return {Api.DELETE_RECORDS: self.delete_records}
 
     async def delete_records(self, request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
-        """Advance the start of every log, then wait for the followers; the request's timeout covers all of them."""
+        """Advance the start of every log, then wait for the followers; the request's timeout covers all of them. Of a
+        partition named twice the last entry counts, as in Kafka."""
         body = request.body
         until = asyncio.get_running_loop().time() + body.timeout.total_seconds()
-        deletions = [
-            (topic.name, [(part.partition_index, *self._delete(topic.name, part)) for part in topic.partitions])
-            for topic in body.topics
-        ]
+        parts = {(topic.name, part.partition_index): part for topic in body.topics for part in topic.partitions}
+        deletions: dict[str, list[tuple[int, Replica | None, ErrorCode, int]]] = {}
+        for (topic, index), part in parts.items():
+            deletions.setdefault(topic, []).append((index, *self._delete(topic, part)))
         topics = []
-        for name, partitions in deletions:
+        for name, partitions in deletions.items():
             results = []
             for index, replica, error, log_start in partitions:
                 low_watermark = -1

@@ -40,7 +40,7 @@ from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from images.broker.config import NodeConfig
 from images.broker.groups.answers import NO_THROTTLE, described_group, join_response, offset_fetch_group, sync_response
-from images.broker.groups.group import Caller, Group, GroupLimits, JoinAnswer, JoinRequest, SyncAnswer
+from images.broker.groups.group import NO_GENERATION, Caller, Group, GroupLimits, JoinAnswer, JoinRequest, SyncAnswer
 from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
 from images.broker.groups.records import OffsetAndMetadata, partition_for
@@ -57,6 +57,7 @@ from images.wire.connection import Api
 
 _ID_REQUIRED_SINCE = 4
 _NOT_FOUND_SINCE = 6
+_PROTOCOL_IN_SYNC_SINCE = 5
 _CLASSIC = "classic"
 _IDLE_MS = 3_600_000
 
@@ -188,6 +189,8 @@ class GroupCoordinator:
     async def sync_group(self, request: Request[SyncGroupRequest]) -> SyncGroupResponse:
         """Return a member's assignment, once the assignment of the generation is committed."""
         body = request.body
+        if request.version >= _PROTOCOL_IN_SYNC_SINCE and (body.protocol_type is None or body.protocol_name is None):
+            return sync_response(SyncAnswer(body.member_id, ErrorCode.inconsistent_group_protocol))
         shard, error = self._find(body.group_id)
         group = shard.groups.get(body.group_id) if shard is not None else None
         if shard is None or group is None:
@@ -238,7 +241,9 @@ class GroupCoordinator:
         shard, error = self._find(body.group_id)
         refused: dict[TopicPartition, ErrorCode] = {}
         if shard is not None:
-            caller = Caller(body.member_id, body.generation_id_or_member_epoch, body.group_instance_id)
+            # As in Kafka, every negative generation is none.
+            generation = max(NO_GENERATION, body.generation_id_or_member_epoch)
+            caller = Caller(body.member_id, generation, body.group_instance_id)
             group, error = check_commit(shard.groups.get(body.group_id), caller, shard.now_ms(), self._limits)
             if group is not None:
                 shard.groups[body.group_id] = group
@@ -320,7 +325,7 @@ class GroupCoordinator:
     async def delete_groups(self, request: Request[DeleteGroupsRequest]) -> DeleteGroupsResponse:
         """Delete groups that have no members, with their offsets."""
         results = []
-        for name in request.body.groups_names:
+        for name in dict.fromkeys(request.body.groups_names):
             shard, error = self._find(name)
             if shard is not None:
                 error = await shard.delete(name)

@@ -16,6 +16,9 @@ from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
 
+_NONE = -1
+"""The request has no producer id, or no epoch."""
+
 
 class ProducerIdApis:
     """The handler of one broker."""
@@ -33,10 +36,14 @@ class ProducerIdApis:
         return {Api.INIT_PRODUCER_ID: self.init_producer_id}
 
     async def init_producer_id(self, request: Request[InitProducerIdRequest]) -> InitProducerIdResponse:
-        """A producer id that no producer has had before, at epoch 0. A transactional id is INVALID_REQUEST: there are
-        no transactions. COORDINATOR_LOAD_IN_PROGRESS if the controller allocates no block."""
+        """A producer id that no producer has had before, at epoch 0.
+
+        A transactional id is INVALID_REQUEST, since there are no transactions; so is a producer id without an epoch, or
+        the reverse. COORDINATOR_LOAD_IN_PROGRESS if the controller allocates no block.
+        """
         error, producer_id = ErrorCode.none, -1
-        if request.body.transactional_id is not None:
+        half = (request.body.producer_id == _NONE) != (request.body.producer_epoch == _NONE)
+        if request.body.transactional_id is not None or half:
             error = ErrorCode.invalid_request
         else:
             async with self._allocating:

@@ -27,6 +27,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.controller.channel import ControllerChannel
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
@@ -90,9 +91,13 @@ class TopicApis:
         self, request: Request[DescribeTopicPartitionsRequest]
     ) -> DescribeTopicPartitionsResponse:
         """Topics in the order of their names, from the cursor on, at most as many partitions as the request allows.
-        A request that names no topic gets all of them."""
+        A request that names no topic gets all of them. INVALID_REQUEST for a cursor at a topic that it does not name,
+        or before the first partition."""
         image, cursor = self._image(), request.body.cursor
-        names = sorted({topic.name for topic in request.body.topics} or image.topics)
+        requested = {topic.name for topic in request.body.topics}
+        names = sorted(requested or image.topics)
+        if cursor is not None and (cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)):
+            return _page([_refused_topic(name, ErrorCode.invalid_request) for name in sorted(requested)], None)
         remaining = max(1, request.body.response_partition_limit)
         topics: list[DescribeTopicPartitionsResponseTopic] = []
         for name in names:
@@ -101,7 +106,9 @@ class TopicApis:
                 continue
             topic = image.topics.get(name)
             if topic is None:
-                topics.append(_unknown_topic(name))
+                legal = is_legal_name(name)
+                error = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
+                topics.append(_refused_topic(name, error))
                 continue
             if remaining == 0:
                 return _page(topics, Cursor(topic_name=name, partition_index=0))
@@ -146,10 +153,8 @@ def _page(topics: list[DescribeTopicPartitionsResponseTopic], cursor: Cursor | N
     return DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=cursor)
 
 
-def _unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.unknown_topic_or_partition, name=name, topic_id=None, partitions=()
-    )
+def _refused_topic(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=error, name=name, topic_id=None, partitions=())
 
 
 def _topic(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from kio.schema.list_partition_reassignments.v0.request import ListPartitionReas
 from images.broker.controller.requests import PartitionResult, TopicResult
 from images.broker.controller.topic_config import DELETE, ConfigChange
 from images.broker.metadata.image import ClusterImage
+from images.broker.metadata.topic_names import is_legal_name
 
 TOPIC, BROKER = 2, 4
 """Kafka's resource types."""
@@ -35,6 +37,27 @@ def only_deletes_of_broker(resource: Any) -> bool:
     """Whether a resource of IncrementalAlterConfigs is a broker, all changes of which delete: Kafka's tools so remove
     the throttles of a reassignment, whether there are any or not."""
     return resource.resource_type == BROKER and all(entry.config_operation == DELETE for entry in resource.configs)
+
+
+def count_resources(body: IncrementalAlterConfigsRequest) -> Counter[tuple[int, str]]:
+    """How often each resource is in a request."""
+    return Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
+
+
+def config_request_problem(resource: Any, counts: Mapping[tuple[int, str], int]) -> tuple[ErrorCode, str] | None:
+    """The error and message for a resource whose change is refused without a look at the configuration."""
+    names = [entry.name for entry in resource.configs]
+    if counts[resource.resource_type, resource.resource_name] > 1:
+        return ErrorCode.invalid_request, "Each resource must appear at most once."
+    if len(set(names)) < len(names):
+        return ErrorCode.invalid_request, "Each key must appear at most once."
+    if any(entry.value is None and entry.config_operation != DELETE for entry in resource.configs):
+        return ErrorCode.invalid_request, "A value is needed, or the operation to delete it."
+    if resource.resource_type == TOPIC and not resource.resource_name:
+        return ErrorCode.invalid_request, "The default of all topics cannot be changed."
+    if resource.resource_type == TOPIC and not is_legal_name(resource.resource_name):
+        return ErrorCode.invalid_topic_exception, "No topic can have this name."
+    return None
 
 
 def alter_configs_response(
@@ -128,14 +151,33 @@ def parse_elections(body: ElectLeadersRequest) -> list[tuple[str, int]] | None:
     return [(requested.topic, index) for requested in body.topic_partitions for index in requested.partitions]
 
 
-def elect_leaders_response(results: Sequence[PartitionResult]) -> electing.ElectLeadersResponse:
+def elect_leaders_response(
+    body: ElectLeadersRequest, results: Sequence[PartitionResult]
+) -> electing.ElectLeadersResponse:
+    """The response to `body`. Of a request for all partitions, every topic is listed, but no partition whose leader
+    stays."""
+    if body.topic_partitions is None:
+        topics = [result.topic for result in results]
+        results = [result for result in results if result.error is not ErrorCode.election_not_needed]
+    else:
+        topics = [requested.topic for requested in body.topic_partitions]
     return electing.ElectLeadersResponse(
-        throttle_time=_NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=tuple(_by_topic(results))
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        replica_election_results=tuple(_by_topic(topics, results)),
     )
 
 
-def _by_topic(results: Sequence[PartitionResult]) -> Iterator[electing.ReplicaElectionResult]:
-    for topic in dict.fromkeys(result.topic for result in results):
+def elections_refused(body: ElectLeadersRequest, error: ErrorCode, message: str) -> electing.ElectLeadersResponse:
+    results = [PartitionResult(topic, index, error, message) for topic, index in parse_elections(body) or ()]
+    topics = [result.topic for result in results]
+    return electing.ElectLeadersResponse(
+        throttle_time=_NO_THROTTLE, error_code=error, replica_election_results=tuple(_by_topic(topics, results))
+    )
+
+
+def _by_topic(topics: Iterable[str], results: Sequence[PartitionResult]) -> Iterator[electing.ReplicaElectionResult]:
+    for topic in dict.fromkeys(topics):
         yield electing.ReplicaElectionResult(
             topic=topic,
             partition_result=tuple(

@@ -23,6 +23,7 @@ partition it is fenced and may stop, which ends its session.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -172,13 +173,14 @@ class Controller:
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> ControllerResult[tuple[TopicResult, ...]]:
-        """Create the topics that can be created, in one batch; with `validate_only` only report which."""
-        names = [topic.name for topic in topics]
+        """Create the topics that can be created, in one batch; with `validate_only` only report which. A topic named
+        twice is refused, and answered once."""
+        counts = Counter(topic.name for topic in topics)
         change = self._begin()
         results = []
-        for topic in topics:
+        for topic in {topic.name: topic for topic in topics}.values():
             try:
-                if names.count(topic.name) > 1:
+                if counts[topic.name] > 1:
                     raise TopicRefused(ErrorCode.invalid_request, "Duplicate topic name.")
                 change.create(topic, plan(change.image, topic, self.settings.topics))
             except TopicRefused as refusal:
@@ -191,9 +193,22 @@ class Controller:
     def delete_topics(
         self, requested: Iterable[tuple[str | None, uuid.UUID | None]]
     ) -> ControllerResult[tuple[TopicResult, ...]]:
-        """Delete topics, each given by its name or its id, in one batch."""
-        change = self._begin()
-        return self._result(change, tuple(change.delete(name, topic_id) for name, topic_id in requested))
+        """Delete topics, each given by its name or its id, in one batch. A topic given twice is refused, and
+        answered once."""
+        change, counts = self._begin(), Counter(requested)
+        results = []
+        for (name, topic_id), count in counts.items():
+            topic = self.image.topics.get(name) if name is not None else self.image.topic_by_id(topic_id)
+            by_both = topic is not None and (topic.name, None) in counts and (None, topic.id) in counts
+            if by_both and topic_id is None:
+                continue  # answered where its id is given
+            if by_both or count > 1:
+                given = topic.name if by_both and topic is not None else name
+                message = "This topic is given more than once."
+                results.append(TopicResult(given, ErrorCode.invalid_request, message, topic_id=topic_id))
+            else:
+                results.append(change.delete(name, topic_id))
+        return self._result(change, tuple(results))
 
     def alter_config(
         self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
@@ -231,13 +246,9 @@ class Controller:
         UNKNOWN_TOPIC_OR_PARTITION (3).
         """
         change = self._begin()
-        everywhere = requested is None
         if requested is None:
             requested = [(topic.name, partition.index) for topic, partition in self.image.partitions()]
-        results = [change.elect(topic, index, unclean) for topic, index in requested]
-        return self._result(
-            change, tuple(r for r in results if not (everywhere and r.error is ErrorCode.election_not_needed))
-        )
+        return self._result(change, tuple(change.elect(topic, index, unclean) for topic, index in requested))
 
     def recoveries(self) -> tuple[UncleanRecovery, ...]:
         """The partitions that need an unclean recovery."""

@@ -7,7 +7,6 @@ replicas must be registered, and the active ones form the first ISR.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ from images.broker.config import TOPIC_KEYS, ConfigError, parse_topic_config
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage, PartitionImage, Record, TopicConfigRecord, TopicRecord
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
+from images.broker.metadata.topic_names import is_legal_name, metric_name
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 RECORDED_KEYS = ("min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy")
 """Topic keys that are always stored in the metadata, so that all nodes use the same values."""
 
@@ -59,13 +58,19 @@ class NewTopic:
 
 def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple[Record, ...]:
     """The records that create `topic`. Raises TopicRefused."""
-    if topic.name in (".", "..", CLUSTER_METADATA_TOPIC) or not _LEGAL_NAME.fullmatch(topic.name):
+    if topic.name == CLUSTER_METADATA_TOPIC or not is_legal_name(topic.name):
         raise TopicRefused(
             ErrorCode.invalid_topic_exception,
             f"Topic name {topic.name!r} is not 1 to 249 characters of a-z A-Z 0-9 . _ - or is reserved.",
         )
     if topic.name in image.topics:
         raise TopicRefused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
+    same_metrics = [name for name in image.topics if metric_name(name) == metric_name(topic.name)]
+    if same_metrics:
+        raise TopicRefused(
+            ErrorCode.invalid_topic_exception,
+            f"Topic '{topic.name}' collides with existing topic: {same_metrics[0]}",
+        )
     config = _config(topic, defaults)
     replicas = _explicit(image, topic) if topic.assignments else _round_robin(image, topic, defaults)
     return (

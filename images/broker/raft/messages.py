@@ -208,6 +208,34 @@ def describe_quorum_error(error: ErrorCode, message: str) -> describe_schema.Des
     return describe_schema.DescribeQuorumResponse(error_code=error, error_message=message, topics=(), nodes=())
 
 
+def describe_quorum_unknown(body: Any) -> describe_schema.DescribeQuorumResponse:
+    """UNKNOWN_TOPIC_OR_PARTITION for every partition of a request that is for another partition than the metadata's."""
+    return describe_schema.DescribeQuorumResponse(
+        error_code=ErrorCode.none,
+        error_message=None,
+        topics=tuple(
+            describe_schema.TopicData(
+                topic_name=topic.topic_name,
+                partitions=tuple(
+                    describe_schema.PartitionData(
+                        partition_index=partition.partition_index,
+                        error_code=ErrorCode.unknown_topic_or_partition,
+                        error_message=None,
+                        leader_id=NO_NODE,
+                        leader_epoch=NO_NODE,
+                        high_watermark=-1,
+                        current_voters=(),
+                        observers=(),
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in body.topics
+        ),
+        nodes=(),
+    )
+
+
 def _replica(voter: int, position: VoterProgress, is_leader: bool, unix_offset_ms: int) -> describe_schema.ReplicaState:
     return describe_schema.ReplicaState(
         replica_id=voter,
@@ -226,6 +254,11 @@ def _unix_ms(time_ms: int, unix_offset_ms: int) -> int:
 def concerns_metadata(body: Any) -> bool:
     """Whether a request is for the metadata partition."""
     return _metadata_partition(body) is not None
+
+
+def concerns_metadata_alone(body: Any) -> bool:
+    """Whether a request is for the metadata partition and no other."""
+    return concerns_metadata(body) and sum(len(topic.partitions) for topic in body.topics) == 1 == len(body.topics)
 
 
 def _metadata_partition(body: Any) -> Any:

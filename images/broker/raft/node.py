@@ -207,10 +207,8 @@ class RaftNode:
 
     async def describe(self, request: Request[DescribeQuorumRequest]) -> Any:
         """DescribeQuorum."""
-        if not messages.concerns_metadata(request.body):
-            return messages.describe_quorum_error(
-                ErrorCode.unknown_topic_or_partition, "Only the metadata partition has a quorum."
-            )
+        if not messages.concerns_metadata_alone(request.body):
+            return messages.describe_quorum_unknown(request.body)
         now_ms, unix_ms = round(self._loop.time() * 1000), self._node_ports.now_ms()
         return messages.describe_quorum_response(
             self.state, self.log.end, now_ms, unix_ms - now_ms, self._config.voters

@@ -19,6 +19,7 @@ Only `close` cancels handlers.
 from __future__ import annotations
 
 import asyncio
+import re
 from asyncio import AbstractEventLoop, AbstractServer, Future, Task
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,9 @@ __all__ = ["CloseConnection", "Handler", "Request", "Server", "TopicNames"]
 
 Body = TypeVar("Body")
 
+_SOFTWARE_SINCE = 3
+"""The first version of ApiVersions with the name and version of the client (KIP-511)."""
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _QUEUED_REQUESTS_MAX = 64
 """Queued requests of one connection beyond which it is not read."""
 
@@ -141,6 +145,12 @@ class Server:
         self._client_connections.pop(number, None)
 
     async def _api_versions(self, request: Request[Any]) -> Entity:
+        """The served APIs; INVALID_REQUEST for a client whose name or version Kafka's metrics could not show."""
+        software = (request.body.client_software_name, request.body.client_software_version)
+        if request.version >= _SOFTWARE_SINCE and not all(map(_SOFTWARE.fullmatch, software)):
+            return response_class(Api.API_VERSIONS)(
+                error_code=ErrorCode.invalid_request, api_keys=(), throttle_time=timedelta(0)
+            )
         return response_class(Api.API_VERSIONS)(
             error_code=ErrorCode.none, api_keys=self._versions, throttle_time=timedelta(0)
         )

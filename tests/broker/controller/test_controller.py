@@ -578,16 +578,26 @@ def test_a_topic_that_cannot_be_is_refused_with_kafkas_error(topic: NewTopic, er
     assert results[0].message
 
 
-def test_a_name_given_twice_in_one_request_is_refused_both_times_and_the_others_are_created() -> None:
+def test_a_name_given_twice_in_one_request_is_refused_once_and_the_others_are_created() -> None:
     driver = Driver()
     driver.start(1)
     results = create(driver, new("a"), new("b", topic_id=OTHER_ID), new("a"))
-    assert [result.error for result in results] == [
-        ErrorCode.invalid_request,
-        ErrorCode.none,
-        ErrorCode.invalid_request,
+    assert [(result.name, result.error) for result in results] == [
+        ("a", ErrorCode.invalid_request),
+        ("b", ErrorCode.none),
     ]
     assert list(driver.image.topics) == ["b"]
+
+
+def test_topics_whose_metrics_would_be_one_do_not_exist_side_by_side() -> None:
+    driver = Driver()
+    driver.start(1)
+    results = create(driver, new("a.b_c"), new("a_b.c", topic_id=OTHER_ID), new("a-b.c", topic_id=OTHER_ID))
+    assert [result.error for result in results] == [
+        ErrorCode.none,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.none,
+    ]
 
 
 def test_validating_creates_nothing() -> None:
@@ -603,7 +613,7 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
     driver = Driver()
     driver.start(1)
     create(driver, new("a"), new("b", topic_id=OTHER_ID))
-    wanted = [("a", None), (None, OTHER_ID), ("a", None), (None, TOPIC_ID), (None, None)]
+    wanted = [("a", None), (None, OTHER_ID), ("c", None), (None, uuid.UUID(int=77)), (None, None)]
     results = driver.commit(driver.controller.delete_topics(wanted))
     assert [result.error for result in results] == [
         ErrorCode.none,
@@ -613,6 +623,19 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
         ErrorCode.invalid_request,
     ]
     assert len(driver.image.topics) == 0
+
+
+def test_a_topic_given_twice_is_not_deleted_and_refused_once() -> None:
+    driver = Driver()
+    driver.start(1)
+    create(driver, new("a"), new("b", topic_id=OTHER_ID))
+    wanted = [("a", None), ("a", None), ("b", None), (None, OTHER_ID)]
+    results = driver.commit(driver.controller.delete_topics(wanted))
+    assert [(result.name, result.topic_id, result.error) for result in results] == [
+        ("a", None, ErrorCode.invalid_request),
+        ("b", OTHER_ID, ErrorCode.invalid_request),
+    ]
+    assert list(driver.image.topics) == ["a", "b"]
 
 
 def test_no_producer_id_is_given_twice() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
 from kio.schema.errors import ErrorCode
 
+from images.broker.controller.admin_messages import elect_leaders_response
 from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.metadata.image import NO_LEADER, PartitionImage
 from images.broker.replication.become_leader_or_follower import apply_registration
@@ -233,9 +236,12 @@ def test_a_preferred_election_hands_leadership_back() -> None:
     assert (driver.partition.leader, driver.partition.leader_epoch) == (1, epoch + 1)
 
 
-def test_asking_for_every_partition_names_only_those_that_needed_it() -> None:
+def test_asking_for_every_partition_lists_every_topic_and_the_partitions_that_needed_it() -> None:
     driver = cluster()
-    assert driver.commit(driver.controller.elect(None, unclean=False)) == ()
+    results = driver.commit(driver.controller.elect(None, unclean=False))
+    body = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout=timedelta(0))
+    (topic,) = elect_leaders_response(body, results).replica_election_results
+    assert (topic.topic, topic.partition_result) == ("orders", ())
 
 
 def test_an_unclean_election_is_only_for_a_partition_without_a_leader_and_is_told_as_such() -> None:
