@@ -58,8 +58,8 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
     safe, fast = found["cells"]
     assert safe["lost"] == 0
     assert fast["lost"] > 0
-    assert fast["more_lost"]["low"] > 0
-    assert all(fast[name]["high"] >= fast[name]["value"] for name in fast if name.startswith("more_"))
+    assert fast["differences"]["lost"]["low"] > 0
+    assert all(difference["high"] >= difference["value"] for difference in fast["differences"].values())
     assert {run["stored"].partition("/")[2] for run in found["runs"]} == {
         f"{cell}-seed{seed}" for cell in ("safe", "fast") for seed in (0, 1)
     }

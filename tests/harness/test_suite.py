@@ -131,7 +131,7 @@ def test_a_stored_failure_is_exported_and_a_stored_success_says_that_only_its_fi
     assert main(["store", "export", "mutant-seed1", str(tmp_path / "run"), *at]) == VALID
     assert main(["check", str(tmp_path / "run")]) == INVALID
     assert main(["store", "export", "sound-seed1", str(tmp_path / "other"), *at]) == 3
-    assert "only verdicts and figures are kept" in capsys.readouterr().err
+    assert "only verdicts and figures of this run are stored" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
