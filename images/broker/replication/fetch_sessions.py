@@ -26,7 +26,7 @@ name may be gone by the time of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -69,10 +69,10 @@ class FetchSession:
     served_topics: set[int] = field(default_factory=set)
     """The topics that have been answered without an error, by id as a number."""
 
-    def partitions(self, unfenced: Callable[[Key], bool] = lambda key: False) -> list[SessionPartition]:
-        """Every partition of the session; without a leader epoch where `unfenced` says so."""
+    def partitions(self, unfenced: Set[Key] = frozenset()) -> list[SessionPartition]:
+        """Every partition of the session; those in `unfenced` without a leader epoch."""
         return [
-            SessionPartition(key[0], replace(partition, current_leader_epoch=-1) if unfenced(key) else partition)
+            SessionPartition(key[0], replace(partition, current_leader_epoch=-1) if key in unfenced else partition)
             for key, partition in self.requested.items()
         ]
 
@@ -144,7 +144,8 @@ class FetchSessionCache:
         if not session.requested:
             del self._sessions[session.id]
             return FetchContext(partitions=sent)
-        return FetchContext(partitions=session.partitions(), session=session, incremental=True)
+        unfenced = frozenset() if self._fences_every_fetch else session.requested.keys() - requested.keys()
+        return FetchContext(partitions=session.partitions(unfenced), session=session, incremental=True)
 
     def _create(self, requested: dict[Key, Any], of_follower: bool) -> FetchSession | None:
         now_s = self._clock()
