@@ -60,9 +60,10 @@ def on_epoch_end(partition: Partition, epoch: int, end: int, truncation_protocol
     step = on_diverging(answered, epoch, end)
     cut = step.partition
     known = partition.epochs.end_offset_for(epoch, partition.log_end).epoch
-    if known in (epoch, UNDEFINED) or cut.epochs.latest == UNDEFINED:
+    next_query = partition.epochs.next_lower(epoch)
+    if known in (epoch, UNDEFINED) or next_query == UNDEFINED:
         return _answered(partition, step)
-    return PartitionStep(cut._replace(epoch_query=cut.epochs.latest), step.decisions)
+    return PartitionStep(cut._replace(epoch_query=next_query), step.decisions)
 
 
 def on_divergence(partition: Partition, epoch: int, end: int) -> PartitionStep:
