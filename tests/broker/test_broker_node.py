@@ -241,7 +241,7 @@ def test_a_full_disk_at_recovery_ends_the_broker_and_costs_nothing(tmp_path: Pat
             async with cluster.broker():
                 await cluster.create_topic()
                 for _ in range(3):
-                    await cluster.produce(bytes(1000))
+                    await cluster.produce(bytes(900))
             cluster.files.full_for = ".snapshot"
             async with cluster.broker() as (life, _):
                 assert await failure_of(life) is FULL
