@@ -175,9 +175,13 @@ class _Explainer:
         offsets = columns.offset[placement.conflicting]
         times = np.maximum(columns.completed_ns[placement.conflicting], self._appended_ns(placement.value_at[offsets]))
         violations.append(Violations("conflicting-offset", offsets, times, self._conflict))
-        times = placement.latest[self._slots(placement.late)]
+        invoked = placement.latest[self._slots(placement.late)]
         # The pair concerns the lower of its two offsets, which is the one invoked too late; so does what excuses it.
-        offsets = np.searchsorted(placement.latest, times)
+        # An append may be invoked before the loss that excuses it, and find its place in the log after it.
+        offsets = np.searchsorted(placement.latest, invoked)
+        times = np.maximum(
+            invoked, self._appended_ns(placement.value_at[np.minimum(offsets, len(placement.value_at) - 1)])
+        )
         since = columns.invoked_ns[placement.late]
         violations.append(Violations("real-time-order", offsets, times, self._late, since))
         if len(placement.unexplained):

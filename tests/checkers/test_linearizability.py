@@ -235,3 +235,14 @@ def test_each_partition_is_checked_by_itself() -> None:
     assert verdict.validity is INVALID
     assert {(finding.topic, finding.partition) for finding in verdict.findings} == {("t", 1)}
     assert check(RunEvidence()).validity is UNKNOWN
+
+
+@pytest.mark.parametrize(("completed", "validity"), [(20, UNKNOWN), (12, INVALID)])
+def test_an_append_invoked_before_a_loss_and_placed_after_it_may_come_from_the_loss(
+    completed: int, validity: Validity
+) -> None:
+    """Offset 0 is lost at 13. An append that had been sent before takes its place, and completes after the loss; one
+    that completed before it cannot have."""
+    lost = Tolerance(exceeded=(FaultModelExceeded(0, 13, ()),))
+    verdict = verdict_on(append(1, 8, 9, 0), append(2, 12, 13, 1), append(3, 11, completed, 0), tolerance=lost)
+    assert verdict.validity is validity
