@@ -179,9 +179,8 @@ class _Explainer:
         # The pair concerns the lower of its two offsets, which is the one invoked too late; so does what excuses it.
         # An append may be invoked before the loss that excuses it, and find its place in the log after it.
         offsets = np.searchsorted(placement.latest, invoked)
-        times = np.maximum(
-            invoked, self._appended_ns(placement.value_at[np.minimum(offsets, len(placement.value_at) - 1)])
-        )
+        times, placed = invoked.copy(), offsets < len(placement.value_at)
+        times[placed] = np.maximum(times[placed], self._appended_ns(placement.value_at[offsets[placed]]))
         since = columns.invoked_ns[placement.late]
         violations.append(Violations("real-time-order", offsets, times, self._late, since))
         if len(placement.unexplained):
