@@ -24,7 +24,7 @@ from kio.schema.metadata.v12.response import (
     MetadataResponseTopic,
 )
 
-from images.broker.apis.topics import NO_THROTTLE, leader_error, offline_replicas
+from images.broker.apis.topics import leader_error, offline_replicas
 from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -33,6 +33,7 @@ from images.broker.metadata.topic_names import is_legal_name
 from images.broker.raft.messages import describe_quorum_error
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
+from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
 
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2

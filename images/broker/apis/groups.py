@@ -39,7 +39,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from images.broker.config import NodeConfig
-from images.broker.groups.answers import NO_THROTTLE, described_group, join_response, offset_fetch_group, sync_response
+from images.broker.groups.answers import described_group, join_response, offset_fetch_group, sync_response
 from images.broker.groups.group import NO_GENERATION, Caller, Group, GroupLimits, JoinAnswer, JoinRequest, SyncAnswer
 from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
@@ -54,6 +54,7 @@ from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import Handler, Request
 from images.broker.runtime.spawn import Spawn
 from images.wire.connection import Api
+from images.wire.field_values import NO_THROTTLE
 
 _ID_REQUIRED_SINCE = 4
 _NOT_FOUND_SINCE = 6

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -27,16 +26,14 @@ from images.broker.replication.replica import Replica
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.broker.truncation_protocol import TruncationProtocol
+from images.wire.field_values import EARLIEST, LATEST, NO_THROTTLE
 from images.wire.messages import Api
 
-LATEST = -1
-EARLIEST = -2
 MAX_TIMESTAMP = -3
 SPECIAL_TIMESTAMPS: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
 """Special timestamp → the version of ListOffsets that introduced it. No other negative timestamp is valid."""
 FIRST_EPOCH_QUERY_OF_CONSUMERS = 2
 """The first version of OffsetForLeaderEpoch that consumers send (KIP-320)."""
-NO_THROTTLE = timedelta(0)
 
 
 class OffsetApis:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -30,6 +29,7 @@ from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.broker.runtime.condition import wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.wire.batch import CorruptBatch, InvalidRecord, is_transactional, produced_batch
+from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
 
 LAST_FETCH_BY_NAME = 12
@@ -37,7 +37,6 @@ LAST_FETCH_BY_NAME = 12
 _LEADER_SINCE = 16
 """The first version of Fetch that tells the current leader to a client that asked another (KIP-951)."""
 _OF_ANOTHER_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
-NO_THROTTLE = timedelta(0)
 NO_EPOCH = -1
 """The client gives no leader epoch; as in Kafka, every negative one of a consumer's fetch means so."""
 

@@ -6,7 +6,6 @@ answer, the whole request fails with REQUEST_TIMED_OUT, and its changes may or m
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.alter_partition_reassignments.v0.request import AlterPartitionReassignmentsRequest
@@ -20,9 +19,8 @@ from images.broker.controller import admin_messages
 from images.broker.controller.channel import ControllerChannel
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
+from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
-
-NO_THROTTLE = timedelta(0)
 
 
 class ReassignmentApis:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
 
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
@@ -30,9 +29,8 @@ from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
+from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
-
-NO_THROTTLE = timedelta(0)
 
 
 class TopicApis:

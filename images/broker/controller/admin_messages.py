@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.alter_partition_reassignments.v0 import response as reassigning
@@ -21,12 +20,12 @@ from images.broker.controller.requests import PartitionResult, TopicResult
 from images.broker.controller.topic_config import DELETE, ConfigChange
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.topic_names import is_legal_name
+from images.wire.field_values import NO_THROTTLE
 
 TOPIC, BROKER = 2, 4
 """Kafka's resource types."""
 PREFERRED, UNCLEAN = 0, 1
 """Kafka's election types."""
-_NO_THROTTLE = timedelta(0)
 
 
 def parse_config_changes(resource: Any) -> tuple[ConfigChange, ...]:
@@ -65,7 +64,7 @@ def alter_configs_response(
 ) -> configuring.IncrementalAlterConfigsResponse:
     """The response to `body`: a result for each resource, in the same order."""
     return configuring.IncrementalAlterConfigsResponse(
-        throttle_time=_NO_THROTTLE,
+        throttle_time=NO_THROTTLE,
         responses=tuple(
             configuring.AlterConfigsResourceResponse(
                 error_code=result.error,
@@ -93,7 +92,7 @@ def reassignments_response(
     """The response to `body`: a result for each partition, in the same order."""
     each = iter(results)
     return reassigning.AlterPartitionReassignmentsResponse(
-        throttle_time=_NO_THROTTLE,
+        throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         responses=tuple(
@@ -134,13 +133,13 @@ def list_reassignments_response(
         if moving:
             topics.append(listing.OngoingTopicReassignment(name=topic.name, partitions=moving))
     return listing.ListPartitionReassignmentsResponse(
-        throttle_time=_NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=tuple(topics)
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=tuple(topics)
     )
 
 
 def list_reassignments_error(error: ErrorCode, message: str) -> listing.ListPartitionReassignmentsResponse:
     return listing.ListPartitionReassignmentsResponse(
-        throttle_time=_NO_THROTTLE, error_code=error, error_message=message, topics=()
+        throttle_time=NO_THROTTLE, error_code=error, error_message=message, topics=()
     )
 
 
@@ -162,7 +161,7 @@ def elect_leaders_response(
     else:
         topics = [requested.topic for requested in body.topic_partitions]
     return electing.ElectLeadersResponse(
-        throttle_time=_NO_THROTTLE,
+        throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         replica_election_results=tuple(_by_topic(topics, results)),
     )
@@ -172,7 +171,7 @@ def elections_refused(body: ElectLeadersRequest, error: ErrorCode, message: str)
     results = [PartitionResult(topic, index, error, message) for topic, index in parse_elections(body) or ()]
     topics = [result.topic for result in results]
     return electing.ElectLeadersResponse(
-        throttle_time=_NO_THROTTLE, error_code=error, replica_election_results=tuple(_by_topic(topics, results))
+        throttle_time=NO_THROTTLE, error_code=error, replica_election_results=tuple(_by_topic(topics, results))
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import timedelta
 from random import Random
 
 from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
@@ -32,8 +31,8 @@ from images.broker.controller.requests import (
 )
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import NO_LEADER
+from images.wire.field_values import NO_THROTTLE
 
-_NO_THROTTLE = timedelta(0)
 _FROM_THE_TOPIC = 1
 """Kafka's DYNAMIC_TOPIC_CONFIG: a value set on the topic itself."""
 _FIRST_BROKER_RANGE = 1 << 16
@@ -51,7 +50,7 @@ def parse_registration(body: BrokerRegistrationRequest) -> Registration | None:
 
 def registration_response(answer: RegistrationAnswer) -> BrokerRegistrationResponse:
     return BrokerRegistrationResponse(
-        throttle_time=_NO_THROTTLE, error_code=answer.error, broker_epoch=answer.broker_epoch
+        throttle_time=NO_THROTTLE, error_code=answer.error, broker_epoch=answer.broker_epoch
     )
 
 
@@ -63,7 +62,7 @@ def parse_heartbeat(body: BrokerHeartbeatRequest) -> Heartbeat:
 
 def heartbeat_response(answer: HeartbeatAnswer) -> BrokerHeartbeatResponse:
     return BrokerHeartbeatResponse(
-        throttle_time=_NO_THROTTLE,
+        throttle_time=NO_THROTTLE,
         error_code=answer.error,
         is_caught_up=answer.caught_up,
         is_fenced=answer.fenced,
@@ -97,7 +96,7 @@ def alter_partition_response(
         )
         for topic in (body.topics if answer.error is ErrorCode.none else ())
     )
-    return alter_partition.AlterPartitionResponse(throttle_time=_NO_THROTTLE, error_code=answer.error, topics=topics)
+    return alter_partition.AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=answer.error, topics=topics)
 
 
 def _isr_altered(result: IsrResult) -> alter_partition.PartitionData:
@@ -122,7 +121,7 @@ def _isr_altered(result: IsrResult) -> alter_partition.PartitionData:
 
 def producer_ids_response(answer: ProducerIdsAnswer) -> AllocateProducerIdsResponse:
     return AllocateProducerIdsResponse(
-        throttle_time=_NO_THROTTLE,
+        throttle_time=NO_THROTTLE,
         error_code=answer.error,
         producer_id_start=answer.first,
         producer_id_len=answer.count,
@@ -149,7 +148,7 @@ def create_topics_response(
     results: Sequence[TopicResult], *, validate_only: bool
 ) -> create_topics.CreateTopicsResponse:
     return create_topics.CreateTopicsResponse(
-        throttle_time=_NO_THROTTLE, topics=tuple(_created(result, validate_only) for result in results)
+        throttle_time=NO_THROTTLE, topics=tuple(_created(result, validate_only) for result in results)
     )
 
 
@@ -181,7 +180,7 @@ def parse_delete_topics(body: DeleteTopicsRequest) -> list[tuple[str | None, uui
 
 def delete_topics_response(results: Sequence[TopicResult]) -> delete_topics.DeleteTopicsResponse:
     return delete_topics.DeleteTopicsResponse(
-        throttle_time=_NO_THROTTLE,
+        throttle_time=NO_THROTTLE,
         responses=tuple(
             delete_topics.DeletableTopicResult(
                 name=result.name, topic_id=result.topic_id, error_code=result.error, error_message=result.message

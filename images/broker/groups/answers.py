@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember
@@ -18,8 +17,7 @@ from kio.schema.sync_group.v5.response import SyncGroupResponse
 from images.broker.groups.group import Group, GroupState, JoinAnswer, SyncAnswer
 from images.broker.groups.records import OffsetAndMetadata
 from images.broker.groups.shard import TopicPartition
-
-NO_THROTTLE = timedelta(0)
+from images.wire.field_values import NO_THROTTLE
 
 
 def join_response(answer: JoinAnswer) -> JoinGroupResponse:

@@ -38,10 +38,10 @@ from images.broker.runtime.condition import resolve
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
 from images.wire.connection import Connection, ConnectionLost
+from images.wire.field_values import EARLIEST, LATEST
 from images.wire.messages import CANONICAL, Api, request_class, response_class
 from images.wire.schema import convert
 
-LATEST, EARLIEST = -1, -2
 """Special timestamps of ListOffsets: the end and the start of a log."""
 
 
