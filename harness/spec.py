@@ -8,6 +8,7 @@ A spec is YAML, every field optional:
     workload: append            # or groups: consumers form a group that comes and goes
     seed: 7                     # random when it is left out, and recorded
     time_limit: 60s             # how long clients and faults run
+    ready_limit: 120s           # the longest time without progress while the cluster becomes ready, before any fault
     recovery_limit: 30s         # within which the healed cluster must be ready again
     brokers: 3
     controllers: 3              # the quorum that keeps the metadata; one decides alone
@@ -71,6 +72,7 @@ class Spec:
     workload: str = "append"
     seed: int = 0
     time_limit_s: float = 60.0
+    ready_limit_s: float = 120.0
     recovery_limit_s: float = 30.0
     brokers: int = 3
     controllers: int = 3
@@ -123,7 +125,7 @@ class Spec:
             raise ValueError(f"acks: {self.acks!r} is not one of all, 1, 0")
         if self.recency not in ("default", "strict"):
             raise ValueError(f"recency: {self.recency!r} is not one of default, strict")
-        for name in ("rate", "time_limit_s", "recovery_limit_s"):
+        for name in ("rate", "time_limit_s", "ready_limit_s", "recovery_limit_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name.removesuffix('_s')}: {getattr(self, name):g} is not more than 0")
         self._check_system(SYSTEMS[self.system])

@@ -23,6 +23,7 @@ from harness.cluster.systems import SYSTEMS, configured
 from images.system import System
 
 _READY_LIMIT_S = 240.0
+"""The longest time without progress."""
 
 
 class LoopbackError(RuntimeError):
@@ -110,18 +111,24 @@ class LoopbackCluster:
                 {node.name: (node.host, node.port) for node in self.layout.brokers}, expected or Expected()
             )
             try:
-                return await watch.until_ready(asyncio.get_running_loop().time() + _READY_LIMIT_S)
+                return await watch.until_whole(_READY_LIMIT_S, lambda: bool(self._failed))
             finally:
                 watch.close()
 
         missing = asyncio.run(wait())
-        for name, process in self._processes.items():
-            if missing and process.poll() not in (None, -signal.SIGKILL):
-                raise LoopbackError(
-                    f"{name} ended with status {process.returncode}; see {self.directory / name}/node.log"
-                )
+        for name, status in self._failed.items():
+            if missing:
+                raise LoopbackError(f"{name} ended with status {status}; see {self.directory / name}/node.log")
         if missing:
-            raise LoopbackError(f"not ready after {_READY_LIMIT_S:.0f} s: {'; '.join(missing)} ({self.directory})")
+            raise LoopbackError(
+                f"not ready, and no nearer to it for {_READY_LIMIT_S:.0f} s: {'; '.join(missing)} ({self.directory})"
+            )
+
+    @property
+    def _failed(self) -> dict[str, int]:
+        """Exit status of every process that has ended without a signal from here."""
+        statuses = {name: process.poll() for name, process in self._processes.items()}
+        return {name: status for name, status in statuses.items() if status not in (None, -signal.SIGKILL)}
 
     def _end_all(self) -> None:
         for process in self._processes.values():

@@ -30,6 +30,14 @@ class Expected:
     replication_factor: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The conditions missing at one time, and how many brokers did not answer."""
+
+    missing: list[str]
+    silent: int = 0
+
+
 class ReadinessProbe:
     """Asks all brokers, over one connection each, kept open from one round to the next."""
 
@@ -43,13 +51,31 @@ class ReadinessProbe:
 
     async def missing(self) -> list[str]:
         """The conditions that are missing now, a line each; empty when the cluster is whole."""
-        rounds = await asyncio.gather(*(self._missing_at(node) for node in self._addresses))
-        return [line for lines in rounds for line in lines]
+        return (await self._look()).missing
 
-    async def until_ready(
-        self, deadline_s: float, steady_s: float = 0.0, in_vain: Callable[[], bool] = lambda: False
-    ) -> list[str]:
-        """Ask until the cluster is whole, the loop's clock reads `deadline_s`, or asking is `in_vain`.
+    async def until_whole(self, limit_s: float, in_vain: Callable[[], bool]) -> list[str]:
+        """Ask until the cluster is whole, has come no nearer to it for `limit_s`, or asking is `in_vain`.
+
+        Gives back what is still missing then. The cluster comes nearer when more brokers answer than ever before,
+        or as many with fewer conditions missing: a slow machine gets the time that it takes, and no cluster that comes
+        and goes is waited for without end.
+        """
+        loop = asyncio.get_running_loop()
+        nearest: tuple[int, int] | None = None
+        deadline_s = loop.time() + limit_s
+        while True:
+            look = await self._look()
+            if not look.missing or in_vain():
+                return look.missing
+            distance = (look.silent, len(look.missing))
+            if nearest is None or distance < nearest:
+                nearest, deadline_s = distance, loop.time() + limit_s
+            elif loop.time() >= deadline_s:
+                return look.missing
+            await asyncio.sleep(_PAUSE_S)
+
+    async def until_ready(self, deadline_s: float, steady_s: float = 0.0) -> list[str]:
+        """Ask until the cluster is whole, or the loop's clock reads `deadline_s`.
 
         Gives back what is still missing then. With `steady_s` it must have been whole for so long without a break,
         since an ISR may be full for a moment only: a leader believes in a follower that does not fetch any more until
@@ -62,7 +88,7 @@ class ReadinessProbe:
             now_s = loop.time()
             if missing:
                 self.ready_since_s = None
-                if now_s >= deadline_s or in_vain():
+                if now_s >= deadline_s:
                     return missing
             elif self.ready_since_s is None:
                 self.ready_since_s = now_s
@@ -75,16 +101,20 @@ class ReadinessProbe:
         for connection in self._connections.values():
             connection.close()
 
-    async def _missing_at(self, node: str) -> list[str]:
+    async def _look(self) -> _Look:
+        looks = await asyncio.gather(*(self._look_at(node) for node in self._addresses))
+        return _Look([line for look in looks for line in look.missing], sum(look.silent for look in looks))
+
+    async def _look_at(self, node: str) -> _Look:
         try:
             answer = await self._ask(node)
         except ConnectionLost as lost:
-            return [f"{node} does not answer ({lost})"]
+            return _Look([f"{node} does not answer ({lost})"], silent=1)
         missing = []
         absent = len(self._addresses) - len(answer.brokers)
         if absent:
             missing.append(f"{node} sees {len(answer.brokers)} of {len(self._addresses)} brokers unfenced")
-        return missing + [f"{node} sees {line}" for line in missing_of_topic(answer.topics, self._expected)]
+        return _Look(missing + [f"{node} sees {line}" for line in missing_of_topic(answer.topics, self._expected)])
 
     async def _ask(self, node: str) -> Any:
         connection = self._connections.get(node)
