@@ -12,7 +12,8 @@ registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
-appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id, …
+appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id,
+                                      sequence, crc (of the batch's header; it covers neither offset nor leader epoch)
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: log_start, if
                                       that changed with it
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
@@ -21,13 +22,18 @@ converged                 follower    leader, log_end: the log fits the leader's
 high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
                                       positions {replica: LEO the leader held for it}
 follower_high_watermark   follower    high_watermark after, offset=before
-isr_proposed              leader      members=proposed ISR, partition_epoch it was proposed from; detail: reason
+isr_proposed              leader      members=proposed ISR, partition_epoch it was proposed from, offset=LESO, log_end,
+                                      high_watermark at that moment; detail: reason, positions {replica that joins: LEO
+                                      the leader held for it, -1 before its first fetch}
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch
 request_fenced            leader      leader_epoch held; detail: api, requested epoch, error
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: producer_id, acks
 latest_told               leader      high_watermark in the answer to a ListOffsets(latest)
+metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
+                                      leader_epoch of its last batch
+producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
 quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its log
 quorum_voted              controller  leader_epoch, broker=candidate; itself included
 quorum_candidate          controller  leader_epoch it stands in
@@ -46,10 +52,12 @@ partition_changed         controller  leader, leader_epoch, partition_epoch, mem
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced,
                                       last_known_leader, …), unclean;
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}
+producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
 alter_partition_refused   controller  broker=sender, members=proposed ISR; detail: error
 
-The offset of a broker_ or partition_changed event is where the metadata log ended with the change. A controller that
-takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out duplicates.
+The offset of a broker_, producer_ids_ or partition_changed event is where the metadata log ended with the change. A
+controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out
+duplicates. Allocated producer ids are not traced again: only the controller that allocates them answers the broker.
 """
 
 from __future__ import annotations

@@ -80,6 +80,8 @@ class BrokerNode:
         self._epoch = NO_BROKER_EPOCH
         self._image = ClusterImage()
         """The metadata as far as it has been read."""
+        self._image_epoch = -1
+        """The controller epoch of the last batch in it."""
         self._applied = ClusterImage()
         """The metadata this broker acts upon; empty until it has read its own registration."""
         self._metadata_applied = asyncio.Event()
@@ -208,7 +210,7 @@ class BrokerNode:
             **ClusterApis(config, image, forwards).handlers(),
             **ConfigApis(config, image, forwards).handlers(),
             **ReassignmentApis(forwards).handlers(),
-            **ProducerIdApis(config.node_id, forwards, broker_epoch).handlers(),
+            **ProducerIdApis(config.node_id, forwards, broker_epoch, self._node_ports.trace).handlers(),
             **FindCoordinatorApis(config, image, forwards, spawn, self._node_ports.log).handlers(),
             **groups.handlers(),
         }
@@ -325,10 +327,19 @@ class BrokerNode:
                 self._read_metadata(answer.records)
             self._check_registration()
             if (answer.records or answer.snapshot_id.end_offset >= 0) and self._image.offset > self._epoch:
-                self._applied = self._image
+                before, self._applied = self._applied.offset, self._image
+                self._trace_applied(before)
                 replica_manager.apply(self._image)
                 groups.apply()
                 self._metadata_applied.set()
+
+    def _trace_applied(self, before: int) -> None:
+        """Trace that the metadata from offset `before` to the end of the image takes effect on this broker."""
+        end = self._applied.offset
+        if end != before:
+            self._node_ports.trace(
+                TraceEvent("metadata_applied", leader_epoch=self._image_epoch, offset=before, log_end=end)
+            )
 
     def _check_registration(self) -> None:
         """Raises Superseded once the metadata has a later registration of this broker's node id."""
@@ -347,7 +358,7 @@ class BrokerNode:
             return False
         if data is None or snapshot.end <= self._image.offset:
             return False
-        self._image = decode_snapshot(data, snapshot)
+        self._image, self._image_epoch = decode_snapshot(data, snapshot), snapshot.epoch
         return True
 
     def _metadata_fetch(self) -> FetchRequest:
@@ -369,6 +380,7 @@ class BrokerNode:
             if header.base_offset < self._image.offset:
                 continue
             self._image = self._image.apply_all(decode_records(batch), header.base_offset)
+            self._image_epoch = header.leader_epoch
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 
 from images.broker.controller.channel import ControllerChannel
 from images.broker.runtime.server import Handler, Request
+from images.trace import TraceEvent
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
 
@@ -23,10 +24,17 @@ _NONE = -1
 class ProducerIdApis:
     """The handler of one broker."""
 
-    def __init__(self, node_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        channel: ControllerChannel,
+        broker_epoch: Callable[[], int],
+        trace: Callable[[TraceEvent], None],
+    ) -> None:
         self._node_id = node_id
         self._channel = channel
         self._broker_epoch = broker_epoch
+        self._trace = trace
         self._block: Iterator[int] = iter(())
         """The ids of the allocated block that no producer has yet."""
         self._allocating = asyncio.Lock()
@@ -48,6 +56,9 @@ class ProducerIdApis:
         else:
             async with self._allocating:
                 error, producer_id = await self._next_producer_id()
+            if error is ErrorCode.none:
+                detail = {"producer_id": producer_id}
+                self._trace(TraceEvent("producer_id_assigned", broker_epoch=self._broker_epoch(), detail=detail))
         return InitProducerIdResponse(
             throttle_time=timedelta(0),
             error_code=error,

@@ -47,7 +47,7 @@ from images.broker.controller.requests import (
 from images.broker.controller.topic_config import ConfigChange, altered
 from images.broker.controller.unclean_recovery import ReplicaLogEnd, UncleanRecovery
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import ClusterImage, ProducerIdsBlock, Record
+from images.broker.metadata.image import ClusterImage, Record
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 
@@ -167,7 +167,7 @@ class Controller:
             return ControllerResult(self, ProducerIdsAnswer(ErrorCode.stale_broker_epoch))
         change = self._begin()
         first = self.image.next_producer_id
-        change.append(ProducerIdsBlock(first + PRODUCER_IDS_PER_BLOCK))
+        change.allocate_producer_ids(self.image.brokers[broker_id], PRODUCER_IDS_PER_BLOCK)
         return self._result(change, ProducerIdsAnswer(ErrorCode.none, first, PRODUCER_IDS_PER_BLOCK))
 
     def create_topics(

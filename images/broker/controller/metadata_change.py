@@ -26,6 +26,7 @@ from images.broker.metadata.image import (
     ChangeBroker,
     ClusterImage,
     PartitionImage,
+    ProducerIdsBlock,
     Record,
     RegisterBroker,
     RemoveTopic,
@@ -153,6 +154,11 @@ class MetadataChange:
             )
         )
         return IsrResult(proposal, error)
+
+    def allocate_producer_ids(self, broker: BrokerImage, count: int) -> None:
+        first = self.image.next_producer_id
+        self.append(ProducerIdsBlock(first + count))
+        self._trace_broker("producer_ids_allocated", broker, first=first, count=count)
 
     def create(self, topic: NewTopic, records: Sequence[Record]) -> None:
         for record in records:

@@ -431,10 +431,10 @@ class Replica:
     # --- applying decisions -------------------------------------------------------------------------------------------
 
     def _apply(self, step: PartitionStep) -> None:
-        self.state = step.partition
+        before, self.state = self.state, step.partition
         if step.decisions:
             for decision in step.decisions:
-                self._apply_decision(decision)
+                self._apply_decision(decision, before)
                 if not isinstance(decision, HighWatermarkMoved):
                     self.changed_for_followers.notify_all()
             self.changed.notify_all()
@@ -443,7 +443,7 @@ class Replica:
         self.changed.notify_all()
         self.changed_for_followers.notify_all()
 
-    def _apply_decision(self, decision: Decision) -> None:
+    def _apply_decision(self, decision: Decision, before_step: Partition) -> None:
         state = self.state
         if isinstance(decision, HighWatermarkMoved):
             self._trace.high_watermark(state, decision)
@@ -477,7 +477,7 @@ class Replica:
         elif isinstance(decision, Resigned):
             self._trace.event(state, "resigned", log_end=state.log_end)
         elif isinstance(decision, ProposeIsr):
-            self._trace.event(state, "isr_proposed", members=decision.members, detail={"reason": decision.reason})
+            self._trace.isr_proposed(state, decision, before_step.high_watermark)
             self._propose(self, decision)
         else:
             self._trace.isr_resolved(state, decision)

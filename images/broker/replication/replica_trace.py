@@ -11,6 +11,7 @@ from images.broker.replication.partition import (
     IsrResolved,
     LogStartAdvanced,
     Partition,
+    ProposeIsr,
     ReplicaRole,
     Truncate,
     TruncateFullyAndStartAt,
@@ -66,7 +67,11 @@ class ReplicaTrace:
                 leader_epoch,
                 offset=base,
                 log_end=log_end,
-                detail={"producer_id": header.producer_id, "sequence": header.base_sequence},
+                detail={
+                    "producer_id": header.producer_id,
+                    "sequence": header.base_sequence,
+                    "crc": header.crc,
+                },
             )
         )
 
@@ -117,6 +122,24 @@ class ReplicaTrace:
             log_end=state.log_end,
             high_watermark=state.high_watermark,
             detail={"before": moved.before, "reason": str(moved.reason)},
+        )
+
+    def isr_proposed(self, state: Partition, proposal: ProposeIsr, high_watermark: int) -> None:
+        """An ISR change is proposed by a leader whose high watermark is `high_watermark` at that moment."""
+        leadership = state.leader_state
+        positions = {
+            str(follower.id): -1 if follower.log_end is None else follower.log_end
+            for follower in leadership.followers
+            if follower.id in proposal.members and follower.id not in state.isr
+        }
+        self.event(
+            state,
+            "isr_proposed",
+            offset=leadership.start,
+            log_end=state.log_end,
+            high_watermark=high_watermark,
+            members=proposal.members,
+            detail={"reason": proposal.reason, "positions": positions},
         )
 
     def isr_resolved(self, state: Partition, change: IsrResolved) -> None:
