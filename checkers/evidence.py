@@ -49,6 +49,8 @@ class CheckSettings:
     """`retention.ms` of the topic; -1 for no limit."""
     retention_bytes: int = -1
     """`retention.bytes` of the topic; -1 for no limit."""
+    producer_id_expiration_ms: int = 86_400_000
+    """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
     groups: bool = False
     """Whether the workload's consumers form a group, so that there is something for `checkers.groups` to check."""
 

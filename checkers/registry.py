@@ -16,7 +16,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, liveness, logs, loss, processes, raft, reads
+from checkers import availability, faults, groups, liveness, logs, loss, processes, producers, raft, reads
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import node_failures
@@ -32,6 +32,7 @@ CHECKERS: Mapping[str, Checker] = {
     linearizability.NAME: linearizability.check,
     loss.NAME: loss.check,
     reads.NAME: reads.check,
+    producers.NAME: producers.check,
     logs.NAME: logs.check,
     protocol.NAME: protocol.check,
     raft.NAME: raft.check,
@@ -43,7 +44,7 @@ CHECKERS: Mapping[str, Checker] = {
 }
 """In the order in which their verdicts are shown."""
 
-PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, logs.NAME)
+PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, producers.NAME, logs.NAME)
 CRASHED = "crashed"
 
 

@@ -49,10 +49,13 @@ INEXCUSABLE = frozenset(
         "acknowledged-uncommitted",
         "commit-beyond-read",
         "records-skipped",
+        "sequence-gap",
+        "producer-epoch-fell",
+        "producer-id-twice",
     }
 )
 
-OF_DELETED = frozenset({"duplicate", "not-delivered"})
+OF_DELETED = frozenset({"duplicate", "not-delivered", "sequence-gap", "producer-epoch-fell"})
 """Violations that deleted records may cause. A duplicate among them: as in Kafka, a replica that began anew above
 0 knows no producer whose batches were deleted, and takes a retry for new."""
 

@@ -60,6 +60,8 @@ ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
 SEEDS: Final = 1 << 32
 """A drawn seed lies below this."""
 RECOVERY_STRATEGY = "unclean.recovery.strategy"
+_PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
+"""The default of Kafka, and of every system here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,7 @@ class Spec:
             brokers=self.brokers,
             retention_ms=self._retention("retention.ms"),
             retention_bytes=self._retention("retention.bytes"),
+            producer_id_expiration_ms=int(self.settings.get("producer.id.expiration.ms", _PRODUCER_ID_EXPIRATION_MS)),
             groups=self.workload == "groups",
         )
 

@@ -1,0 +1,255 @@
+"""Idempotent producers: their batches stand in the log in the order they were sent, each once, without gaps.
+
+An idempotent producer numbers its batches, and a leader appends a batch only behind its predecessor. So, whatever is
+killed, delayed or retried, also with several batches in flight:
+
+producer-order        a producer's append has a lower offset than one that it had invoked before on the same partition
+sequence-gap          in one log, a record's sequence number does not follow the last one of its producer id; with a new
+                      producer epoch sequence numbers begin at 0
+producer-epoch-fell   in one log, a record of a producer id has a lower producer epoch than the one before it
+producer-id-twice     two producers wrote with one producer id: it was handed out twice
+
+*Order* compares acknowledged appends by the index of their invocation, overlapping or not; real-time order
+(`checkers.linearizability`) binds only those that do not overlap. With acks=1 an acknowledged record may be lost and
+its offset reused, so only appends count that a poll returned where they were acknowledged; with acks=0 there are none.
+Unclean elections and losses beyond the fault model excuse it.
+
+*Sequence numbers* are compared within each replica's log, as it was found on its disk. A leader derives the state of
+its producers from its own log alone, and other logs are copies, so this holds for uncommitted records, after
+truncations, unclean elections and power losses, too. Three things are no violation:
+- the first record of a producer id in a log may have any sequence number and epoch: a leader that does not know the id
+  accepts every one, as Kafka's does, and the records before it may have been deleted or lost;
+- where records were deleted (`checkers.deletions`), a replica that began anew at the log start knows no producer from
+  before, and as a leader it accepts any sequence number. So a record whose predecessor may have been deleted counts in
+  the figures only;
+- the state of a producer expires `producer.id.expiration.ms` after its newest batch. Where that is not far longer than
+  the run, sequence numbers and epochs are not compared.
+
+*Producer ids* are joined by value: the history says which process appended it, the logs which id it has. Controllers
+hand out ids in blocks, from their committed metadata, so only a disk of a controller that lies about fsync excuses an
+id given twice; the verdict is then `unknown`.
+
+The verdict is `unknown` when there is no log of the partition: sequence numbers are nowhere else.
+
+Blind spots: a producer id given to two producers that never write to the same partition; a gap before the first record
+of a producer id; records of a compacted topic, which are taken for missing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.fault_model import default_tolerance, tolerances
+from checkers.tables import of_partition
+from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
+from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
+
+NAME = "producers"
+
+_SEQUENCE_MODULUS = 1 << 31
+_RUNS_PER_EXPIRATION = 10
+"""How many times longer than the run the expiration of producer ids must be, clocks being wrong, to be out of it."""
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """Every partition of a run."""
+    special, rule = tolerances(evidence), default_tolerance(evidence)
+    lied_to = _controllers_lied_to(evidence.faults)
+    verdicts = [
+        check_partition(
+            rows,
+            of_partition(evidence.replicas, topic, number),
+            topic=topic,
+            partition=number,
+            acks=evidence.settings.acks,
+            expiration_ms=evidence.settings.producer_id_expiration_ms,
+            controllers_lied_to=lied_to,
+            tolerance=special.get((topic, number), rule),
+        )
+        for topic, number, rows in partitions(evidence.history)
+    ]
+    return merge_verdicts(NAME, verdicts, "no operation was recorded")
+
+
+def check_partition(
+    history: pa.Table,
+    replicas: pa.Table,
+    *,
+    topic: str = "",
+    partition: int = -1,
+    acks: int = -1,
+    expiration_ms: int = NEVER,
+    controllers_lied_to: tuple[str, ...] = (),
+    tolerance: Tolerance | None = None,
+) -> Verdict:
+    """One partition of one run."""
+    columns = Columns.from_table(history)
+    log = _Batches(replicas, topic, partition)
+    ended_ns = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))
+    expires = expiration_ms * 1_000_000 <= _RUNS_PER_EXPIRATION * ended_ns
+    order = _order(columns, acks, topic, partition)
+    twice = _ids_twice(columns, log)
+    violations = [order, *([] if expires else log.violations()), *([] if controllers_lied_to else [twice])]
+    figures = {"producers": float(len(np.unique(log.producer_id))), "records": float(len(log.offset))}
+    verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
+    doubts = []
+    if not replicas.num_rows and acks != 0 and (columns.kind == APPEND).any():
+        doubts.append(Finding("logs-missing", ("no replica's log has a record of this partition",), topic, partition))
+    if controllers_lied_to and len(twice):
+        lines = (
+            *twice.explain(0).lines,
+            f"the disk of {controllers_lied_to[0]} lied about fsync: it may have forgotten",
+        )
+        doubts.append(Finding("fsync-lies", lines, topic, partition))
+    if not doubts:
+        return verdict
+    validity = worst([verdict.validity, Validity.UNKNOWN])
+    return Verdict(NAME, validity, (*verdict.findings, *doubts), verdict.figures)
+
+
+def _controllers_lied_to(faults: pa.Table) -> tuple[str, ...]:
+    lies = faults.filter(pc.equal(faults.column("family"), "fsync-lies"))
+    nodes = pc.unique(pc.list_flatten(lies.column("nodes"))).to_pylist()
+    return tuple(sorted(node for node in nodes if node.startswith("c")))
+
+
+def _order(columns: Columns, acks: int, topic: str, partition: int) -> Violations:
+    """Acknowledged appends below the greatest offset of those that their producer had invoked before."""
+    counts = (columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0)
+    if acks != -1:
+        counts &= _polled_in_place(columns)
+    rows = np.flatnonzero(counts)
+    index = columns.index if len(columns.index) else np.arange(len(columns), dtype=np.int64)
+    rows = rows[np.lexsort((index[rows], columns.process[rows]))] if len(columns.process) else rows[:0]
+    offsets = columns.offset[rows]
+    # One running maximum for all producers: each producer's offsets are lifted above all those of the one before.
+    _, group = np.unique(columns.process[rows], return_inverse=True) if len(rows) else (rows, rows)
+    lifted = offsets + group * (int(offsets.max(initial=0)) + 1)
+    highest = np.maximum.accumulate(lifted) if len(rows) else lifted
+    falls = np.flatnonzero(lifted[1:] <= highest[:-1]) + 1
+    above = np.searchsorted(highest, highest[falls - 1]) if len(falls) else falls
+    later, earlier = rows[falls], rows[above]
+
+    def explain(number: int) -> Finding:
+        before, after = int(earlier[number]), int(later[number])
+        reason = f"process {columns.process[after]} invoked #{columns.index_of(before)} first, and its offset is higher"
+        return Finding(
+            "producer-order",
+            (columns.describe(before), columns.describe(after), reason),
+            topic,
+            partition,
+            (columns.index_of(before), columns.index_of(after)),
+            (int(columns.offset[before]), int(columns.offset[after])),
+            int(columns.completed_ns[after]),
+        )
+
+    return Violations(
+        "producer-order",
+        columns.offset[later],
+        np.maximum(columns.completed_ns[earlier], columns.completed_ns[later]),
+        explain,
+        columns.invoked_ns[earlier],
+    )
+
+
+def _polled_in_place(columns: Columns) -> npt.NDArray[np.bool_]:
+    """Which rows have an offset and a value that some poll returned together."""
+    claimed = np.concatenate([columns.value, columns.poll_value])
+    _, rank = np.unique(claimed, return_inverse=True)
+    offset = np.concatenate([columns.offset, columns.poll_offset])
+    pair = rank * (int(offset.max(initial=0)) + 1) + np.maximum(offset, 0)
+    return np.isin(pair[: len(columns)], pair[len(columns) :])
+
+
+class _Batches:
+    """The records of idempotent producers in every log of a partition, ordered by node, producer id and offset."""
+
+    def __init__(self, replicas: pa.Table, topic: str, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+        nodes = replicas.column("node").to_pylist()
+        self.names = sorted(set(nodes))
+        node = np.searchsorted(self.names, nodes) if nodes else np.empty(0, dtype=np.int64)
+        columns = {name: numbers(replicas.column(name), FOREIGN) for name in _READ}
+        chosen = np.flatnonzero((columns["producer_id"] >= 0) & (columns["sequence"] >= 0))
+        order = np.lexsort((columns["offset"][chosen], columns["producer_id"][chosen], node[chosen]))
+        chosen = chosen[order]
+        self.node = node[chosen]
+        self.producer_id, self.epoch, self.sequence, self.offset, self.value = (columns[name][chosen] for name in _READ)
+
+    def violations(self) -> list[Violations]:
+        """Records that do not follow the one before of their producer id in the same log."""
+        same = (self.node[1:] == self.node[:-1]) & (self.producer_id[1:] == self.producer_id[:-1])
+        step = self.epoch[1:] - self.epoch[:-1]
+        due = np.where(step > 0, 0, (self.sequence[:-1] + 1) % _SEQUENCE_MODULUS)
+        gaps = np.flatnonzero(same & (step >= 0) & (self.sequence[1:] != due)) + 1
+        falls = np.flatnonzero(same & (step < 0)) + 1
+        return [self._of("sequence-gap", gaps), self._of("producer-epoch-fell", falls)]
+
+    def _of(self, kind: str, records: Int64) -> Violations:
+        """Each record once, though several logs may hold it. Its violation stands at the offset of its predecessor:
+        where that may have been deleted, the producer's state may have been, too."""
+        _, first = np.unique(self.offset[records], return_index=True)
+        records = records[np.sort(first)]
+        return Violations(
+            kind,
+            self.offset[records - 1],
+            np.full(len(records), NEVER, dtype=np.int64),
+            partial(self._explain, kind, records),
+        )
+
+    def _explain(self, kind: str, records: Int64, number: int) -> Finding:
+        after = int(records[number])
+        lines = (self._describe(after - 1), self._describe(after), "nothing of this producer id stands between them")
+        return Finding(
+            kind, lines, self.topic, self.partition, offsets=(int(self.offset[after - 1]), int(self.offset[after]))
+        )
+
+    def _describe(self, record: int) -> str:
+        value = "no client's value" if self.value[record] == FOREIGN else f"value {self.value[record]}"
+        return (
+            f"{self.names[self.node[record]]} holds {value} at offset {self.offset[record]}: producer id "
+            f"{self.producer_id[record]}, producer epoch {self.epoch[record]}, sequence {self.sequence[record]}"
+        )
+
+
+_READ = ("producer_id", "producer_epoch", "sequence", "offset", "value")
+
+
+def _ids_twice(columns: Columns, log: _Batches) -> Violations:
+    """Records of a producer id that another process than its first one appended."""
+    appends = np.flatnonzero(columns.kind == APPEND)
+    appends = appends[np.argsort(columns.value[appends], kind="stable")]
+    known = np.flatnonzero(np.isin(log.value, columns.value[appends]))
+    rows = appends[np.searchsorted(columns.value[appends], log.value[known])] if len(known) else known
+    order = np.lexsort((log.offset[known], log.producer_id[known]))
+    known, rows = known[order], rows[order]
+    ids, first = np.unique(log.producer_id[known], return_index=True)
+    owner = first[np.searchsorted(ids, log.producer_id[known])]
+    process = columns.process[rows] if len(columns.process) else np.zeros(len(rows), dtype=np.int32)
+    others = np.flatnonzero(process != process[owner])
+    _, once = np.unique(log.producer_id[known[others]], return_index=True)
+    others = others[once]
+
+    def explain(number: int) -> Finding:
+        at, of = int(others[number]), int(owner[others[number]])
+        reason = f"process {process[of]} and process {process[at]} wrote with producer id {log.producer_id[known[at]]}"
+        one, other = int(rows[of]), int(rows[at])
+        return Finding(
+            "producer-id-twice",
+            (columns.describe(one), columns.describe(other), reason),
+            log.topic,
+            log.partition,
+            (columns.index_of(one), columns.index_of(other)),
+            (int(log.offset[known[of]]), int(log.offset[known[at]])),
+        )
+
+    return Violations(
+        "producer-id-twice", log.offset[known[others]], np.full(len(others), NEVER, dtype=np.int64), explain
+    )

@@ -1,0 +1,8 @@
+"""Every anomaly. A module has those of one subject; add yours to its module's tuple, or a module here."""
+
+from __future__ import annotations
+
+from tests.checkers.anomalies.anomaly import Anomaly
+from tests.checkers.anomalies.producer_anomalies import PRODUCER_ANOMALIES
+
+ANOMALIES: tuple[Anomaly, ...] = (*PRODUCER_ANOMALIES,)
