@@ -11,7 +11,7 @@ No call here retries for ever, and none decides the outcome of an operation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -68,6 +68,18 @@ def error_name(code: int) -> str:
 def connection_error_name(lost: ConnectionLost) -> str:
     """The error of a request without answer, as histories write it: `timeout` or `connection`."""
     return "timeout" if isinstance(lost, CallTimeout) else "connection"
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait until they have ended, however they end.
+
+    Tasks that are done already are left out: before Python 3.12 `asyncio.gather` spends a callback on each of them, so
+    that the order of callbacks, and with it the digest of a simulation, would depend on Python's version.
+    """
+    pending = [task for task in tasks if not task.done()]
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
 
 
 class Client:
@@ -165,8 +177,7 @@ class Client:
         """Close every connection; no request can be sent any more. May be called twice."""
         self._closed = True
         if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
+            await cancel_all([self._refreshing])
         for connection in self._connections.values():
             connection.close()
 

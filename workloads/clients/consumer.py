@@ -44,7 +44,7 @@ from workloads.clients.completed_fetch import (
     epochs,
     read,
 )
-from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
+from workloads.clients.connections import Backoff, Client, cancel_all, connection_error_name, error_name
 from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.metadata_cache import Leader
 from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer, confirmed, end_position, list_offset, validate
@@ -221,10 +221,7 @@ class Consumer:
 
     async def close(self) -> None:
         """Give up every fetch. May be called twice."""
-        tasks = [*self._fetches.values(), *self._requests.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._fetches.values(), *self._requests.values()])
 
     def _find(self, topic: str, partition: int) -> _AssignedPartition:
         for assigned in self._assigned:

@@ -38,7 +38,7 @@ from workloads.clients.assignments import (
     encode_assignment,
     encode_subscription,
 )
-from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
+from workloads.clients.connections import Backoff, Client, cancel_all, connection_error_name, error_name
 from workloads.clients.positions import OffsetAndEpoch
 from workloads.history import TopicPartition
 
@@ -257,8 +257,7 @@ class GroupMember:
 
     async def _stop_heartbeats(self) -> None:
         if self._heartbeats is not None:
-            self._heartbeats.cancel()
-            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            await cancel_all([self._heartbeats])
             self._heartbeats = None
 
     # --- the coordinator ----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from kio.schema.produce.v11.request import PartitionProduceData, ProduceRequest,
 
 from images.wire.batch import SEQUENCE_MODULUS, build
 from images.wire.connection import Connection, ConnectionLost
-from workloads.clients.connections import Backoff, Client, connection_error_name, error_name
+from workloads.clients.connections import Backoff, Client, cancel_all, connection_error_name, error_name
 from workloads.clients.delivery import NEVER_APPENDED, ProducerBatch
 from workloads.clients.metadata_cache import Leader
 
@@ -97,10 +97,7 @@ class PartitionSender:
 
     async def close(self) -> None:
         """Give up everything undelivered at once."""
-        tasks = [self._task, *self._attempts.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([self._task, *self._attempts.values()])
         for batch in (*self._in_flight, *self._waiting):
             batch.give_up("closed")
         self._in_flight.clear()

@@ -131,7 +131,8 @@ class Server:
         if self._listener is not None:
             self._listener.close()
         working = [client_connection.stop() for client_connection in self._client_connections.values()]
-        await asyncio.gather(*working, return_exceptions=True)
+        # Before Python 3.12 `gather` spends a callback on a task that is done; callbacks are the same in every version.
+        await asyncio.gather(*(task for task in working if not task.done()), return_exceptions=True)
         self._client_connections.clear()
 
     def add_connection(self, client_connection: _ClientConnection) -> int:
