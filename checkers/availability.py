@@ -19,12 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Validity, Verdict
 from checkers.violations import unknown_verdict
 from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Int64, numbers
 
 NAME = "availability"
+RESTS_ON = frozenset({EvidencePart.HISTORY})
 
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 

@@ -3,13 +3,18 @@
 A checker is a pure function from `RunEvidence` to a `Verdict`. Evidence that a system does
 not offer (a trace, replica logs) is an empty table; a checker that needs it says so in its verdict and never passes
 because of it.
+
+Evidence that was lost, is damaged or does not belong to the run is an `EvidenceGap`. Each checker declares in `RESTS_ON`
+the parts of the evidence without which its verdict means nothing; `checkers.registry` turns a gap in one of them into
+`unknown`, so no checker has to look for gaps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -88,6 +93,35 @@ class CheckSettings:
         return cls(**{name: value for name, value in current.items() if name in known})
 
 
+class EvidencePart(StrEnum):
+    """A part of the evidence that a checker may rest on."""
+
+    HISTORY = "history"
+    REPLICAS = "replica logs"
+    """REPLICAS and REPLICA_ENDS."""
+    TRACE = "trace"
+    """The protocol trace of every node, where its events have an order (`CheckSettings.has_ordered_trace`)."""
+    LOSSES = "trace of losses"
+    """The events of the trace that date what replicas lost and brokers deleted: in a run with a fault that lost data, a
+    deletion or a retention, a checker that rests on them rests on the whole trace; in any other run, on nothing."""
+    FAULTS = "fault evidence"
+    RECOVERY = "recovery"
+    SETTINGS = "settings"
+
+
+EXCUSES: Final = frozenset({EvidencePart.SETTINGS, EvidencePart.FAULTS, EvidencePart.LOSSES})
+"""The parts from which `checkers.fault_model` and `checkers.deletions` derive what a run may lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceGap:
+    """Something that a part of the evidence lacks, or that makes it unusable."""
+
+    part: EvidencePart
+    reason: str
+    """One line: the file or table, what is wrong with it, and where."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
     """Everything recorded of one run."""
@@ -101,3 +135,5 @@ class RunEvidence:
     recovery: Mapping[str, Any] = field(default_factory=dict)
     """`recovered` bool, `seconds`, `limit_seconds`, `waiting_for` list of str, `final_reads` bool. Empty when the run
     ended before recovery began."""
+    gaps: tuple[EvidenceGap, ...] = ()
+    """Empty for evidence that is whole, and for the part of a run up to the moment at which it was killed."""

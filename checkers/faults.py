@@ -12,10 +12,11 @@ Blind spots: whether a fault that took effect could have broken anything; false 
 
 from __future__ import annotations
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "faults"
+RESTS_ON = frozenset({EvidencePart.FAULTS, EvidencePart.SETTINGS})
 
 
 def check(evidence: RunEvidence) -> Verdict:

@@ -43,13 +43,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
 from workloads.columns import NEVER
 
 NAME = "groups"
+RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.RECOVERY}
 OFFSETS_TOPIC = "__consumer_offsets"
 
 

@@ -31,12 +31,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 
 NAME = "liveness"
+RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS, EvidencePart.TRACE, EvidencePart.SETTINGS})
 
 _SETTLED_AFTER_NS = 3_000_000_000
 _OF_ISR_CHANGES = (

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
@@ -38,6 +38,7 @@ from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_o
 from workloads.columns import FOREIGN, NEVER, Int64, numbers
 
 NAME = "logs"
+RESTS_ON = EXCUSES | {EvidencePart.REPLICAS, EvidencePart.RECOVERY}
 
 _COMPARED = ("offset", "leader_epoch", "value", "producer_id", "sequence")
 _OFFSET, _EPOCH, _VALUE = 0, 1, 2

@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.deletions import deletable_below
-from checkers.evidence import RunEvidence
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
 from checkers.tables import LOST, of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
@@ -45,6 +45,7 @@ from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_o
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
 
 NAME = "loss"
+RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.RECOVERY}
 
 
 def check(evidence: RunEvidence) -> Verdict:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "processes"
+RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS})
 
 _NO_SPACE: Final = re.compile(r"failed: \[Errno 28\]")
 """Not the last line of a traceback, which names the exception before the number."""

@@ -44,7 +44,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
@@ -52,6 +52,7 @@ from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_o
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
 
 NAME = "producers"
+RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS}
 
 _SEQUENCE_MODULUS = 1 << 31
 _RUNS_PER_EXPIRATION = 10

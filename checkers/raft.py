@@ -34,11 +34,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 
 NAME = "raft"
+RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.SETTINGS})
 _SHOWN_OF_A_KIND = 3
 _COLUMNS = ("time_ns", "node", "kind", "leader_epoch", "broker", "broker_epoch", "offset", "log_end", "high_watermark")
 _UNKNOWN = -1

@@ -30,7 +30,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Verdict
@@ -38,6 +38,7 @@ from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_o
 from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
 
 NAME = "reads"
+RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.RECOVERY}
 
 
 def check(evidence: RunEvidence) -> Verdict:

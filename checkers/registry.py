@@ -3,6 +3,10 @@
 Each checker runs by itself: one that crashes says `unknown` with the error, and the others still run. The verdict on
 the run is the worst of all (`checkers.verdict.worst`).
 
+Every checker declares what its verdict rests on (RESTS_ON). A gap in one of those parts makes it `unknown`, with kind
+`missing-evidence` and the gap: what is left of a damaged run can neither acquit nor accuse. The checkers that rest on
+other parts are not affected.
+
 The checkers in PARTITIONED check each partition by itself and merge the verdicts. So they can also run on one partition
 at a time (`check_partition`), wherever it is stored, and the verdicts can be merged later (`merge_partition_verdicts`):
 the outcome is identical.
@@ -12,13 +16,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
 from checkers import availability, faults, groups, liveness, logs, loss, processes, producers, raft, reads
 from checkers.deletions import DELETE_RECORDS
-from checkers.evidence import CheckSettings, RunEvidence
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.linearizability import checker as linearizability
 from checkers.protocol import checker as protocol
@@ -28,41 +34,49 @@ from workloads.columns import partitions
 
 Checker = Callable[[RunEvidence], Verdict]
 
-CHECKERS: Mapping[str, Checker] = {
-    linearizability.NAME: linearizability.check,
-    loss.NAME: loss.check,
-    reads.NAME: reads.check,
-    producers.NAME: producers.check,
-    logs.NAME: logs.check,
-    protocol.NAME: protocol.check,
-    raft.NAME: raft.check,
-    groups.NAME: groups.check,
-    liveness.NAME: liveness.check,
-    faults.NAME: faults.check,
-    availability.NAME: availability.check,
-    processes.NAME: processes.check,
-}
+_MODULES: Final = (
+    linearizability,
+    loss,
+    reads,
+    producers,
+    logs,
+    protocol,
+    raft,
+    groups,
+    liveness,
+    faults,
+    availability,
+    processes,
+)
+CHECKERS: Mapping[str, Checker] = {module.NAME: module.check for module in _MODULES}
 """In the order in which their verdicts are shown."""
+
+RESTS_ON: Mapping[str, frozenset[EvidencePart]] = {module.NAME: module.RESTS_ON for module in _MODULES}
+"""Checker → the parts of the evidence without which its verdict means nothing."""
 
 PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, producers.NAME, logs.NAME)
 CRASHED = "crashed"
+MISSING_EVIDENCE = "missing-evidence"
+_GAPS_SHOWN = 4
 
 
 def check(evidence: RunEvidence, checkers: Mapping[str, Checker] = CHECKERS) -> list[Verdict]:
     """One verdict a checker, in order, of those that apply (`applicable_checkers`)."""
-    return [
-        run_checker(name, checker, evidence)
-        for name, checker in applicable_checkers(evidence.settings, checkers).items()
-    ]
+    applicable = applicable_checkers(evidence.settings, checkers, evidence.gaps)
+    return [run_checker(name, checker, evidence) for name, checker in applicable.items()]
 
 
-def applicable_checkers(settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS) -> Mapping[str, Checker]:
-    """The checkers that apply to a run with these settings, in order.
+def applicable_checkers(
+    settings: CheckSettings, checkers: Mapping[str, Checker] = CHECKERS, gaps: Sequence[EvidenceGap] = ()
+) -> Mapping[str, Checker]:
+    """The checkers that apply to a run with these settings, in order; all of them when the settings are not known.
 
     `protocol` and `raft` need a trace whose events have an order across nodes, `groups` needs consumers that form a
     group. A checker without its subject is left out instead of saying `unknown`, which would keep every run of that
     system, environment or workload from being valid.
     """
+    if any(gap.part is EvidencePart.SETTINGS for gap in gaps):
+        return checkers
     applies = {
         protocol.NAME: settings.has_ordered_trace,
         raft.NAME: settings.has_ordered_trace,
@@ -92,31 +106,58 @@ def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
     return lossy or settings.retains_less or DELETE_RECORDS in faults.column("fault").to_pylist()
 
 
-def merge_partition_verdicts(settings: CheckSettings, verdicts: Sequence[Verdict]) -> list[Verdict]:
+def merge_partition_verdicts(
+    settings: CheckSettings, verdicts: Sequence[Verdict], gaps: Sequence[EvidenceGap] = ()
+) -> list[Verdict]:
     """One verdict a checker, as `check` gives them. `verdicts` are those of `check_partition`, by topic and partition,
-    and of every other checker on the whole run."""
+    and of every other checker on the whole run; `gaps` are those of the run."""
     merged = []
-    for name, checker in applicable_checkers(settings).items():
+    for name, checker in applicable_checkers(settings, gaps=gaps).items():
         mine = [verdict for verdict in verdicts if verdict.checker == name]
         crashed = [verdict for verdict in mine if any(finding.kind == CRASHED for finding in verdict.findings)]
-        if name not in PARTITIONED:
+        if not mine:
+            merged.append(run_checker(name, checker, RunEvidence(settings=settings, gaps=tuple(gaps))))
+            continue
+        rests_on = mine[0].rests_on
+        missing = [gap for gap in gaps if gap.part in rests_on]
+        if missing:
+            merged.append(_lacking(name, missing, rests_on))
+        elif name not in PARTITIONED:
             merged += mine
-        elif crashed:
-            merged.append(crashed[0])
-        elif mine:
-            merged.append(merge_verdicts(name, mine, ""))
         else:
-            merged.append(checker(RunEvidence(settings=settings)))
+            merged.append(crashed[0] if crashed else replace(merge_verdicts(name, mine, ""), rests_on=rests_on))
     return merged
 
 
 def run_checker(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
-    """The verdict of `checker`; `unknown` with the error when it crashes."""
+    """The verdict of `checker`; `unknown` when evidence that it rests on is missing, and with the error when it
+    crashes."""
+    parts = parts_needed(name, evidence)
+    rests_on = tuple(part.value for part in EvidencePart if part in parts)
+    missing = [gap for gap in evidence.gaps if gap.part in parts]
+    if missing:
+        return _lacking(name, missing, rests_on)
     try:
-        return checker(evidence)
+        return replace(checker(evidence), rests_on=rests_on)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
-        return unknown_verdict(
-            name, f"the checker crashed: {type(error).__name__}: {error}", f"at {where} in {place.name}", kind=CRASHED
-        )
+        lines = (f"the checker crashed: {type(error).__name__}: {error}", f"at {where} in {place.name}")
+        return replace(unknown_verdict(name, *lines, kind=CRASHED), rests_on=rests_on)
+
+
+def parts_needed(name: str, evidence: RunEvidence) -> frozenset[EvidencePart]:
+    """What the checker `name` rests on in this run. A checker that is not in the registry rests on everything."""
+    parts = RESTS_ON.get(name, frozenset(EvidencePart))
+    if EvidencePart.LOSSES in parts and needs_trace(evidence.settings, evidence.faults):
+        parts |= {EvidencePart.TRACE}
+    elif not evidence.settings.has_ordered_trace:
+        parts -= {EvidencePart.TRACE}
+    return parts - {EvidencePart.LOSSES}
+
+
+def _lacking(name: str, missing: Sequence[EvidenceGap], rests_on: tuple[str, ...]) -> Verdict:
+    lines = [f"{gap.part}: {gap.reason}" for gap in missing[:_GAPS_SHOWN]]
+    if len(missing) > _GAPS_SHOWN:
+        lines.append(f"and {len(missing) - _GAPS_SHOWN} more")
+    return replace(unknown_verdict(name, *lines, kind=MISSING_EVIDENCE), rests_on=rests_on)

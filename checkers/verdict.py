@@ -61,3 +61,6 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     """At most a handful; `figures` gives their number in all."""
     figures: Mapping[str, float] = field(default_factory=dict)
+    rests_on: tuple[str, ...] = field(default=(), compare=False)
+    """The parts of the evidence that the verdict depends on (`checkers.evidence.EvidencePart`), set by the registry;
+    empty when read from the tables of a store, which do not have them."""

@@ -77,7 +77,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
 from checkers.linearizability.placement import CONFLICT, DUPLICATE, FAILED, PHANTOM, Placement, place
 from checkers.verdict import Finding, Verdict
@@ -85,6 +85,7 @@ from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_v
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, partitions
 
 NAME = "linearizability"
+RESTS_ON = EXCUSES | {EvidencePart.HISTORY}
 
 _MISPLACED_KINDS = {
     CONFLICT: "conflicting-offset",

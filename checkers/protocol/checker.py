@@ -70,7 +70,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.deletions import deletion_requests
-from checkers.evidence import RunEvidence
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import default_tolerance, tolerances
 from checkers.protocol.state import ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
@@ -78,6 +78,7 @@ from checkers.verdict import Finding, Verdict
 from checkers.violations import Violations, merge_verdicts, unknown_verdict, verdict_of
 
 NAME = "protocol"
+RESTS_ON = EXCUSES | {EvidencePart.TRACE}
 
 
 def check(evidence: RunEvidence) -> Verdict:

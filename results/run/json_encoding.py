@@ -41,7 +41,7 @@ def trace_line(time_ns: int, node: str, seq: int, event: TraceEvent) -> str:
 
 
 def verdicts_to_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """`{"validity": the worst, "checks": [{"checker", "validity", "findings", "figures"}]}`."""
+    """`{"validity": the worst, "checks": [{"checker", "validity", "findings", "figures", "rests_on"}]}`."""
     return {
         "validity": worst(verdict.validity for verdict in verdicts).value,
         "checks": [verdict_to_json(verdict) for verdict in verdicts],
@@ -55,6 +55,7 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
         "validity": verdict.validity.value,
         "findings": [_finding_to_json(finding) for finding in verdict.findings],
         "figures": dict(verdict.figures),
+        "rests_on": list(verdict.rests_on),
     }
 
 
@@ -66,6 +67,7 @@ def verdicts_from_json(value: Mapping[str, Any]) -> list[Verdict]:
             validity=Validity(check["validity"]),
             findings=tuple(_finding_from_json(finding) for finding in check["findings"]),
             figures=check["figures"],
+            rests_on=tuple(check.get("rests_on", ())),
         )
         for check in value.get("checks", [])
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkers import availability, faults, liveness, processes, registry
-from checkers.evidence import CheckSettings, RunEvidence
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.verdict import Validity, Verdict, checker_name, worst
 from results.run.json_encoding import verdicts_from_json
 from tests.checkers import small_evidence
@@ -222,3 +222,51 @@ def test_a_verdict_stored_as_quorum_is_read_as_raft() -> None:
     stored = {"checks": [{"checker": "quorum", "validity": "valid", "findings": [], "figures": {}}]}
     assert [verdict.checker for verdict in verdicts_from_json(stored)] == ["raft"]
     assert {checker_name(name) for name in registry.CHECKERS} == set(registry.CHECKERS)
+
+
+# missing evidence
+
+
+@pytest.mark.parametrize("part", sorted(set(EvidencePart) - {EvidencePart.LOSSES}))
+def test_a_gap_makes_exactly_the_checkers_that_rest_on_its_part_unknown(part: EvidencePart) -> None:
+    run = replace(good_run(), gaps=(EvidenceGap(part, "the disk was full"),))
+    verdicts = {verdict.checker: verdict for verdict in registry.check(run)}
+    unknown = {name for name, verdict in verdicts.items() if verdict.validity is Validity.UNKNOWN}
+    assert unknown == {name for name in verdicts if part in registry.RESTS_ON[name]} != set()
+    for name in unknown:
+        (finding,) = verdicts[name].findings
+        assert (finding.kind, finding.lines) == ("missing-evidence", (f"{part}: the disk was full",))
+        assert part in verdicts[name].rests_on
+
+
+def test_a_gap_of_the_trace_concerns_checkers_of_reads_only_in_a_run_that_lost_or_deleted_data() -> None:
+    run = replace(good_run(), gaps=(EvidenceGap(EvidencePart.TRACE, "cut in half"),))
+    lossy = small_evidence.faults(small_evidence.fault("power-loss", ["b1"], 1, 2, {"lost_bytes": 9}))
+    for faults_table, unknown in ((run.faults, 3), (lossy, 8)):
+        verdicts = registry.check(replace(run, faults=faults_table))
+        lacking = [each.checker for each in verdicts if each.findings and each.findings[0].kind == "missing-evidence"]
+        assert len(lacking) == unknown, lacking
+        assert {"protocol", "raft", "liveness"} <= set(lacking)
+
+
+def test_what_is_missing_accuses_nobody() -> None:
+    lost = replace(good_run(), history=small_evidence.history([append(7, 1, 2, 0), append(8, 2, 3, 1)]))
+    assert worst(verdict.validity for verdict in registry.check(lost)) is Validity.INVALID
+    damaged = replace(lost, gaps=(EvidenceGap(EvidencePart.HISTORY, "its last line is torn"),))
+    assert worst(verdict.validity for verdict in registry.check(damaged)) is Validity.UNKNOWN
+
+
+def test_verdicts_of_partitions_merge_to_unknown_where_the_run_lacks_what_they_rest_on() -> None:
+    run = good_run()
+    verdicts = [*registry.check_partition(run, 9), registry.run_checker("faults", faults.check, run)]
+    gaps = [EvidenceGap(EvidencePart.REPLICAS, "b2 is missing")]
+    merged = {verdict.checker: verdict for verdict in registry.merge_partition_verdicts(run.settings, verdicts, gaps)}
+    assert merged["logs"].findings[0].kind == merged["loss"].findings[0].kind == "missing-evidence"
+    assert merged["linearizability"].validity is merged["faults"].validity is Validity.VALID
+
+
+def test_with_unknown_settings_no_checker_is_left_out() -> None:
+    gaps = (EvidenceGap(EvidencePart.SETTINGS, "settings.json is missing"),)
+    verdicts = registry.check(RunEvidence(settings=CheckSettings(has_trace=False), gaps=gaps))
+    assert [verdict.checker for verdict in verdicts] == list(registry.CHECKERS)
+    assert worst(verdict.validity for verdict in verdicts) is Validity.UNKNOWN
