@@ -4,9 +4,9 @@ A checker is a pure function from `RunEvidence` to a `Verdict`. Evidence that a 
 not offer (a trace, replica logs) is an empty table; a checker that needs it says so in its verdict and never passes
 because of it.
 
-Evidence that was lost, is damaged or does not belong to the run is an `EvidenceGap`. Each checker declares in `RESTS_ON`
-the parts of the evidence without which its verdict means nothing; `checkers.registry` turns a gap in one of them into
-`unknown`, so no checker has to look for gaps.
+Evidence that was lost, is damaged or does not belong to the run is an `EvidenceGap`. Each checker declares in
+`RESTS_ON` the parts of the evidence without which its verdict means nothing; `checkers.registry` turns a gap in one of
+them into `unknown`, so no checker has to look for gaps.
 """
 
 from __future__ import annotations
