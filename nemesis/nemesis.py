@@ -1,7 +1,9 @@
 """The nemesis: carries a schedule out and keeps the record of what it did.
 
 Every fault runs by itself, so faults overlap as the schedule has them. A fault is injected at its time, healed when its
-duration is over or the run's is, whichever comes first, and healed as well when the nemesis is cancelled. Each is
+duration is over or the run's is, whichever comes first, and healed as well when the nemesis is cancelled. The duration
+counts from when the fault holds, since a busy machine takes its time to inject it; only that of a fault `in_steps`
+counts from its first step. Each is
 recorded when it begins and when it holds, so that a run killed in the middle still shows what was broken at the time,
 and when it has healed, with its evidence. The last record of a number counts. When everything is healed, the nemesis
 waits for late effects of frozen or cut-off nodes and reverts them.
@@ -100,11 +102,14 @@ class Nemesis:
         began_ns = self._cluster.now_ns()
         self._active[number] = fault.describe()
         try:
-            async with asyncio.timeout_at(min(loop.time() + scheduled.for_s, until_s)):
+            end_s = min(loop.time() + scheduled.for_s, until_s)
+            async with asyncio.timeout_at(end_s if fault.in_steps else None) as limit:
                 self._record(_injection(number, fault, handle, began_ns, None))
                 await fault.inject(handle)
                 if not fault.ends_by_itself:
                     began_ns = self._cluster.now_ns()
+                if not fault.in_steps:
+                    limit.reschedule(min(loop.time() + scheduled.for_s, until_s))
                 self._record(_injection(number, fault, handle, began_ns, None))
                 self._active[number] = " ".join((fault.describe(), *_resolved(handle)))
                 if not fault.ends_by_itself:

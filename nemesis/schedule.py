@@ -1,7 +1,7 @@
 """Faults laid out in time.
 
 A schedule is a list of faults, each with the moment it is injected, counted from the start of the workload, and how
-long it lasts. It is a value: scripted in a spec,
+long it lasts from when it holds. It is a value: scripted in a spec,
 
     faults:
       - {at: 5s, for: 3s, fault: partition, shape: isolate, nodes: [leader/0]}

@@ -40,6 +40,7 @@ class Reassign(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("reassigned",)
+    in_steps: ClassVar[bool] = True
 
     partition: int = 0
 
@@ -67,6 +68,7 @@ class CancelReassignment(Fault):
     number: ClassVar[int] = 2
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
+    in_steps: ClassVar[bool] = True
 
     partition: int = 0
     patience_ms: float = 2_000.0
@@ -99,6 +101,7 @@ class ElectPreferred(Fault):
     number: ClassVar[int] = 3
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("elected",)
+    in_steps: ClassVar[bool] = True
 
     partition: int = 0
 
@@ -127,6 +130,7 @@ class RaiseMinIsr(Fault):
     number: ClassVar[int] = 4
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("raised",)
+    in_steps: ClassVar[bool] = True
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
@@ -157,6 +161,7 @@ class ControlledRestart(Fault):
     number: ClassVar[int] = 5
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("stopped",)
+    in_steps: ClassVar[bool] = True
 
     nodes: tuple[str, ...] = ("any",)
 
@@ -180,6 +185,7 @@ class RollingRestart(Fault):
     family: ClassVar[Family] = _FAMILY
     ends_by_itself: ClassVar[bool] = True
     proof: ClassVar[tuple[str, ...]] = ("stopped",)
+    in_steps: ClassVar[bool] = True
 
     patience_ms: float = 2_000.0
 
@@ -216,6 +222,7 @@ class DeleteRecords(Fault):
     family: ClassVar[Family] = _FAMILY
     ends_by_itself: ClassVar[bool] = True
     proof: ClassVar[tuple[str, ...]] = ("deleted", "begun")
+    in_steps: ClassVar[bool] = True
 
     partition: int = 0
     stalled: bool = False
@@ -264,6 +271,7 @@ class MoveController(Fault):
     number: ClassVar[int] = 8
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("moved",)
+    in_steps: ClassVar[bool] = True
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:

@@ -69,6 +69,9 @@ class Fault:
     """Names of evidence; the fault took effect when any of them is not zero."""
     ends_by_itself: ClassVar[bool] = False
     """Whether the fault heals as soon as its injection returns: for sequences of steps."""
+    in_steps: ClassVar[bool] = False
+    """Whether its injection is steps, or requests that the cluster may leave unanswered: they are cancelled when the
+    fault's time is over, which counts from the first of them."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:

@@ -29,19 +29,18 @@ ROOT = Path(__file__).parents[2]
 NODES = ("b1", "b2", "b3", "c1", "c2", "c3")
 EVERYTHING = """
 environment: docker
-time_limit: 44s
+time_limit: 22s
 recovery_limit: 300s
 rate: 30
 faults:
-  - {at: 1s, for: 4s, fault: partition, shape: isolate, nodes: [b1]}
-  - {at: 7s, for: 4s, fault: pause, nodes: [b2]}
-  - {at: 13s, for: 4s, fault: pause, nodes: [b1]}
-  - {at: 19s, for: 4s, fault: power-loss, nodes: [b3], keep: nothing}
-  - {at: 25s, for: 4s, fault: clock, nodes: [b1], jump_ms: 700}
-  - {at: 31s, for: 4s, fault: packets, nodes: [b2], loss: 0.3}
-  - {at: 37s, for: 4s, fault: kill, nodes: [b3]}
+  - {at: 1s, for: 2s, fault: partition, shape: isolate, nodes: [b1]}
+  - {at: 4s, for: 2s, fault: pause, nodes: [b2]}
+  - {at: 7s, for: 2s, fault: pause, nodes: [b1]}
+  - {at: 10s, for: 2s, fault: power-loss, nodes: [b3], keep: nothing}
+  - {at: 13s, for: 2s, fault: clock, nodes: [b1], jump_ms: 700}
+  - {at: 16s, for: 2s, fault: packets, nodes: [b2], loss: 0.3}
+  - {at: 19s, for: 2s, fault: kill, nodes: [b3]}
 """
-"""On a busy machine a command takes seconds: a fault that ends before its command begins does nothing."""
 FAMILIES = {"partition", "pause", "power-loss", "clock", "packets", "kill"}
 TOO_SOON = """
 environment: docker
@@ -49,8 +48,8 @@ time_limit: 16s
 recovery_limit: 300s
 without: [ack_after_high_watermark]
 faults:
-  - {at: 4, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]}
-  - {at: 5.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}
+  - {at: 1, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]}
+  - {at: 2.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}
 """
 ALL_OFF = """
 environment: docker

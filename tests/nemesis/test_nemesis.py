@@ -17,7 +17,7 @@ from nemesis.faults.packets import Packets
 from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.leader import UncleanReturn, ZombieFollower
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import KeepUnsynced, Link
+from nemesis.ports import Evidence, KeepUnsynced, Link
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.strategies import schedules
 from nemesis.targets import TargetError, check_target
@@ -217,10 +217,30 @@ def test_a_target_that_names_nothing_is_refused(target: str) -> None:
 
 def test_a_fault_counts_from_when_it_holds() -> None:
     class Slow(FakeCluster):
-        async def kill(self, node: str) -> dict[str, float]:
+        async def kill(self, node: str) -> Evidence:
             await asyncio.sleep(0.5)
             return dict(await super().kill(node))
 
     begun, _, ended = carry_out(ScheduledFault(5, 3, Kill(("b1", "b2"))), cluster=Slow())
     assert begun.started_ns == 5_000_000_000
     assert ended.started_ns == 6_000_000_000
+
+
+class _SlowCluster(FakeCluster):
+    """A cluster on a busy machine, where ending a process takes six seconds."""
+
+    async def kill(self, node: str) -> Evidence:
+        await asyncio.sleep(6)
+        return await super().kill(node)
+
+
+def test_the_duration_of_a_fault_counts_from_when_it_holds() -> None:
+    (record,) = healed(ScheduledFault(5, 3, Kill(nodes=("b2",))), cluster=_SlowCluster())
+    assert (record.started_ns, record.ended_ns) == (11_000_000_000, 14_000_000_000)
+    assert record.took_effect
+
+
+def test_a_fault_injected_as_the_run_ends_is_injected_whole_and_healed_at_once() -> None:
+    (record,) = healed(ScheduledFault(5, 3, Kill(nodes=("b2",))), cluster=_SlowCluster(), until_s=7)
+    assert (record.started_ns, record.ended_ns) == (11_000_000_000, 11_000_000_000)
+    assert record.took_effect

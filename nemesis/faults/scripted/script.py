@@ -30,6 +30,7 @@ class ScriptedFault(Fault):
 
     family: ClassVar[Family] = Family(number=7, name="scripted", colour="#c26ea8", alone_share=0.5)
     ends_by_itself: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = True
     proof: ClassVar[tuple[str, ...]] = ("held", "refused")
 
 
