@@ -12,9 +12,19 @@ replicas-differ  after recovery the logs are not equal from the later of their s
                  by then and every replica is in the ISR, so nothing is left to be copied or truncated; nothing excuses
                  it.
 
+leader-epoch-fell
+                 along one log, a record has a lower leader epoch than the one before it. Leaders append in their own
+                 epoch, which is higher than that of every record they took over, so this holds always, like Log
+                 Matching.
+torn-log         after recovery a log ends in a batch that is cut or damaged. Every broker was up and had recovered its
+                 log, which drops such an end; while a node is down after a kill or a power loss it is legal, and
+                 only counted (`torn_logs`).
+corrupt-log      after recovery a batch is damaged, and more follows it in the log: the rest is lost on this replica.
+
 A record is compared by offset, leader epoch, value, producer id and sequence.
 
-The verdict is `unknown` when fewer logs than replicas were collected.
+The verdict is `unknown` when fewer logs than replicas were collected, and for a damaged log on a disk that lied about
+fsync: a broker need not read again what it had synced.
 
 Blind spots: the same error on all replicas; divergence that was repaired before the end; a replica
 whose high watermark is not known (-1) is compared below it only after recovery.
@@ -23,6 +33,7 @@ whose high watermark is not known (-1) is compared below it only after recovery.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +63,8 @@ class ReplicaLog:
     start: int
     end: int
     high_watermark: int
+    unread_bytes: int
+    damage: str
     records: Int64
     """A row a record, ordered by offset; columns as `_COMPARED`."""
 
@@ -69,12 +82,15 @@ def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
     keys = ends.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
     if collected_ns is None:
         collected_ns = pc.max(evidence.history.column("completed_ns")).as_py() or 0
+    lies = evidence.faults.filter(pc.equal(evidence.faults.column("family"), "fsync-lies"))
+    lied_to = frozenset(pc.list_flatten(lies.column("nodes")).to_pylist())
     verdicts = [
         check_partition(
             of_partition(evidence.replicas, key["topic"], key["partition"]),
             of_partition(ends, key["topic"], key["partition"]),
             replicas_expected=evidence.settings.replication_factor,
             recovered=bool(evidence.recovery.get("recovered")),
+            lied_to=lied_to,
             collected_ns=collected_ns,
             tolerance=special.get((key["topic"], key["partition"]), rule),
         )
@@ -89,10 +105,11 @@ def check_partition(
     *,
     replicas_expected: int,
     recovered: bool,
+    lied_to: Collection[str] = (),
     collected_ns: int = 0,
     tolerance: Tolerance | None = None,
 ) -> Verdict:
-    """The logs of one partition, collected at `collected_ns`."""
+    """The logs of one partition, collected at `collected_ns`; the disks of the nodes in `lied_to` lied about fsync."""
     ends = replica_ends.sort_by("node").to_pylist()
     topic, partition = (ends[0]["topic"], ends[0]["partition"]) if ends else ("", -1)
     logs = [_log(replicas, row) for row in ends]
@@ -100,9 +117,16 @@ def check_partition(
         "log-mismatch": [],
         "log-divergence": [],
         "replicas-differ": [],
+        "leader-epoch-fell": [],
+        "torn-log": [],
+        "corrupt-log": [],
     }
     for one, other in itertools.combinations(logs, 2):
         for kind, offset, lines in _compare(one, other, recovered):
+            finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
+            differences[kind].append((offset, finding))
+    for log in logs:
+        for kind, offset, lines in (*_falls(log), *_damage(log, recovered and log.node not in lied_to)):
             finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
             differences[kind].append((offset, finding))
     violations = [
@@ -114,17 +138,22 @@ def check_partition(
         )
         for kind, entries in differences.items()
     ]
-    figures = {"logs": float(len(logs)), "records": float(replicas.num_rows)}
+    torn_logs = float(sum(bool(log.damage) for log in logs))
+    figures = {"logs": float(len(logs)), "records": float(replicas.num_rows), "torn_logs": torn_logs}
     verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
-    if len(logs) >= replicas_expected:
+    doubts = []
+    if len(logs) < replicas_expected:
+        names = ", ".join(log.node for log in logs)
+        line = f"{len(logs)} of {replicas_expected} replicas' logs were collected: {names}"
+        doubts.append(Finding("logs-missing", (line,), topic, partition))
+    for log in logs:
+        if recovered and log.damage and log.node in lied_to:
+            lines = (_damage_line(log), f"the disk of {log.node} lied about fsync, and may have lost what was synced")
+            doubts.append(Finding("fsync-lies", lines, topic, partition, offsets=(log.end,)))
+    if not doubts:
         return verdict
-    missing = Finding(
-        "logs-missing",
-        (f"{len(logs)} of {replicas_expected} replicas' logs were collected: {', '.join(log.node for log in logs)}",),
-        topic,
-        partition,
-    )
-    return Verdict(NAME, worst([verdict.validity, Validity.UNKNOWN]), (*verdict.findings, missing), verdict.figures)
+    validity = worst([verdict.validity, Validity.UNKNOWN])
+    return Verdict(NAME, validity, (*verdict.findings, *doubts), verdict.figures)
 
 
 def _log(replicas: pa.Table, ends: dict[str, object]) -> ReplicaLog:
@@ -136,6 +165,8 @@ def _log(replicas: pa.Table, ends: dict[str, object]) -> ReplicaLog:
         start=int(str(ends["log_start"])),
         end=int(str(ends["log_end"])),
         high_watermark=int(str(ends["high_watermark"])),
+        unread_bytes=int(str(ends["unread_bytes"])),
+        damage=str(ends["damage"]),
         records=records[np.argsort(records[:, _OFFSET], kind="stable")],
     )
 
@@ -182,6 +213,27 @@ def _compare(one: ReplicaLog, other: ReplicaLog, recovered: bool) -> list[_Diffe
     return differences
 
 
+def _falls(log: ReplicaLog) -> Iterator[_Difference]:
+    """The first fall of the leader epoch along a log."""
+    falls = np.flatnonzero(np.diff(log.records[:, _EPOCH]) < 0)
+    if len(falls):
+        before, after = log.records[falls[0]], log.records[falls[0] + 1]
+        lines = (_record(log, before), _record(log, after), "leader epochs never fall along a log")
+        yield "leader-epoch-fell", int(after[_OFFSET]), lines
+
+
+def _damage(log: ReplicaLog, counts: bool) -> Iterator[_Difference]:
+    if log.damage and counts:
+        reason = "the cluster had recovered, and every broker its log: a torn end is cut off then"
+        yield f"{log.damage}-log", log.end, (_damage_line(log), reason)
+
+
+def _damage_line(log: ReplicaLog) -> str:
+    return (
+        f"{log.node}'s log is {log.damage}: {log.unread_bytes} bytes follow the last intact batch, at offset {log.end}"
+    )
+
+
 def _spread(records: Int64, offsets: Int64) -> npt.NDArray[np.int64]:
     """One row for each of `offsets`; FOREIGN in all columns but the offset where there is no record."""
     spread = np.full((len(offsets), len(_COMPARED)), FOREIGN, dtype=np.int64)
@@ -191,10 +243,11 @@ def _spread(records: Int64, offsets: Int64) -> npt.NDArray[np.int64]:
 
 
 def _both(one: ReplicaLog, other: ReplicaLog, ours: Int64, theirs: Int64, at: int) -> tuple[str, ...]:
-    def words(log: ReplicaLog, record: Int64) -> str:
-        if record[_EPOCH] == FOREIGN:
-            return f"{log.node} has no record at offset {record[_OFFSET]}, though its log ends at {log.end}"
-        value = "no client's value" if record[_VALUE] == FOREIGN else f"value {record[_VALUE]}"
-        return f"{log.node} holds {value} at offset {record[_OFFSET]}, written in leader epoch {record[_EPOCH]}"
+    return _record(one, ours[at]), _record(other, theirs[at])
 
-    return words(one, ours[at]), words(other, theirs[at])
+
+def _record(log: ReplicaLog, record: Int64) -> str:
+    if record[_EPOCH] == FOREIGN:
+        return f"{log.node} has no record at offset {record[_OFFSET]}, though its log ends at {log.end}"
+    value = "no client's value" if record[_VALUE] == FOREIGN else f"value {record[_VALUE]}"
+    return f"{log.node} holds {value} at offset {record[_OFFSET]}, written in leader epoch {record[_EPOCH]}"

@@ -14,7 +14,9 @@ wrote; `producer_id`, `producer_epoch`, `sequence` are -1 when the batch has no 
 offset of the batch the record came in. Transactional control records are left out.
 
 REPLICA_ENDS: one row a replica, also an empty one: where its log starts and ends, and the high watermark that it last
-checkpointed or traced (-1 when unknown, never guessed).
+checkpointed or traced (-1 when unknown, never guessed). `unread_bytes` lie in its segments behind the last intact batch
+(-1 when that was not recorded), and `damage` says why they are not read: `torn` when nothing but the rest of one batch
+that was cut or damaged is there, as a power loss leaves it at the end of a log; `corrupt` when more follows; or empty.
 
 FAULTS: one row an injected fault. `nodes` are the nodes it was aimed at. `ended_ns` is null when the run ended first.
 `detail` is a JSON object of the fault's own fields. `evidence` is a JSON object name → number, summed over the nodes,
@@ -84,6 +86,8 @@ REPLICA_ENDS = pa.schema(
         _required("log_start", pa.int64()),
         _required("log_end", pa.int64()),
         _required("high_watermark", pa.int64()),
+        _required("unread_bytes", pa.int64()),
+        _required("damage", pa.string()),
     ],
     metadata={"faultline.table": "replica_ends", "faultline.version": "1"},
 )

@@ -52,6 +52,9 @@ INEXCUSABLE = frozenset(
         "sequence-gap",
         "producer-epoch-fell",
         "producer-id-twice",
+        "leader-epoch-fell",
+        "torn-log",
+        "corrupt-log",
     }
 )
 

@@ -7,7 +7,8 @@ directories `replication-offset-checkpoint` with the high watermarks: a version 
 directories Kafka has marked (`….-delete`, `….-future`).
 
 A replica is read as its broker would recover it: batch by batch, up to the first that is torn or corrupt. A node
-that was down when its files were collected may have such a tail; its log then ends before it.
+that was down when its files were collected may have such a tail; its log then ends before it, and its row in
+REPLICA_ENDS names the damage.
 
 A log starts at the offset its node traced, or at the offset in Kafka's `log-start-offset-checkpoint`, but not before
 its first segment. Records below the start, in the same segment, are read as well.
@@ -66,7 +67,7 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None) -> ReplicaLogs:
     starts = _traced_log_starts(trace) if trace is not None else {}
     try:
         for replica in find_replicas(nodes):
-            start, end = _read_log(replica, records)
+            start, end, unread_bytes, damage = _read_log(replica, records)
             place = (replica.node, replica.topic, replica.partition)
             moved = starts.get(place)
             if moved is None:
@@ -76,7 +77,7 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None) -> ReplicaLogs:
             known = traced.get(place)
             if known is None:
                 known = read_checkpoint(replica.directory.parent / CHECKPOINT).get(place[1:], -1)
-            row = (*place, start, end, min(known, end))
+            row = (*place, start, end, min(known, end), unread_bytes, damage)
             for name, value in zip(REPLICA_ENDS.names, row, strict=True):
                 ends[name].append(value)
     except OSError as error:
@@ -112,11 +113,12 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
         return {}
 
 
-def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tuple[int, int]:
-    """Add the replica's records to `columns`; returns where its log starts and ends."""
+def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tuple[int, int, int, str]:
+    """Add the replica's records to `columns`. Returns where its log starts and ends, how many bytes lie behind the
+    last intact batch, and what is wrong with them: `torn`, `corrupt` or nothing."""
     segments = sorted(path for path in replica.directory.iterdir() if _SEGMENT.fullmatch(path.name))
     start = end = int(segments[0].stem) if segments else 0
-    for segment in segments:
+    for number, segment in enumerate(segments):
         data = segment.read_bytes()
         whole = 0
         try:
@@ -126,10 +128,21 @@ def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tu
                 end = header.next_offset
                 whole += header.size
         except batch.CorruptBatch:
-            break
+            pass
         if whole < len(data):
-            break
-    return start, end
+            later = [path.stat().st_size for path in segments[number + 1 :]]
+            torn = not any(later) and not _has_whole_batch_behind(data[whole:])
+            return start, end, len(data) - whole + sum(later), "torn" if torn else "corrupt"
+    return start, end, 0, ""
+
+
+def _has_whole_batch_behind(rest: bytes) -> bool:
+    """Whether an intact batch follows the damaged one at the beginning of `rest`."""
+    try:
+        batches = [payload for _, payload in batch.iterate(rest)][1:]
+        return any(batch.check(payload) for payload in batches)
+    except batch.CorruptBatch:
+        return False
 
 
 def _add(replica: ReplicaDirectory, header: batch.Header, payload: bytes, columns: dict[str, list[object]]) -> None:

@@ -48,7 +48,18 @@ def logs(**of_node: Iterable[tuple[int, int] | None]) -> tuple[pa.Table, pa.Tabl
                         "batch_base": offset,
                     }
                 )
-        ends.append({"node": node, "topic": "t", "partition": 0, "log_start": 0, "log_end": end, "high_watermark": end})
+        ends.append(
+            {
+                "node": node,
+                "topic": "t",
+                "partition": 0,
+                "log_start": 0,
+                "log_end": end,
+                "high_watermark": end,
+                "unread_bytes": 0,
+                "damage": "",
+            }
+        )
     return pa.Table.from_pylist(records, REPLICAS), pa.Table.from_pylist(ends, REPLICA_ENDS)
 
 

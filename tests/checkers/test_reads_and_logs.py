@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from checkers import logs, reads
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Validity, Verdict
@@ -151,3 +153,43 @@ def test_fewer_logs_than_replicas_are_unknown() -> None:
     verdict = logs.check(RunEvidence(replicas=replicas, replica_ends=ends))
     assert (verdict.validity, kinds(verdict)) == (Validity.UNKNOWN, ["logs-missing"])
     assert logs.check(RunEvidence()).validity is Validity.UNKNOWN
+
+
+def test_leader_epochs_do_not_fall_along_a_log() -> None:
+    fallen = [(1, 7), (3, 8), (2, 9)]
+    verdict = matched(False, b1=fallen, b2=fallen)
+    assert kinds(verdict) == ["leader-epoch-fell", "leader-epoch-fell"]
+    assert verdict.findings[0].offsets == (2,)
+    assert matched(False, unclean=True, b1=fallen, b2=fallen).validity is Validity.INVALID
+
+
+def damaged(damage: str, *, recovered: bool = True, faults: pa.Table | None = None) -> Verdict:
+    replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[(1, 7)])
+    rows = [row | {"unread_bytes": 30, "damage": damage} if row["node"] == "b2" else row for row in ends.to_pylist()]
+    return logs.check(
+        RunEvidence(
+            replicas=replicas,
+            replica_ends=pa.Table.from_pylist(rows, ends.schema),
+            faults=faults or small_evidence.faults(),
+            settings=CheckSettings(replication_factor=2),
+            recovery={"recovered": recovered},
+        )
+    )
+
+
+def test_a_log_is_whole_after_recovery() -> None:
+    assert kinds(damaged("torn")) == ["torn-log"]
+    assert kinds(damaged("corrupt")) == ["corrupt-log"]
+    assert damaged("torn").findings[0].lines[0] == (
+        "b2's log is torn: 30 bytes follow the last intact batch, at offset 1"
+    )
+    assert damaged("torn", recovered=False).validity is Validity.VALID
+    assert damaged("torn", recovered=False).figures["torn_logs"] == 1
+
+
+def test_a_log_that_is_damaged_on_a_disk_that_lied_is_unknown() -> None:
+    lies = {"lies": 1}
+    of_another = small_evidence.faults(small_evidence.fault("fsync-lies", ["b1"], 1, 2, lies))
+    assert damaged("torn", faults=of_another).validity is Validity.INVALID
+    of_its_own = small_evidence.faults(small_evidence.fault("fsync-lies", ["b2"], 1, 2, lies))
+    assert damaged("torn", faults=of_its_own).validity is Validity.UNKNOWN

@@ -49,6 +49,7 @@ def test_records_of_every_segment_are_read_with_their_epoch_and_sequence(tmp_pat
     logs = read_nodes(tmp_path)
     assert logs.ends.to_pylist() == [
         {"node": "b1", "topic": "my-topic", "partition": 1, "log_start": 0, "log_end": 4, "high_watermark": -1}
+        | {"unread_bytes": 0, "damage": ""}
     ]
     rows = logs.records.to_pylist()
     assert [(row["offset"], row["leader_epoch"], row["value"], row["sequence"], row["batch_base"]) for row in rows] == [
@@ -71,9 +72,14 @@ def test_a_log_ends_before_its_first_torn_or_corrupt_batch(tmp_path: Path) -> No
     _replica(tmp_path, "b2", "t-0", {0: sound + corrupt, 2: _batch(2, b"3")})
     _replica(tmp_path, "b3", "t-0", {0: sound + b"\x00" * 100})
     _replica(tmp_path, "b4", "t-0", {7: b""})
+    _replica(tmp_path, "b5", "t-0", {0: sound + corrupt})
+    _replica(tmp_path, "b6", "t-0", {0: sound + corrupt + _batch(2, b"3")})
     logs = read_nodes(tmp_path)
-    assert logs.ends["log_end"].to_pylist() == [1, 1, 1, 7]
-    assert logs.records["value"].to_pylist() == [1, 1, 1]
+    assert logs.ends["log_end"].to_pylist() == [1, 1, 1, 7, 1, 1]
+    assert logs.records["value"].to_pylist() == [1, 1, 1, 1, 1]
+    size = len(next_batch)
+    assert logs.ends["unread_bytes"].to_pylist() == [size - 3, 2 * size, 100, 0, size, 2 * size]
+    assert logs.ends["damage"].to_pylist() == ["torn", "corrupt", "torn", "", "torn", "corrupt"]
 
 
 def test_system_topics_and_marked_directories_are_left_out(tmp_path: Path) -> None:
