@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = Path(config.log_directory)
         data.mkdir(parents=True, exist_ok=True)
         with locked(data), TraceFile(options.trace or data / TRACE_FILE) as trace:
-            node_ports = NodePorts(RealFiles(data), SystemRandom(), trace.append, _log, _unix_ms)
+            files = RealFiles(data)
+            node_ports = NodePorts(files, SystemRandom(), trace.append, _log, _unix_ms, files.disk_space)
             asyncio.run(_run(config, node_ports))
     except DirectoryLocked as refusal:
         _log(f"node {config.node_id} does not start: {refusal}")

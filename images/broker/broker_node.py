@@ -34,11 +34,13 @@ from images.broker.apis.delete_records import DeleteRecordsApis
 from images.broker.apis.find_coordinator import FindCoordinatorApis
 from images.broker.apis.groups import GroupCoordinator
 from images.broker.apis.list_offsets import OffsetApis
+from images.broker.apis.log_dirs import LogDirApis
 from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.apis.producer_ids import ProducerIdApis
 from images.broker.apis.reassignments import ReassignmentApis
 from images.broker.apis.replica_log_info import ReplicaLogInfoApis
 from images.broker.apis.topics import AppliedTopicNames, TopicApis
+from images.broker.apis.transactions import TransactionApis
 from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.log.leader_epochs import UNDEFINED
@@ -205,6 +207,8 @@ class BrokerNode:
                 TruncationProtocol(config.text("faultline.release")),
             ).handlers(),
             **DeleteRecordsApis(replica_manager, image).handlers(),
+            **LogDirApis(replica_manager, config.log_directory, self._node_ports.disk_space).handlers(),
+            **TransactionApis().handlers(),
             **ReplicaLogInfoApis(replica_manager, image, broker_epoch).handlers(),
             **TopicApis(image, forwards).handlers(),
             **ClusterApis(config, image, forwards).handlers(),

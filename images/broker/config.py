@@ -7,12 +7,15 @@ is created (under Kafka's topic names, e.g. `min.insync.replicas`, `segment.byte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
+
+NO_THROTTLE_RATE = (1 << 63) - 1
 
 
 class ConfigError(ValueError):
@@ -48,11 +51,14 @@ class Voter:
 class ConfigKey:
     """The type, default and limits of one configuration key."""
 
-    kind: type[int] | type[bool] | type[str]
+    kind: type[int] | type[bool] | type[str] | type[list[str]]
+    """The value of a list is its text: items divided by commas."""
     default: int | bool | str
     documentation: str
     minimum: int = 0
     choices: tuple[str, ...] = ()
+    item_pattern: str = ""
+    """The form of each item of a list."""
 
     def parse(self, name: str, text: str) -> int | bool | str:
         """The value in `text`. Raises ConfigError if it is none."""
@@ -69,9 +75,19 @@ class ConfigKey:
             if number < self.minimum:
                 raise ConfigError(f"{name}: {number} is less than {self.minimum}")
             return number
+        if self.kind is list:
+            for item in split_list(text):
+                if text != "*" and not re.fullmatch(self.item_pattern, item):
+                    raise ConfigError(f"{name}: {item!r} is not of the form {self.item_pattern}")
+            return text
         if self.choices and text not in self.choices:
             raise ConfigError(f"{name}: {text!r} is not one of {', '.join(self.choices)}")
         return text
+
+
+def split_list(text: str) -> list[str]:
+    """The items of a list's text."""
+    return [item.strip() for item in text.split(",")] if text else []
 
 
 TOPIC_KEYS: Mapping[str, ConfigKey] = {
@@ -110,6 +126,30 @@ BROKER_NAME_OF_TOPIC_KEY: Mapping[str, str] = {
     "max.message.bytes": "message.max.bytes",
 }
 """The broker-wide key that gives a topic key its default."""
+
+_THROTTLED_REPLICAS = "Replicas of the topic, as partition:broker, whose {} is throttled; has no effect here."
+_THROTTLED_RATE = "Bytes per second allowed to {}; has no effect here."
+
+TOPIC_THROTTLE_KEYS: Mapping[str, ConfigKey] = {
+    "leader.replication.throttled.replicas": ConfigKey(
+        list, "", _THROTTLED_REPLICAS.format("leadership"), item_pattern=r"[0-9]+:[0-9]+"
+    ),
+    "follower.replication.throttled.replicas": ConfigKey(
+        list, "", _THROTTLED_REPLICAS.format("following"), item_pattern=r"[0-9]+:[0-9]+"
+    ),
+}
+"""Keys of a topic with which Kafka's tools throttle a reassignment: stored and described, without effect."""
+
+BROKER_THROTTLE_KEYS: Mapping[str, ConfigKey] = {
+    "leader.replication.throttled.rate": ConfigKey(int, NO_THROTTLE_RATE, _THROTTLED_RATE.format("throttled leaders")),
+    "follower.replication.throttled.rate": ConfigKey(
+        int, NO_THROTTLE_RATE, _THROTTLED_RATE.format("throttled followers")
+    ),
+    "replica.alter.log.dirs.io.max.bytes.per.second": ConfigKey(
+        int, NO_THROTTLE_RATE, _THROTTLED_RATE.format("moves between log directories")
+    ),
+}
+"""The keys of a broker that can be set while it runs: the other half of the same throttles."""
 
 NODE_KEYS: Mapping[str, ConfigKey] = {
     "num.partitions": ConfigKey(int, 1, "Partitions of a topic created without a count.", minimum=1),
@@ -241,11 +281,16 @@ def parse_topic_config(settings: Mapping[str, str]) -> dict[str, int | bool | st
     """Check and read a topic's own settings; ConfigError names an unknown key or a bad value."""
     parsed: dict[str, int | bool | str] = {}
     for name, text in settings.items():
-        key = TOPIC_KEYS.get(name)
+        key = topic_key(name)
         if key is None:
             raise ConfigError(f"unknown topic configuration {name!r}")
         parsed[name] = key.parse(name, text)
     return parsed
+
+
+def topic_key(name: str) -> ConfigKey | None:
+    """The key that a topic may set under `name`."""
+    return TOPIC_KEYS.get(name) or TOPIC_THROTTLE_KEYS.get(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,16 @@ Any exception that is not a network error is fatal for the node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
+from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest
 from kio.schema.alter_partition_reassignments.v0.request import AlterPartitionReassignmentsRequest
 from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
@@ -36,6 +38,7 @@ from images.broker.controller.not_controller import not_controller
 from images.broker.controller.placement import TopicDefaults
 from images.broker.controller.recovery_rounds import RecoveryRounds, RecoveryTimeouts
 from images.broker.controller.requests import RegistrationAnswer, TopicResult
+from images.broker.controller.topic_config import ConfigChange
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage
 from images.broker.ports import NodePorts
@@ -324,31 +327,38 @@ class _ActiveController:
         results = await self._decide(lambda controller, _: controller.delete_topics(requested))
         return messages.delete_topics_response(results)
 
-    async def alter_configs(self, request: Request[IncrementalAlterConfigsRequest]) -> Any:
-        """IncrementalAlterConfigs: each resource is one change."""
-        validate_only, results = request.body.validate_only, []
+    async def create_partitions(self, request: Request[CreatePartitionsRequest]) -> Any:
+        """CreatePartitions."""
+        requests = messages.parse_create_partitions(request.body, self._node_ports.random)
+        validate_only = request.body.validate_only
+        results = await self._decide(
+            lambda controller, _: controller.create_partitions(requests, validate_only=validate_only)
+        )
+        return messages.create_partitions_response(results)
+
+    async def alter_configs(self, request: Request[AlterConfigsRequest | IncrementalAlterConfigsRequest]) -> Any:
+        """AlterConfigs and IncrementalAlterConfigs: each resource is one change."""
+        results = []
         counts = admin_messages.count_resources(request.body)
         for resource in request.body.resources:
-            problem = admin_messages.config_request_problem(resource, counts)
+            changes = admin_messages.parse_config_changes(resource)
+            problem = admin_messages.config_request_problem(resource, changes, counts)
             if problem is not None:
                 results.append(TopicResult(resource.resource_name, *problem))
-                continue
-            if admin_messages.only_deletes_of_broker(resource):
-                # No broker has a configuration but its file, so there is nothing to delete.
-                results.append(TopicResult(resource.resource_name, ErrorCode.none))
-                continue
-            if resource.resource_type != admin_messages.TOPIC:
-                message = "Only the configuration of a topic can be changed while it is in use."
-                results.append(TopicResult(resource.resource_name, ErrorCode.invalid_request, message))
-                continue
-            results.append(await self._alter_config(resource, validate_only))
+            else:
+                results.append(await self._alter_config(request, resource, changes))
         return admin_messages.alter_configs_response(request.body, results)
 
-    async def _alter_config(self, resource: Any, validate_only: bool) -> TopicResult:
-        name, decode_records = resource.resource_name, admin_messages.parse_config_changes(resource)
-        return await self._decide(
-            lambda controller, _: controller.alter_config(name, decode_records, validate_only=validate_only)
-        )
+    async def _alter_config(self, request: Request[Any], resource: Any, changes: Sequence[ConfigChange]) -> TopicResult:
+        name, validate_only = resource.resource_name, request.body.validate_only
+        replaces = request.api is Api.ALTER_CONFIGS
+
+        def decide(controller: Controller, _: int) -> ControllerResult[TopicResult]:
+            if resource.resource_type == admin_messages.TOPIC:
+                return controller.alter_config(name, changes, replaces=replaces, validate_only=validate_only)
+            return controller.alter_broker_config(int(name), changes, replaces=replaces, validate_only=validate_only)
+
+        return await self._decide(decide)
 
     async def reassign(self, request: Request[AlterPartitionReassignmentsRequest]) -> Any:
         """AlterPartitionReassignments."""
@@ -382,6 +392,8 @@ _ACTIVE_HANDLERS: Mapping[Api, _Method] = {
     Api.ALLOCATE_PRODUCER_IDS: _ActiveController.allocate_producer_ids,
     Api.CREATE_TOPICS: _ActiveController.create_topics,
     Api.DELETE_TOPICS: _ActiveController.delete_topics,
+    Api.CREATE_PARTITIONS: _ActiveController.create_partitions,
+    Api.ALTER_CONFIGS: _ActiveController.alter_configs,
     Api.INCREMENTAL_ALTER_CONFIGS: _ActiveController.alter_configs,
     Api.ALTER_PARTITION_REASSIGNMENTS: _ActiveController.reassign,
     Api.LIST_PARTITION_REASSIGNMENTS: _ActiveController.reassignments,

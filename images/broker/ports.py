@@ -59,6 +59,14 @@ class Files(Protocol):
         """Return once names created, renamed and deleted in `directory` survive a power loss."""
 
 
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The space on the disk of a node; -1 is unknown."""
+
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
 def loop_clock_ms() -> int:
     """The running event loop's clock in whole milliseconds."""
     return int(asyncio.get_running_loop().time() * 1000)
@@ -76,3 +84,5 @@ class NodePorts:
     """Writes one line to the node's log."""
     now_ms: Callable[[], int] = loop_clock_ms
     """The clock of records' timestamps, in ms: Unix time on a machine, the node's own clock in simulation."""
+    disk_space: Callable[[], DiskSpace] = DiskSpace
+    """The space on the disk that `files` are on; unknown in simulation."""

@@ -44,6 +44,9 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -58,6 +61,7 @@ class Api(IntEnum):
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
+    LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
     DESCRIBE_TOPIC_PARTITIONS = 75
     GET_REPLICA_LOG_INFO = 93
@@ -89,6 +93,9 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.INIT_PRODUCER_ID: _versions(0, 4),
         Api.OFFSET_FOR_LEADER_EPOCH: _versions(0, 4),
         Api.DESCRIBE_CONFIGS: _versions(1, 4),
+        Api.ALTER_CONFIGS: _versions(0, 2),
+        Api.DESCRIBE_LOG_DIRS: _versions(1, 4),
+        Api.CREATE_PARTITIONS: _versions(0, 3),
         Api.DELETE_GROUPS: _versions(0, 2),
         Api.ELECT_LEADERS: _versions(1, 2),
         Api.INCREMENTAL_ALTER_CONFIGS: _versions(0, 1),
@@ -103,6 +110,7 @@ SUPPORTED: Mapping[Api, range] = MappingProxyType(
         Api.DESCRIBE_CLUSTER: _versions(0, 1),
         Api.BROKER_REGISTRATION: _versions(3, 3),
         Api.BROKER_HEARTBEAT: _versions(1, 1),
+        Api.LIST_TRANSACTIONS: _versions(0, 2),
         Api.ALLOCATE_PRODUCER_IDS: _versions(0, 0),
         Api.DESCRIBE_TOPIC_PARTITIONS: _versions(0, 0),
         Api.GET_REPLICA_LOG_INFO: _versions(0, 0),

@@ -16,7 +16,14 @@ from images.wire.schema import FieldShape, shapes
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63, "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
 _NUMBERS = ("1", "true", "-5", "9" * 30)
 _TEXTS = ("t", "t", "u", "", "..", "__cluster_metadata", "é..x", "\0", "x" * 249, "127.0.0.1")
-_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable", "segment.bytes", "no.such.setting")
+_SETTINGS = (
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+    "segment.bytes",
+    "leader.replication.throttled.replicas",
+    "leader.replication.throttled.rate",
+    "no.such.setting",
+)
 _PARTITIONS_MAX = 2
 """A topic of ten thousand partitions is legal, and slow."""
 

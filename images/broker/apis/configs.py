@@ -1,8 +1,9 @@
-"""DescribeConfigs and IncrementalAlterConfigs.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
 
-DescribeConfigs is answered from the metadata that this broker has applied and from its own configuration file.
-IncrementalAlterConfigs goes to the controller, which changes topics only; if the controller does not answer, every
-resource fails with REQUEST_TIMED_OUT and may or may not have been changed.
+DescribeConfigs is answered from the metadata that this broker has applied and from its own configuration file. The
+other two go to the controller, which changes topics, and of brokers the throttles of reassignments, which have no
+effect. If the controller does not answer, every resource fails with REQUEST_TIMED_OUT and may or may not have been
+changed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
@@ -20,11 +22,20 @@ from kio.schema.describe_configs.v4.response import (
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 
-from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigKey, NodeConfig
+from images.broker.config import (
+    BROKER_NAME_OF_TOPIC_KEY,
+    BROKER_THROTTLE_KEYS,
+    NODE_KEYS,
+    TOPIC_KEYS,
+    TOPIC_THROTTLE_KEYS,
+    ConfigKey,
+    NodeConfig,
+)
 from images.broker.controller import admin_messages
 from images.broker.controller.channel import ControllerChannel
 from images.broker.controller.requests import TopicResult
-from images.broker.metadata.image import ClusterImage
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
 from images.wire.connection import ConnectionLost
@@ -32,9 +43,9 @@ from images.wire.messages import Api
 
 _TOPIC, _BROKER = 2, 4
 """Kafka's resource types."""
-_FROM_TOPIC, _FROM_FILE, _FROM_DEFAULT = 1, 4, 5
+_FROM_TOPIC, _FROM_BROKER, _FROM_FILE, _FROM_DEFAULT = 1, 2, 4, 5
 """Kafka's config sources."""
-_TYPE_OF: dict[type, int] = {bool: 1, str: 2, int: 3}
+_TYPE_OF: dict[type, int] = {bool: 1, str: 2, int: 3, list: 7}
 """Kafka's config types."""
 _LONG = 5
 """Kafka's type of whole numbers of 64 bits."""
@@ -52,6 +63,7 @@ _LONG_KEYS = frozenset(
         "metadata.log.max.record.bytes.between.snapshots",
         "replica.high.watermark.checkpoint.interval.ms",
         "replica.lag.time.max.ms",
+        *BROKER_THROTTLE_KEYS,
     }
 )
 """Keys of that type in Kafka."""
@@ -69,7 +81,8 @@ class ConfigApis:
         """The handler of each API."""
         return {
             Api.DESCRIBE_CONFIGS: self.describe_configs,
-            Api.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
+            Api.ALTER_CONFIGS: self.alter_configs,
+            Api.INCREMENTAL_ALTER_CONFIGS: self.alter_configs,
         }
 
     async def describe_configs(self, request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
@@ -101,7 +114,7 @@ class ConfigApis:
             )
         return DescribeConfigsResponse(throttle_time=timedelta(0), results=tuple(results))
 
-    async def incremental_alter_configs(self, request: Request[IncrementalAlterConfigsRequest]) -> Any:
+    async def alter_configs(self, request: Request[AlterConfigsRequest | IncrementalAlterConfigsRequest]) -> Any:
         """Forward to the controller."""
         try:
             return await self._channel.forward(request.body)
@@ -117,17 +130,23 @@ class ConfigApis:
                 legal = is_legal_name(name)
                 return ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception, []
             return ErrorCode.none, [
-                (key_name, key, topic.config[key_name], _FROM_TOPIC)
-                if key_name in topic.config
-                else (key_name, key, *self._broker_value(BROKER_NAME_OF_TOPIC_KEY[key_name], key))
-                for key_name, key in TOPIC_KEYS.items()
+                (key_name, key, *self._topic_value(topic, key_name, key))
+                for key_name, key in {**TOPIC_KEYS, **TOPIC_THROTTLE_KEYS}.items()
             ]
         if kind == _BROKER and name == str(self._config.node_id):
             keys = dict(NODE_KEYS) | {BROKER_NAME_OF_TOPIC_KEY[topic]: key for topic, key in TOPIC_KEYS.items()}
+            throttles = self._image().broker_configs.get(self._config.node_id, FrozenMap())
             return ErrorCode.none, [
-                (key_name, key, *self._broker_value(key_name, key)) for key_name, key in keys.items()
+                *((key_name, key, *self._broker_value(key_name, key)) for key_name, key in keys.items()),
+                *((name, BROKER_THROTTLE_KEYS[name], value, _FROM_BROKER) for name, value in throttles.items()),
             ]
         return ErrorCode.invalid_request, []
+
+    def _topic_value(self, topic: TopicImage, name: str, key: ConfigKey) -> tuple[Any, int]:
+        if name in topic.config:
+            return topic.config[name], _FROM_TOPIC
+        broker_name = BROKER_NAME_OF_TOPIC_KEY.get(name)
+        return self._broker_value(broker_name, key) if broker_name is not None else (key.default, _FROM_DEFAULT)
 
     def _broker_value(self, name: str, key: ConfigKey) -> tuple[Any, int]:
         value = self._config.values[name]

@@ -1,7 +1,7 @@
-"""CreateTopics, DeleteTopics and DescribeTopicPartitions.
+"""CreateTopics, CreatePartitions, DeleteTopics and DescribeTopicPartitions.
 
-CreateTopics and DeleteTopics go to the controller. If it does not answer, every topic fails with REQUEST_TIMED_OUT and
-may or may not have been created or deleted. DescribeTopicPartitions (KIP-966) is answered from the metadata that this
+The first three go to the controller. If it does not answer, every topic fails with REQUEST_TIMED_OUT and may or may not
+have been created, enlarged or deleted. DescribeTopicPartitions (KIP-966) is answered from the metadata that this
 broker has applied, ELR and LastKnownELR included.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
+from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
@@ -44,6 +46,7 @@ class TopicApis:
         """The handler of each API."""
         return {
             Api.CREATE_TOPICS: self.create_topics,
+            Api.CREATE_PARTITIONS: self.create_partitions,
             Api.DELETE_TOPICS: self.delete_topics,
             Api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
         }
@@ -62,6 +65,23 @@ class TopicApis:
                         error_code=ErrorCode.request_timed_out,
                         error_message=f"the controller did not answer: {lost}",
                         configs=None,
+                    )
+                    for topic in request.body.topics
+                ),
+            )
+
+    async def create_partitions(self, request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
+        """Forward to the controller."""
+        try:
+            return await self._channel.forward(request.body)
+        except ConnectionLost as lost:
+            return CreatePartitionsResponse(
+                throttle_time=NO_THROTTLE,
+                results=tuple(
+                    CreatePartitionsTopicResult(
+                        name=topic.name,
+                        error_code=ErrorCode.request_timed_out,
+                        error_message=f"the controller did not answer: {lost}",
                     )
                     for topic in request.body.topics
                 ),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kio.schema.alter_configs.v2 import response as replacing
+from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_partition_reassignments.v0 import response as reassigning
 from kio.schema.alter_partition_reassignments.v0.request import AlterPartitionReassignmentsRequest
 from kio.schema.elect_leaders.v2 import response as electing
@@ -17,41 +20,48 @@ from kio.schema.list_partition_reassignments.v0 import response as listing
 from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 
 from images.broker.controller.requests import PartitionResult, TopicResult
-from images.broker.controller.topic_config import DELETE, ConfigChange
+from images.broker.controller.topic_config import DELETE, SET, ConfigChange
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.topic_names import is_legal_name
 from images.wire.field_values import NO_THROTTLE
 
 TOPIC, BROKER = 2, 4
 """Kafka's resource types."""
+_BROKER_NAME = re.compile(r"[0-9]{1,10}")
 PREFERRED, UNCLEAN = 0, 1
 """Kafka's election types."""
 
 
+AnyAlterConfigs = IncrementalAlterConfigsRequest | AlterConfigsRequest
+"""A request to change configurations: key by key, or each as a whole."""
+
+
 def parse_config_changes(resource: Any) -> tuple[ConfigChange, ...]:
-    return tuple(ConfigChange(entry.name, entry.config_operation, entry.value) for entry in resource.configs)
+    """The changes of one resource; AlterConfigs has no operations, and sets every key."""
+    return tuple(
+        ConfigChange(entry.name, getattr(entry, "config_operation", SET), entry.value) for entry in resource.configs
+    )
 
 
-def only_deletes_of_broker(resource: Any) -> bool:
-    """Whether a resource of IncrementalAlterConfigs is a broker, all changes of which delete: Kafka's tools so remove
-    the throttles of a reassignment, whether there are any or not."""
-    return resource.resource_type == BROKER and all(entry.config_operation == DELETE for entry in resource.configs)
-
-
-def count_resources(body: IncrementalAlterConfigsRequest) -> Counter[tuple[int, str]]:
+def count_resources(body: AnyAlterConfigs) -> Counter[tuple[int, str]]:
     """How often each resource is in a request."""
     return Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
 
 
-def config_request_problem(resource: Any, counts: Mapping[tuple[int, str], int]) -> tuple[ErrorCode, str] | None:
+def config_request_problem(
+    resource: Any, changes: Sequence[ConfigChange], counts: Mapping[tuple[int, str], int]
+) -> tuple[ErrorCode, str] | None:
     """The error and message for a resource whose change is refused without a look at the configuration."""
-    names = [entry.name for entry in resource.configs]
     if counts[resource.resource_type, resource.resource_name] > 1:
         return ErrorCode.invalid_request, "Each resource must appear at most once."
-    if len(set(names)) < len(names):
+    if len({change.name for change in changes}) < len(changes):
         return ErrorCode.invalid_request, "Each key must appear at most once."
-    if any(entry.value is None and entry.config_operation != DELETE for entry in resource.configs):
+    if any(change.value is None and change.operation != DELETE for change in changes):
         return ErrorCode.invalid_request, "A value is needed, or the operation to delete it."
+    if resource.resource_type not in (TOPIC, BROKER):
+        return ErrorCode.invalid_request, "Only topics and brokers have a configuration that can be changed."
+    if resource.resource_type == BROKER and not _BROKER_NAME.fullmatch(resource.resource_name):
+        return ErrorCode.invalid_request, "A broker is named by its id; brokers have no common configuration."
     if resource.resource_type == TOPIC and not resource.resource_name:
         return ErrorCode.invalid_request, "The default of all topics cannot be changed."
     if resource.resource_type == TOPIC and not is_legal_name(resource.resource_name):
@@ -60,21 +70,27 @@ def config_request_problem(resource: Any, counts: Mapping[tuple[int, str], int])
 
 
 def alter_configs_response(
-    body: IncrementalAlterConfigsRequest, results: Sequence[TopicResult]
-) -> configuring.IncrementalAlterConfigsResponse:
+    body: AnyAlterConfigs, results: Sequence[TopicResult]
+) -> configuring.IncrementalAlterConfigsResponse | replacing.AlterConfigsResponse:
     """The response to `body`: a result for each resource, in the same order."""
-    return configuring.IncrementalAlterConfigsResponse(
+    resources: Sequence[Any] = body.resources
+    response: Any = configuring.IncrementalAlterConfigsResponse
+    resource_response: Any = configuring.AlterConfigsResourceResponse
+    if isinstance(body, AlterConfigsRequest):
+        response, resource_response = replacing.AlterConfigsResponse, replacing.AlterConfigsResourceResponse
+    answer: configuring.IncrementalAlterConfigsResponse | replacing.AlterConfigsResponse = response(
         throttle_time=NO_THROTTLE,
         responses=tuple(
-            configuring.AlterConfigsResourceResponse(
+            resource_response(
                 error_code=result.error,
                 error_message=result.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            for resource, result in zip(body.resources, results, strict=True)
+            for resource, result in zip(resources, results, strict=True)
         ),
     )
+    return answer
 
 
 def parse_reassignments(body: AlterPartitionReassignmentsRequest) -> list[tuple[str, int, tuple[int, ...] | None]]:

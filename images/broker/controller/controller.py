@@ -34,7 +34,14 @@ from images.broker.config import ConfigError
 from images.broker.controller import unclean_recovery
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.controller.metadata_change import MetadataChange
-from images.broker.controller.placement import NewTopic, TopicDefaults, TopicRefused, plan
+from images.broker.controller.placement import (
+    NewPartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicRefused,
+    plan,
+    plan_partitions,
+)
 from images.broker.controller.requests import (
     Heartbeat,
     HeartbeatAnswer,
@@ -44,10 +51,10 @@ from images.broker.controller.requests import (
     RegistrationAnswer,
     TopicResult,
 )
-from images.broker.controller.topic_config import ConfigChange, altered
+from images.broker.controller.topic_config import ConfigChange, altered, altered_throttles, whole
 from images.broker.controller.unclean_recovery import ReplicaLogEnd, UncleanRecovery
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import ClusterImage, Record
+from images.broker.metadata.image import BrokerConfigRecord, ClusterImage, Record
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 
@@ -182,12 +189,35 @@ class Controller:
             try:
                 if counts[topic.name] > 1:
                     raise TopicRefused(ErrorCode.invalid_request, "Duplicate topic name.")
-                change.create(topic, plan(change.image, topic, self.settings.topics))
+                change.create(topic.name, plan(change.image, topic, self.settings.topics))
             except TopicRefused as refusal:
                 results.append(TopicResult(topic.name, refusal.error, str(refusal)))
             else:
                 created = change.image.topics[topic.name]
                 results.append(TopicResult(topic.name, ErrorCode.none, None, created, created.id))
+        return ControllerResult(self, tuple(results)) if validate_only else self._result(change, tuple(results))
+
+    def create_partitions(
+        self, requests: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> ControllerResult[tuple[TopicResult, ...]]:
+        """Add partitions to topics, in one batch; with `validate_only` only report whether that can be done. A topic
+        named twice is refused, and answered once.
+
+        Errors: UNKNOWN_TOPIC_OR_PARTITION (3), INVALID_TOPIC_EXCEPTION (17), INVALID_PARTITIONS (37),
+        INVALID_REPLICATION_FACTOR (38), INVALID_REPLICA_ASSIGNMENT (39), INVALID_REQUEST (42), POLICY_VIOLATION (44).
+        """
+        counts = Counter(request.topic for request in requests)
+        change = self._begin()
+        results = []
+        for request in {request.topic: request for request in requests}.values():
+            try:
+                if counts[request.topic] > 1:
+                    raise TopicRefused(ErrorCode.invalid_request, "Duplicate topic name.")
+                change.create(request.topic, plan_partitions(change.image, request))
+            except TopicRefused as refusal:
+                results.append(TopicResult(request.topic, refusal.error, str(refusal)))
+            else:
+                results.append(TopicResult(request.topic, ErrorCode.none))
         return ControllerResult(self, tuple(results)) if validate_only else self._result(change, tuple(results))
 
     def delete_topics(
@@ -211,22 +241,44 @@ class Controller:
         return self._result(change, tuple(results))
 
     def alter_config(
-        self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
+        self, name: str, changes: Sequence[ConfigChange], *, replaces: bool = False, validate_only: bool = False
     ) -> ControllerResult[TopicResult]:
-        """Change the configuration of topic `name`, and the partitions as it requires."""
+        """Change the configuration of topic `name`, and the partitions as it requires. If it `replaces` the whole
+        configuration, keys that are not in `changes` are deleted."""
         topic = self.image.topics.get(name)
         if topic is None:
             return ControllerResult(
                 self, TopicResult(name, ErrorCode.unknown_topic_or_partition, "This topic does not exist.")
             )
         try:
-            config = altered(topic, changes, self.settings.topics)
+            config = altered(topic, whole(topic.config, changes) if replaces else changes, self.settings.topics)
         except ConfigError as error:
             return ControllerResult(self, TopicResult(name, ErrorCode.invalid_config, str(error)))
         change = self._begin()
         if config != topic.config:
             change.configure(topic, config)
         result = TopicResult(name, ErrorCode.none, None, change.image.topics[name], topic.id)
+        return ControllerResult(self, result) if validate_only else self._result(change, result)
+
+    def alter_broker_config(
+        self, broker_id: int, changes: Sequence[ConfigChange], *, replaces: bool = False, validate_only: bool = False
+    ) -> ControllerResult[TopicResult]:
+        """Change the throttles set on a broker, as `alter_config` does.
+
+        Errors: BROKER_ID_NOT_REGISTERED (102), INVALID_REQUEST (42).
+        """
+        name = str(broker_id)
+        if broker_id not in self.image.brokers:
+            return ControllerResult(self, TopicResult(name, ErrorCode.broker_id_not_registered, "No such broker."))
+        config = self.image.broker_configs.get(broker_id, FrozenMap())
+        try:
+            throttles = altered_throttles(config, whole(config, changes) if replaces else changes)
+        except ConfigError as error:
+            return ControllerResult(self, TopicResult(name, ErrorCode.invalid_request, str(error)))
+        change = self._begin()
+        if throttles != config:
+            change.append(BrokerConfigRecord(broker_id, throttles))
+        result = TopicResult(name, ErrorCode.none)
         return ControllerResult(self, result) if validate_only else self._result(change, result)
 
     def reassign(

@@ -13,6 +13,8 @@ from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v1.response import BrokerHeartbeatResponse
 from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest
 from kio.schema.broker_registration.v3.response import BrokerRegistrationResponse
+from kio.schema.create_partitions.v3 import response as create_partitions
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
 from kio.schema.create_topics.v7 import response as create_topics
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.delete_topics.v6 import response as delete_topics
@@ -20,7 +22,7 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal, IsrResult
-from images.broker.controller.placement import NewTopic
+from images.broker.controller.placement import NewPartitions, NewTopic
 from images.broker.controller.requests import (
     Heartbeat,
     HeartbeatAnswer,
@@ -170,6 +172,31 @@ def _created(result: TopicResult, validate_only: bool) -> create_topics.Creatabl
                 name=name, value=value, read_only=False, config_source=_FROM_THE_TOPIC, is_sensitive=False
             )
             for name, value in topic.config.items()
+        ),
+    )
+
+
+def parse_create_partitions(body: CreatePartitionsRequest, random: Random) -> list[NewPartitions]:
+    """The topics to enlarge, each with a random first broker."""
+    return [
+        NewPartitions(
+            topic.name,
+            topic.count,
+            random.randrange(_FIRST_BROKER_RANGE),
+            None if topic.assignments is None else tuple(tuple(placed.broker_ids) for placed in topic.assignments),
+        )
+        for topic in body.topics
+    ]
+
+
+def create_partitions_response(results: Sequence[TopicResult]) -> create_partitions.CreatePartitionsResponse:
+    return create_partitions.CreatePartitionsResponse(
+        throttle_time=NO_THROTTLE,
+        results=tuple(
+            create_partitions.CreatePartitionsTopicResult(
+                name=result.name or "", error_code=result.error, error_message=result.message
+            )
+            for result in results
         ),
     )
 

@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 from images.broker.controller import reassignment, unclean_recovery
 from images.broker.controller.alter_partition import AlterPartition, IsrProposal, IsrResult, check_proposal
 from images.broker.controller.partition_change import PartitionChangeBuilder
-from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import PartitionResult, Registration, TopicResult
 from images.broker.controller.unclean_recovery import LAST_KNOWN_LEADER_ELECTED, ReplicaLogEnd, Strategy, strategy_of
 from images.broker.frozen_map import FrozenMap
@@ -160,12 +159,13 @@ class MetadataChange:
         self.append(ProducerIdsBlock(first + count))
         self._trace_broker("producer_ids_allocated", broker, first=first, count=count)
 
-    def create(self, topic: NewTopic, records: Sequence[Record]) -> None:
+    def create(self, topic: str, records: Sequence[Record]) -> None:
+        """Create a topic, or partitions of one that exists, by these records."""
         for record in records:
             self.append(record)
-        created = self.image.topics[topic.name]
-        for partition in created.partitions:
-            self._trace_partition(created, partition, "created")
+        for record in records:
+            if isinstance(record, PartitionImage):
+                self._trace_partition(self.image.topics[topic], record, "created")
 
     def delete(self, name: str | None, topic_id: uuid.UUID | None) -> TopicResult:
         if (name is None) == (topic_id is None):

@@ -37,7 +37,11 @@ def not_controller(api: Api, body: Any) -> Any:
         return messages.delete_topics_response(
             tuple(TopicResult(topic.name, _ERROR, _MESSAGE, topic_id=topic.topic_id) for topic in body.topics)
         )
-    if api is Api.INCREMENTAL_ALTER_CONFIGS:
+    if api is Api.CREATE_PARTITIONS:
+        return messages.create_partitions_response(
+            tuple(TopicResult(topic.name, _ERROR, _MESSAGE) for topic in body.topics)
+        )
+    if api in (Api.ALTER_CONFIGS, Api.INCREMENTAL_ALTER_CONFIGS):
         refused = tuple(TopicResult(resource.resource_name, _ERROR, _MESSAGE) for resource in body.resources)
         return admin_messages.alter_configs_response(body, refused)
     if api is Api.LIST_PARTITION_REASSIGNMENTS:
@@ -54,7 +58,7 @@ def says_not_controller(answer: Any) -> bool:
     """Whether `answer` is a NOT_CONTROLLER response, or DescribeQuorum's NOT_LEADER_OR_FOLLOWER."""
     if getattr(answer, "error_code", None) in (_ERROR, ErrorCode.not_leader_or_follower):
         return True
-    parts: Any = getattr(answer, "topics", None) or getattr(answer, "responses", None) or ()
+    parts: Any = next(filter(None, (getattr(answer, name, None) for name in ("topics", "responses", "results"))), ())
     if parts and hasattr(parts[0], "partitions") and not hasattr(parts[0], "error_code"):
         parts = parts[0].partitions
     return bool(parts) and getattr(parts[0], "error_code", None) in (_ERROR, ErrorCode.not_leader_or_follower)

@@ -1,8 +1,9 @@
-"""Creation of topics: validation, and placement of replicas.
+"""Creation of topics and partitions: validation, and placement of replicas.
 
 Replicas are placed round robin over the active brokers: partition p takes the brokers from position `start + p` on, so
 that leaders spread evenly. The first replica is the preferred leader. An explicit assignment is used unchanged; its
-replicas must be registered, and the active ones form the first ISR.
+replicas must be registered, and the active ones form the first ISR. Partitions added to a topic have as many replicas
+as its first one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.config import TOPIC_KEYS, ConfigError, parse_topic_config
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage, PartitionImage, Record, TopicConfigRecord, TopicRecord
-from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name, metric_name
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
@@ -56,6 +57,17 @@ class NewTopic:
     config: FrozenMap[str, str] = field(default_factory=FrozenMap)
 
 
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """A topic is to have `count` partitions in all. The caller drew `start` at random."""
+
+    topic: str
+    count: int
+    start: int = 0
+    assignments: tuple[tuple[int, ...], ...] | None = None
+    """The replicas of each new partition, or None."""
+
+
 def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple[Record, ...]:
     """The records that create `topic`. Raises TopicRefused."""
     if topic.name == CLUSTER_METADATA_TOPIC or not is_legal_name(topic.name):
@@ -76,7 +88,38 @@ def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple
     return (
         TopicRecord(topic.name, topic.topic_id),
         TopicConfigRecord(topic.name, config),
-        *(_new_partition(image, topic, index, members) for index, members in enumerate(replicas)),
+        *(_new_partition(image, topic.name, topic.topic_id, index, members) for index, members in enumerate(replicas)),
+    )
+
+
+def plan_partitions(image: ClusterImage, requested: NewPartitions) -> tuple[PartitionImage, ...]:
+    """The partitions that are added to an existing topic. Raises TopicRefused."""
+    topic = image.topics.get(requested.topic)
+    if topic is None:
+        raise TopicRefused(ErrorCode.unknown_topic_or_partition, "This topic does not exist.")
+    if topic.name == CONSUMER_OFFSETS_TOPIC:
+        raise TopicRefused(ErrorCode.invalid_topic_exception, "Groups are hashed to the partitions of this topic.")
+    first, added = len(topic.partitions), requested.count - len(topic.partitions)
+    if added <= 0:
+        raise TopicRefused(
+            ErrorCode.invalid_partitions,
+            f"The topic has {first} partitions; {requested.count} would not be an increase.",
+        )
+    factor = len(topic.partitions[0].replicas)
+    if requested.assignments is None:
+        _check_partition_count(requested.count)
+        replicas = _placed(image, requested.start + first, added, factor)
+    else:
+        if len(requested.assignments) != added:
+            raise TopicRefused(
+                ErrorCode.invalid_replica_assignment,
+                f"{added} partitions are added, and there are assignments for {len(requested.assignments)}.",
+            )
+        for index, members in enumerate(requested.assignments, start=first):
+            _check_assignment(image, index, members, factor)
+        replicas = requested.assignments
+    return tuple(
+        _new_partition(image, topic.name, topic.id, index, members) for index, members in enumerate(replicas, first)
     )
 
 
@@ -100,11 +143,20 @@ def _round_robin(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) 
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
     if count < 1:
         raise TopicRefused(ErrorCode.invalid_partitions, f"Number of partitions is {count}, at least 1 is needed.")
+    _check_partition_count(count)
+    return _placed(image, topic.start, count, factor)
+
+
+def _check_partition_count(count: int) -> None:
     if count > PARTITIONS_PER_TOPIC_MAX:
         raise TopicRefused(
             ErrorCode.policy_violation,
             f"Number of partitions is {count}, at most {PARTITIONS_PER_TOPIC_MAX} are allowed.",
         )
+
+
+def _placed(image: ClusterImage, start: int, count: int, factor: int) -> Sequence[tuple[int, ...]]:
+    """Replicas of `count` partitions: the leader of the first is the active broker at position `start`."""
     active = [broker.id for broker in image.brokers.values() if broker.active]
     if not 1 <= factor <= len(active):
         raise TopicRefused(
@@ -112,8 +164,7 @@ def _round_robin(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) 
             f"Replication factor is {factor}, with {len(active)} brokers unfenced.",
         )
     return [
-        tuple(active[(topic.start + index + position) % len(active)] for position in range(factor))
-        for index in range(count)
+        tuple(active[(start + index + position) % len(active)] for position in range(factor)) for index in range(count)
     ]
 
 
@@ -126,30 +177,37 @@ def _explicit(image: ClusterImage, topic: NewTopic) -> Sequence[tuple[int, ...]]
     if [index for index, _ in assignments] != list(range(len(assignments))):
         raise TopicRefused(ErrorCode.invalid_replica_assignment, "Partitions must be numbered 0, 1, 2 … once each.")
     for index, replicas in assignments:
-        unknown = [replica for replica in replicas if replica not in image.brokers]
-        problem = (
-            "it has no replicas"
-            if not replicas
-            else "a broker stands twice in it"
-            if len(set(replicas)) < len(replicas)
-            else f"broker {unknown[0]} is not registered"
-            if unknown
-            else "all its brokers are fenced"
-            if not any(image.is_active(replica) for replica in replicas)
-            else "it has more or fewer replicas than the first"
-            if len(replicas) != len(assignments[0][1])
-            else None
-        )
-        if problem is not None:
-            raise TopicRefused(ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
+        _check_assignment(image, index, replicas, len(assignments[0][1]))
     return [replicas for _, replicas in assignments]
 
 
-def _new_partition(image: ClusterImage, topic: NewTopic, index: int, replicas: tuple[int, ...]) -> PartitionImage:
+def _check_assignment(image: ClusterImage, index: int, replicas: tuple[int, ...], factor: int) -> None:
+    """Raises TopicRefused unless partition `index` may have these replicas; the topic's first has `factor`."""
+    unknown = [replica for replica in replicas if replica not in image.brokers]
+    problem = (
+        "it has no replicas"
+        if not replicas
+        else "a broker stands twice in it"
+        if len(set(replicas)) < len(replicas)
+        else f"broker {unknown[0]} is not registered"
+        if unknown
+        else "all its brokers are fenced"
+        if not any(image.is_active(replica) for replica in replicas)
+        else "it has more or fewer replicas than the first"
+        if len(replicas) != factor
+        else None
+    )
+    if problem is not None:
+        raise TopicRefused(ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
+
+
+def _new_partition(
+    image: ClusterImage, topic: str, topic_id: uuid.UUID, index: int, replicas: tuple[int, ...]
+) -> PartitionImage:
     isr = tuple(replica for replica in replicas if image.is_active(replica))
     return PartitionImage(
-        topic=topic.name,
-        topic_id=topic.topic_id,
+        topic=topic,
+        topic_id=topic_id,
         index=index,
         replicas=replicas,
         isr=isr,

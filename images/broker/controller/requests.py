@@ -61,7 +61,7 @@ class ProducerIdsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """Result of creating or deleting one topic; `topic` is its image on success."""
+    """Result of a change of one topic, or of the configuration of one broker; `topic` is its image on success."""
 
     name: str | None
     error: ErrorCode

@@ -86,22 +86,24 @@ def offset_fetch_group(
 
 
 def described_group(name: str, group: Group | None, error: ErrorCode, message: str | None) -> DescribedGroup:
-    """One group in a DescribeGroups response; a group that does not exist is Dead."""
+    """One group in a DescribeGroups response; a group that does not exist is Dead. As in Kafka, a group that is not
+    stable shows neither its protocol nor what its members said of it."""
     members = group.members if group is not None else ()
+    protocol = group.protocol if group is not None and group.state is GroupState.STABLE else None
     return DescribedGroup(
         error_code=error,
         error_message=message,
         group_id=name,
         group_state=group.state if group is not None else GroupState.DEAD,
         protocol_type=group.protocol_type if group is not None else "",
-        protocol_data=(group.protocol or "") if group is not None else "",
+        protocol_data=protocol or "",
         members=tuple(
             DescribedGroupMember(
                 member_id=member.id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                member_metadata=member.metadata_for(group.protocol if group is not None else None),
+                member_metadata=member.metadata_for(protocol),
                 member_assignment=member.assignment,
             )
             for member in members

@@ -5,17 +5,18 @@ inside a real v2 record batch; all records of one change share one batch, so tha
 change or nothing of it. Brokers and controllers build the same `ClusterImage` by applying records in offset order, and
 replaying a log always gives the same image.
 
-record            meaning
-----------------  ------------------------------------------------------------------------------------------------
-RegisterBroker    a new incarnation of a broker; its broker epoch is this record's offset, and it starts fenced
-ChangeBroker      a registered broker is fenced, unfenced or shutting down; its broker epoch stays
-TopicRecord       a topic comes into being, without configuration or partitions yet
-TopicConfigRecord the topic's whole configuration, replacing the earlier one; the keys that decide elections are
-                  always in it, so that all nodes go by the same values
-PartitionRecord   a partition's whole state, new or changed
-RemoveTopic       the topic and its partitions are gone
-ProducerIdsBlock  producer ids below `next_producer_id` are given away
-LeaderChange      a controller takes charge in a new controller epoch; the first record of each, and it changes nothing
+record              meaning
+------------------  --------------------------------------------------------------------------------------------------
+RegisterBroker      a new incarnation of a broker; its broker epoch is this record's offset, and it starts fenced
+ChangeBroker        a registered broker is fenced, unfenced or shutting down; its broker epoch stays
+TopicRecord         a topic comes into being, without configuration or partitions yet
+TopicConfigRecord   the topic's whole configuration, replacing the earlier one; the keys that decide elections are
+                    always in it, so that all nodes go by the same values
+PartitionRecord     a partition's whole state, new or changed
+BrokerConfigRecord  the throttles set on a broker, replacing the earlier ones
+RemoveTopic         the topic and its partitions are gone
+ProducerIdsBlock    producer ids below `next_producer_id` are given away
+LeaderChange        a controller takes charge in a new controller epoch; the first record of each, without effect
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ class ChangeBroker:
     epoch: int
     fenced: bool
     shutting_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigRecord:
+    """All that is set on broker `id` while it runs, Kafka's names and text values."""
+
+    id: int
+    config: FrozenMap[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,7 @@ PartitionRecord = PartitionImage
 Record = (
     RegisterBroker
     | ChangeBroker
+    | BrokerConfigRecord
     | TopicRecord
     | TopicConfigRecord
     | PartitionImage
@@ -142,6 +152,7 @@ Record = (
 _TYPES: Mapping[str, type[Any]] = {
     "RegisterBroker": RegisterBroker,
     "ChangeBroker": ChangeBroker,
+    "BrokerConfigRecord": BrokerConfigRecord,
     "TopicRecord": TopicRecord,
     "TopicConfigRecord": TopicConfigRecord,
     "PartitionRecord": PartitionImage,
@@ -235,6 +246,8 @@ class ClusterImage:
     brokers: FrozenMap[int, BrokerImage] = field(default_factory=FrozenMap)
     topics: FrozenMap[str, TopicImage] = field(default_factory=FrozenMap)
     next_producer_id: int = 0
+    broker_configs: FrozenMap[int, FrozenMap[str, str]] = field(default_factory=FrozenMap)
+    """What is set on each broker while it runs; a broker without an entry has nothing set."""
     _names: FrozenMap[int, str] = field(default_factory=FrozenMap, repr=False, compare=False)
     """Topic names by the number that the id is: a UUID hashes and compares in Python, and every fetch looks here."""
 
@@ -274,6 +287,8 @@ class ClusterImage:
             return replace(image, brokers=image.brokers.set(record.id, broker))
         if isinstance(record, ChangeBroker):
             return _with_broker_change(image, record)
+        if isinstance(record, BrokerConfigRecord):
+            return replace(image, broker_configs=image.broker_configs.set(record.id, record.config))
         if isinstance(record, TopicRecord):
             if record.name in image.topics:
                 raise MetadataError(f"topic {record.name} is created twice")

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v1 import request as fetch_snapshot_schema
 
 from images.broker.metadata.image import (
+    BrokerConfigRecord,
     ChangeBroker,
     ClusterImage,
     MetadataError,
@@ -45,6 +46,8 @@ def image_records(image: ClusterImage) -> Iterator[Record]:
     for broker in image.brokers.values():
         yield RegisterBroker(broker.id, broker.incarnation, broker.host, broker.port, broker.epoch)
         yield ChangeBroker(broker.id, broker.epoch, broker.fenced, broker.shutting_down)
+    for broker_id, config in image.broker_configs.items():
+        yield BrokerConfigRecord(broker_id, config)
     for topic in image.topics.values():
         yield TopicRecord(topic.name, topic.id)
         yield TopicConfigRecord(topic.name, topic.config)

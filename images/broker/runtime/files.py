@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path, PurePosixPath
 
-from images.broker.ports import Files
+from images.broker.ports import DiskSpace, Files
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -162,6 +162,11 @@ class RealFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def disk_space(self) -> DiskSpace:
+        """The space on the file system of the root directory."""
+        usage = shutil.disk_usage(self._root)
+        return DiskSpace(usage.total, usage.free)
 
     def _below_root(self, path: str) -> Path:
         relative = PurePosixPath(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from images.broker.controller.topic_config import APPEND, DELETE, SET, ConfigChange
+from images.broker.controller.topic_config import APPEND, DELETE, SET, SUBTRACT, ConfigChange
 from images.broker.metadata.image import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, Driver, replayed, state
 
@@ -99,5 +99,77 @@ def test_deleting_an_unknown_key_changes_nothing() -> None:
     driver.start(1)
     driver.topic(1)
     before = driver.image.topics[TOPIC].config
-    assert configure(driver, "leader.replication.throttled.replicas", None, DELETE)[0] is ErrorCode.none
+    for name in ("leader.replication.throttled.replicas", "no.such.key"):
+        assert configure(driver, name, None, DELETE)[0] is ErrorCode.none
     assert driver.image.topics[TOPIC].config == before
+
+
+def test_a_list_is_set_appended_to_and_subtracted_from() -> None:
+    driver = cluster(min_isr=1)
+    throttled = "follower.replication.throttled.replicas"
+    for value, operation, expected in (
+        ("0:1", SET, "0:1"),
+        ("0:2,0:1", APPEND, "0:1,0:2"),
+        ("0:1,0:3", SUBTRACT, "0:2"),
+        ("*", SET, "*"),
+        ("", SET, ""),
+        ("0:3", APPEND, "0:3"),
+    ):
+        assert configure(driver, throttled, value, operation) == (ErrorCode.none, None)
+        assert driver.image.topics[TOPIC].config[throttled] == expected
+    assert configure(driver, throttled, "0:1,*")[0] is ErrorCode.invalid_config
+    assert replayed(driver.log) == driver.image
+
+
+def test_a_replaced_configuration_loses_every_key_that_is_not_given() -> None:
+    driver = cluster(min_isr=2)
+    configure(driver, "retention.ms", "1000")
+    changes = [ConfigChange("segment.bytes", SET, "4096")]
+    result = driver.commit(driver.controller.alter_config(TOPIC, changes, replaces=True))
+    assert result.error is ErrorCode.none
+    assert driver.image.topics[TOPIC].config == {
+        "min.insync.replicas": "1",
+        "segment.bytes": "4096",
+        "unclean.leader.election.enable": "false",
+        "unclean.recovery.strategy": "last-known-leader",
+    }
+
+
+def alter_broker(driver: Driver, broker: int, *changes: ConfigChange, replaces: bool = False) -> ErrorCode:
+    result = driver.commit(driver.controller.alter_broker_config(broker, changes, replaces=replaces))
+    error: ErrorCode = result.error
+    return error
+
+
+def test_throttles_of_a_broker_are_kept_until_they_are_deleted() -> None:
+    driver = cluster(min_isr=1)
+    leaders, followers = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
+    assert (
+        alter_broker(driver, 1, ConfigChange(leaders, SET, "10"), ConfigChange(followers, SET, "20")) is ErrorCode.none
+    )
+    assert driver.image.broker_configs == {1: {leaders: "10", followers: "20"}}
+    assert alter_broker(driver, 1, ConfigChange(leaders, DELETE), ConfigChange("none", DELETE)) is ErrorCode.none
+    assert driver.image.broker_configs == {1: {followers: "20"}}
+    assert alter_broker(driver, 1, ConfigChange(leaders, SET, "5"), replaces=True) is ErrorCode.none
+    assert driver.image.broker_configs == {1: {leaders: "5"}}
+    driver.fence(1)
+    driver.start(1)
+    assert driver.image.broker_configs == {1: {leaders: "5"}}, "throttles outlive a process"
+    assert replayed(driver.log) == driver.image
+
+
+@pytest.mark.parametrize(
+    ("broker", "change", "error"),
+    [
+        (9, ConfigChange("leader.replication.throttled.rate", SET, "1"), ErrorCode.broker_id_not_registered),
+        (1, ConfigChange("leader.replication.throttled.rate", SET, "-1"), ErrorCode.invalid_request),
+        (1, ConfigChange("leader.replication.throttled.rate", SET, "x"), ErrorCode.invalid_request),
+        (1, ConfigChange("leader.replication.throttled.rate", APPEND, "1"), ErrorCode.invalid_request),
+        (1, ConfigChange("leader.replication.throttled.rate", 9, "1"), ErrorCode.invalid_request),
+        (1, ConfigChange("num.partitions", SET, "3"), ErrorCode.invalid_request),
+    ],
+)
+def test_nothing_else_can_be_set_on_a_broker(broker: int, change: ConfigChange, error: ErrorCode) -> None:
+    driver = cluster(min_isr=1)
+    assert alter_broker(driver, broker, change) is error
+    assert driver.image.broker_configs == {}

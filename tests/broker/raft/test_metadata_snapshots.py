@@ -10,6 +10,7 @@ import pytest
 
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
+    BrokerConfigRecord,
     ChangeBroker,
     ClusterImage,
     MetadataError,
@@ -38,8 +39,9 @@ def partition(index: int) -> PartitionImage:
 
 CHANGES: list[list[Record]] = [
     [RegisterBroker(1, "a", "h1", 9092)],
-    [RegisterBroker(2, "b", "h2", 9092), ChangeBroker(2, 1, fenced=False, shutting_down=False)],
-    [RegisterBroker(3, "c", "h3", 9092), ChangeBroker(3, 3, fenced=False, shutting_down=True)],
+    [BrokerConfigRecord(1, FrozenMap({"leader.replication.throttled.rate": "5"}))],
+    [RegisterBroker(2, "b", "h2", 9092), ChangeBroker(2, 2, fenced=False, shutting_down=False)],
+    [RegisterBroker(3, "c", "h3", 9092), ChangeBroker(3, 4, fenced=False, shutting_down=True)],
     [TopicRecord("t", ID), TopicConfigRecord("t", FrozenMap({"min.insync.replicas": "2"})), partition(0), partition(1)],
     [TopicRecord("gone", GONE), RemoveTopic("gone", GONE), ProducerIdsBlock(3000)],
 ]

@@ -211,6 +211,48 @@ async def alter_good_and_bad(s: Scene) -> None:
     await s.ask("incremental_alter_configs", 1, resources=resources)
 
 
+_THROTTLED = "leader.replication.throttled.replicas"
+
+
+@case("IncrementalAlterConfigs: the throttles of a topic, described")
+async def throttle_topic(s: Scene) -> None:
+    await s.topic()
+    for operation in (
+        (_THROTTLED, _SET, "0:1"),
+        (_THROTTLED, _APPEND, "0:2,0:1"),
+        (_THROTTLED, _SUBTRACT, "0:1"),
+        (_THROTTLED, _DELETE, None),
+    ):
+        await s.ask("incremental_alter_configs", 1, resources=[_resource(s, _operations(operation))])
+        await s.settle()
+        await s.ask("describe_configs", 4, resources=[_resource(s, {"configuration_keys": [_THROTTLED]})])
+
+
+for _name, _value in {"every replica": "*", "nonsense": "x", "nothing": "", "a list with a star": "0:1,*"}.items():
+
+    @case(f"IncrementalAlterConfigs: a throttle of {_name}", _value)
+    async def throttle_values(s: Scene, value: str) -> None:
+        await s.topic()
+        await s.ask("incremental_alter_configs", 1, resources=[_resource(s, _operations((_THROTTLED, _SET, value)))])
+
+
+@case("IncrementalAlterConfigs: a throttle of a broker, described")
+async def throttle_broker(s: Scene) -> None:
+    """A key that no other case changes: there is but one broker."""
+    name = "replica.alter.log.dirs.io.max.bytes.per.second"
+    broker = {"resource_type": _BROKER, "resource_name": str(NODE)}
+    for operation in ((name, _SET, "1000"), (name, _SET, "-1"), (name, _SET, "x"), (name, _DELETE, None)):
+        await s.ask("incremental_alter_configs", 1, resources=[{**broker, **_operations(operation)}])
+        await s.settle()
+        await s.ask("describe_configs", 4, resources=[{**broker, "configuration_keys": [name]}])
+
+
+@case("IncrementalAlterConfigs: a throttle of another broker")
+async def throttle_other_broker(s: Scene) -> None:
+    changed = _operations(("leader.replication.throttled.rate", _SET, "1000"))
+    await s.ask("incremental_alter_configs", 1, resources=[{"resource_type": _BROKER, "resource_name": "9", **changed}])
+
+
 # --- AlterConfigs -----------------------------------------------------------------------------------------------------
 
 for _version in range(3):
@@ -231,12 +273,36 @@ for _name, _fields in {
     "a bad value": {"configs": [{"name": "retention.ms", "value": "x"}]},
     "a null value": {"configs": [{"name": "retention.ms", "value": None}]},
     "an unknown topic": {"resource_name": "unknown", "configs": []},
+    "an invalid topic name": {"resource_name": "not a name", "configs": []},
+    "an empty topic name": {"resource_name": "", "configs": []},
+    "a key twice": {"configs": [{"name": "retention.ms", "value": "1"}, {"name": "retention.ms", "value": "2"}]},
+    "type 99": {"resource_type": 99, "configs": []},
 }.items():
 
     @case(f"AlterConfigs: {_name}", _fields)
     async def replace_fields(s: Scene, fields: dict[str, Any]) -> None:
         await s.topic(configs={"retention.ms": "1000"})
         await s.ask("alter_configs", 2, resources=[_resource(s, fields)])
+
+
+@case("AlterConfigs: validated only")
+async def replace_validated(s: Scene) -> None:
+    await s.topic(configs={"retention.ms": "1000"})
+    await s.ask("alter_configs", 2, resources=[_resource(s, {"configs": []})], validate_only=True)
+    await s.settle()
+    await s.ask("describe_configs", 4, resources=[_resource(s, {"configuration_keys": ["retention.ms"]})])
+
+
+@case("AlterConfigs: the same topic twice")
+async def replace_twice(s: Scene) -> None:
+    await s.topic()
+    await s.ask("alter_configs", 2, resources=[_resource(s, {"configs": []})] * 2)
+
+
+@case("AlterConfigs: no resources", [])
+@case("AlterConfigs: null resources", None)
+async def replace_nothing(s: Scene, resources: Any) -> None:
+    await s.ask("alter_configs", 2, resources=resources)
 
 
 # --- InitProducerId ---------------------------------------------------------------------------------------------------
@@ -298,6 +364,7 @@ def _note_log_dirs(s: Scene, answer: Any) -> None:
 
 @case("DescribeLogDirs: every topic", None)
 @case("DescribeLogDirs: no topics", [])
+@case("DescribeLogDirs: a topic without partitions", [{"topic": "unknown", "partitions": []}])
 @case("DescribeLogDirs: an unknown topic", [{"topic": "unknown", "partitions": [0]}])
 @case("DescribeLogDirs: null partitions", [{"topic": "unknown", "partitions": None}])
 async def log_dirs_of(s: Scene, topics: Any) -> None:
@@ -323,6 +390,15 @@ for _name, _fields in {
     async def transactions_filtered(s: Scene, fields: dict[str, Any]) -> None:
         await s.ask("find_coordinator", 4, loading=True, key_type=1, coordinator_keys=[s.name], only=["throttle_time"])
         await s.ask("list_transactions", 1, loading=True, **fields)
+
+
+for _name, _pattern in {"any id": ".*", "nonsense": "("}.items():
+
+    @case(f"ListTransactions v2: a pattern of {_name}", _pattern)
+    async def transactions_of_pattern(s: Scene, pattern: str) -> None:
+        await s.ask("find_coordinator", 4, loading=True, key_type=1, coordinator_keys=[s.name], only=["throttle_time"])
+        only = {"producer_id_filters": [12_345_678], "transactional_id_pattern": pattern, "duration_filter": 5}
+        await s.ask("list_transactions", 2, loading=True, state_filters=[], **only)
 
 
 @case("DescribeTransactions: an unknown id")

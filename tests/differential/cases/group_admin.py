@@ -40,6 +40,11 @@ async def describe_operations(s: Scene) -> None:
 @case("DescribeGroups: a group that waits for the leader's assignment")
 async def describe_waiting(s: Scene) -> None:
     await quiet_join(s)
+    topic = await s.topic()
+    topics = [{"name": topic.name, "partitions": [{"partition_index": 0, "committed_offset": 5}]}]
+    known = {"group_id": f"{s.group}-other", "generation_id_or_member_epoch": -1, "member_id": ""}
+    # Kafka describes a group once anything that came after it is stored.
+    await s.do("offset_commit", 8, topics=topics, **known)
     await s.ask("describe_groups", 5, groups=[s.group])
 
 

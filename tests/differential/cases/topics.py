@@ -246,6 +246,37 @@ async def partitions_validated(s: Scene) -> None:
     await s.ask("metadata", 12, topics=[{"topic_id": None, "name": topic.name}], only=["topics"])
 
 
+@case("CreatePartitions: the partitions that a topic then has")
+async def partitions_described(s: Scene) -> None:
+    topic = await s.topic(partitions=2)
+    asked = [{"name": topic.name, "count": 4, "assignments": [{"broker_ids": [NODE]}] * 2}]
+    await s.ask("create_partitions", 3, topics=asked, timeout=5000)
+    await s.settle()
+    await s.ask("metadata", 12, topics=[{"topic_id": None, "name": topic.name}], only=["topics"])
+
+
+@case("CreatePartitions, validated only: 20,000")
+async def partitions_many(s: Scene) -> None:
+    topic = await s.topic()
+    asked = [{"name": topic.name, "count": 20_000, "assignments": None}]
+    await s.ask("create_partitions", 3, topics=asked, timeout=5000, validate_only=True)
+
+
+@case("CreatePartitions, validated only: an internal topic")
+async def partitions_of_groups(s: Scene) -> None:
+    await s.ask("find_coordinator", 4, loading=True, key_type=0, coordinator_keys=[s.name], only=["throttle_time"])
+    asked = [{"name": "__consumer_offsets", "count": 2, "assignments": None}]
+    await s.ask("create_partitions", 3, topics=asked, timeout=5000, validate_only=True)
+
+
+@case("CreatePartitions: an unknown topic and a good one")
+async def partitions_some(s: Scene) -> None:
+    topic = await s.topic()
+    asked = [{"name": name, "count": 2, "assignments": None} for name in ("unknown", topic.name)]
+    answer = await s.ask("create_partitions", 3, topics=asked, timeout=5000, only=["throttle_time"])
+    s.note(sorted([result["error_code"], result["name"] == topic.name] for result in answer["results"]))
+
+
 @case("CreatePartitions: no topics", [])
 @case("CreatePartitions: null topics", None)
 async def partitions_nothing(s: Scene, topics: Any) -> None:
