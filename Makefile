@@ -10,7 +10,7 @@ WORKERS ?= auto
 PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types format pytest torture bench fuzz docs constraints clean
+.PHONY: help run test lint types pythons format pytest torture bench fuzz docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -18,7 +18,10 @@ help: ## list the targets
 run: $(READY) ## set up, then one run under faults (ARGS="--seed 7 --faults kill" passes options on)
 	$(BIN)/faultline run $(ARGS)
 
-test: lint types pytest ## run everything that CI checks
+test: lint types pythons pytest ## run everything that CI checks
+
+pythons: $(READY) ## give another Python of this machine the libraries of the simulation, so that tests compare digests
+	$(BIN)/python -m tests.simulation.other_pythons install
 
 lint: $(READY) ## check format, style and import contracts
 	$(BIN)/ruff format --check $(PACKAGES)

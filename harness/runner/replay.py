@@ -2,12 +2,13 @@
 
 A run in simulation is determined by its spec and its seed, so a second run must end in the same digest. When it does
 not, the trail (a digest at every so many scheduling decisions) shows between which two points the runs diverged, and
-the first row of history or trace that differs shows how.
+the first row of history or trace that differs shows how. If the run was recorded with another Python, or with another
+version of a library that decides which bytes are sent, that is said first: the two may rightly differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,8 +58,10 @@ def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> Repl
         return ReplayResult(False, (f"the replay could not be carried out: {outcome.failure}",), outcome)
     if digest is not None and digest == outcome.digest:
         return ReplayResult(True, (f"identical: digest {digest}",), outcome)
-    lines = [] if digest is not None else ["the run has no digest: it was cut short; compared as far as it goes"]
-    if digest is not None:
+    lines = _differing_versions(before.versions(), after.versions())
+    if digest is None:
+        lines.append("the run has no digest: it was cut short; compared as far as it goes")
+    else:
         lines.append(f"different: digest {digest}, replayed {outcome.digest}")
         lines.append(_first_difference_of_trails(before.trail(), outcome.trail))
     old, new = before.load(), after.load()
@@ -66,6 +69,15 @@ def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> Repl
     if digest is None and not differences:
         lines.append("identical as far as it goes")
     return ReplayResult(digest is None and not differences, (*lines, *differences), outcome)
+
+
+def _differing_versions(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """A line for each version that is not that of the recorded run; none for a run recorded without versions."""
+    return [
+        f"recorded with {name} {version}, replayed with {after.get(name, 'none')}: the digest depends on it"
+        for name, version in before.items()
+        if after.get(name) != version
+    ]
 
 
 def _first_difference_of_trails(before: Trail, after: Trail) -> str:

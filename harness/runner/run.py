@@ -59,6 +59,7 @@ def run(
     try:
         directory.write_spec(spec.to_yaml())
         directory.write_settings(spec.check_settings())
+        directory.write_versions()
         session = RunSession(spec, directory, on_progress)
         outcome = session.carry_out()
         if outcome.failure:

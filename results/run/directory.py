@@ -4,6 +4,7 @@ path                              contents                                      
 --------------------------------  ----------------------------------------------------------  -----------------------
 spec.yaml                         the complete spec, defaults and seed included               when the run starts
 settings.json                     CheckSettings: the promises made                            when the run starts
+versions.json                     Python and the libraries that the digest depends on         when the run starts
 status.json                       state, stage, seed, version, times, message                 at every change
 history.jsonl → history.parquet   operations of clients (workloads/history.py)                as it happens → sealed
 trace.jsonl → trace.parquet       protocol events of nodes (images/trace.py)                  as it happens → sealed
@@ -51,7 +52,7 @@ from results.run import evidence_loader
 from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.run.json_lines import LineWriter
 from results.run.paths import new_run
-from results.version import version
+from results.version import digest_versions, version
 from workloads.compact_json import compact
 
 FORMAT = 1
@@ -197,6 +198,14 @@ class RunDirectory:
     def write_report(self, page: str) -> None:
         """Keep the report."""
         put_text(self.report_path, page)
+
+    def write_versions(self) -> None:
+        """Keep the versions that the digest of a run made here and now depends on."""
+        put_json(self.path / "versions.json", digest_versions())
+
+    def versions(self) -> dict[str, str]:
+        """The versions that the digest depends on, by name; empty for a run recorded without them."""
+        return {name: str(value) for name, value in read_json(self.path / "versions.json").items()}
 
     def digest(self) -> str | None:
         """The digest; None when the run had none or did not get that far."""

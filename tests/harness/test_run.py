@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +50,7 @@ def test_a_run_of_the_full_protocol_is_valid_and_leaves_everything(finished: Out
         "recovery.json",
         "digest.txt",
         "trail.txt",
+        "versions.json",
         "verdict.json",
         "report.html",
         "nodes",
@@ -114,6 +117,23 @@ def test_a_replay_that_differs_says_where(finished: Outcome, tmp_path: Path) -> 
     assert comparison.lines[2].startswith("history first differs in row ")
     assert "replayed" in comparison.lines[2]
     assert comparison.lines[3].startswith("trace first differs in row ")
+
+
+def test_a_replay_that_differs_names_another_python_first(finished: Outcome, tmp_path: Path) -> None:
+    assert finished.directory is not None
+    copied = tmp_path / finished.directory.name
+    shutil.copytree(finished.directory, copied)
+    before = RunDirectory.open(copied)
+    recorded = before.versions()
+    assert recorded["Python"] == platform.python_version()
+    (copied / "versions.json").write_text(json.dumps(recorded | {"Python": "3.8.1"}))
+    (copied / "digest.txt").write_text("0" * 32)
+    comparison = compare(before, RunDirectory.open(finished.directory), finished)
+    assert not comparison.identical
+    assert comparison.lines[:2] == (
+        f"recorded with Python 3.8.1, replayed with {platform.python_version()}: the digest depends on it",
+        f"different: digest {'0' * 32}, replayed {finished.digest}",
+    )
 
 
 def test_every_digest_is_the_same_whatever_the_hash_seed() -> None:
