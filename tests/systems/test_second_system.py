@@ -102,12 +102,14 @@ def test_a_loopback_cluster_of_it_starts_answers_and_stops(tmp_path: Path) -> No
 def test_it_is_deployed_on_machines_stopped_within_its_own_limit_and_collected(tmp_path: Path) -> None:
     layout = configured(TINY, loopback_layout(1, 2), TINY.defaults, ())
     traced: list[TraceEvent] = []
-    machines = {node.name: LocalMachine(node.name, tmp_path / node.name) for node in layout.nodes}
+    commands: list[str] = []
+    machines = {node.name: LocalMachine(node.name, tmp_path / node.name, commands) for node in layout.nodes}
     asyncio.run(_run_on(layout, machines, traced, tmp_path / "collected"))
     assert machines["b1"].stop_limits_s == [STOP_LIMIT_S]
     assert (tmp_path / "collected/b1/data/started").read_text() == "1"
     assert "node 102 listens" in (tmp_path / "collected/c2/node.log").read_text()
     assert traced == []
+    assert commands[-9:] == ["kill"] * 3 + ["collect"] * 3 + ["kill"] * 3, "no file is read while a process writes"
 
 
 async def _run_on(layout: Layout, machines: Mapping[str, LocalMachine], traced: list[TraceEvent], into: Path) -> None:
@@ -137,6 +139,8 @@ class LocalMachine:
 
     name: str
     root: Path
+    commands: list[str]
+    """Commands of the agent on all machines, in order."""
     address: str = "127.0.0.1"
     stop_limits_s: list[float] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
@@ -153,6 +157,7 @@ class LocalMachine:
 
     def _answer(self, command: list[str], text: str) -> bytes | dict[str, Any]:
         request = json.loads(text) if text else {}
+        self.commands.append(command[0])
         match command:
             case ["prepare"]:
                 for path, contents in request["files"].items():

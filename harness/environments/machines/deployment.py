@@ -123,20 +123,23 @@ class MachineDeployment:
         return Random(hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest())
 
     async def collect(self, directory: Path) -> None:
-        """Write every node's files and its log below `directory`, and hand the traces over. The second time, nothing.
+        """Kill every process, write every node's files and its log below `directory`, and hand the traces over. The
+        second time, nothing.
 
-        Everything that machines still give is written before the first failure is raised.
+        No file is read before the last process has ended: a trace read earlier would lack events, such as the write of
+        a follower, on which later events in the trace of another node rest. Everything that machines still give is
+        written before the first failure is raised.
         """
         if self._collected:
             return
         self._collected = True
+        await on_all(self._all, self._end_process)
         traces: dict[str, bytes] = {}
 
         async def fetch(handle: NodeHandle) -> None:
             service = handle.service
             places = [f"data={service.data}", f"node.log={service.log}"]
             places += [f"trace.jsonl={service.trace}"] if service.trace else []
-            await handle.thaw()
             packed = await handle.machine.run([AGENT, "collect", *places], timeout_s=_COLLECT_LIMIT_S)
             await asyncio.to_thread(_unpack, packed, directory / handle.name)
             trace = directory / handle.name / "trace.jsonl"
@@ -153,20 +156,19 @@ class MachineDeployment:
     async def close(self) -> None:
         """Kill every process, as far as machines still answer."""
         self._leader_lookup.close()
-
-        async def end(handle: NodeHandle) -> None:
-            try:
-                await handle.thaw()
-                await handle.ask("kill")
-                handle.alive = False
-            except MachineError as error:
-                self._listener.on_log(handle.name, str(error))
-
         try:
-            await on_all(self._all, end)
+            await on_all(self._all, self._end_process)
         finally:
             for task in self._watching:
                 task.cancel()
+
+    async def _end_process(self, handle: NodeHandle) -> None:
+        try:
+            await handle.thaw()
+            await handle.ask("kill")
+            handle.alive = False
+        except MachineError as error:
+            self._listener.on_log(handle.name, str(error))
 
     def digest(self) -> None:
         """None: runs on machines do not come back the same."""
