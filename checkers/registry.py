@@ -22,7 +22,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, liveness, logs, loss, processes, producers, raft, reads
+from checkers import availability, faults, groups, liveness, logs, loss, positions, processes, producers, raft, reads
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
@@ -38,6 +38,7 @@ _MODULES: Final = (
     linearizability,
     loss,
     reads,
+    positions,
     producers,
     logs,
     protocol,
@@ -54,7 +55,7 @@ CHECKERS: Mapping[str, Checker] = {module.NAME: module.check for module in _MODU
 RESTS_ON: Mapping[str, frozenset[EvidencePart]] = {module.NAME: module.RESTS_ON for module in _MODULES}
 """Checker → the parts of the evidence without which its verdict means nothing."""
 
-PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, producers.NAME, logs.NAME)
+PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, positions.NAME, producers.NAME, logs.NAME)
 CRASHED = "crashed"
 MISSING_EVIDENCE = "missing-evidence"
 _GAPS_SHOWN = 4

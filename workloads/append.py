@@ -9,8 +9,8 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
 - *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
   proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
-  was read, a consumer goes back to the divergence; on OFFSET_OUT_OF_RANGE it moves to the nearest offset that the log
-  has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
+  was read, a consumer goes back to the divergence, which is a `reset` operation; on OFFSET_OUT_OF_RANGE it moves to
+  the nearest offset that the log has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
   busy log is read in handfuls.
 - *End-offset readers* ask each partition for its end about once per `end_offset_interval_s`, sooner after an error.
   One query is one operation.
@@ -37,6 +37,7 @@ from workloads.clients.native import (
     Consumer,
     ConsumerRecord,
     Producer,
+    Truncation,
 )
 from workloads.history import Phase, Recorder
 from workloads.workload import SetUpError, WorkloadSettings
@@ -187,10 +188,21 @@ class AppendWorkload:
                 fetch_bytes_max=settings.fetch_bytes_max,
                 on_fetch=invoke,
                 reset="earliest",
+                on_truncation=self._truncation_recorder(process, phase),
             )
         )
         consumer.assign([(settings.topic, partition) for partition in self._partitions])
         return consumer
+
+    def _truncation_recorder(self, process: int, phase: Phase) -> Callable[[str, int, Truncation], None]:
+        """Records where `process` reads on after a truncation."""
+
+        def record(topic: str, partition: int, truncation: Truncation) -> None:
+            offset = None if truncation.divergence is None else truncation.divergence.offset
+            index = self._recorder.invoke(process, "reset", topic, partition, phase=phase, offset=offset)
+            self._recorder.complete(index, "ok")
+
+        return record
 
     async def _polled(self, consumer: Consumer, fetched: CompletedFetch) -> None:
         """Record one answer, and leave an offset that is out of range."""

@@ -225,4 +225,5 @@ class GroupsWorkload(AppendWorkload):
             fetch_bytes_max=settings.fetch_bytes_max,
             on_fetch=invoke,
             reset="earliest",
+            on_truncation=self._truncation_recorder(life.process, life.phase),
         )

@@ -7,7 +7,7 @@ column        type           meaning
 ------------  -------------  -----------------------------------------------------------------------------------
 index         int64          order of invocation, unique in the run; reads that came back empty leave gaps
 process       int32          the client thread that asked; one operation at a time unless pipelined
-kind          string         append · poll · end_offset · assign · commit
+kind          string         append · poll · end_offset · assign · commit · reset
 phase         string         main · final (the reads after healing)
 topic         string
 partition     int32
@@ -17,7 +17,9 @@ outcome       string         ok · fail · info
 value         int64          append: the unique value written; assign, commit: the group's generation; else null
 offset        int64          append: offset assigned (null unless ok); poll: position asked;
                              end_offset: the end answered (null unless ok); assign: where the member starts, as its
-                             group had committed (0 when nothing had been); commit: the offset committed
+                             group had committed (0 when nothing had been); commit: the offset committed;
+                             reset: where the consumer reads on after it detected a truncation (null when its reset
+                             policy decides)
 leader_epoch  int32          epoch of the answering leader where the answer has it; assign: the epoch committed with
                              the offset; else null
 offsets       list<int64>    poll: offsets returned, in the order delivered
@@ -44,7 +46,7 @@ import pyarrow as pa
 
 from workloads.compact_json import compact
 
-HistoryKind = Literal["append", "poll", "end_offset", "assign", "commit"]
+HistoryKind = Literal["append", "poll", "end_offset", "assign", "commit", "reset"]
 Phase = Literal["main", "final"]
 OperationOutcome = Literal["ok", "fail", "info"]
 

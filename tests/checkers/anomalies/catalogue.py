@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.checkers.anomalies.anomaly import Anomaly
+from tests.checkers.anomalies.consumer_anomalies import CONSUMER_ANOMALIES
 from tests.checkers.anomalies.log_anomalies import LOG_ANOMALIES
 from tests.checkers.anomalies.producer_anomalies import PRODUCER_ANOMALIES
 
-ANOMALIES: tuple[Anomaly, ...] = (*PRODUCER_ANOMALIES, *LOG_ANOMALIES)
+ANOMALIES: tuple[Anomaly, ...] = (*PRODUCER_ANOMALIES, *LOG_ANOMALIES, *CONSUMER_ANOMALIES)

@@ -1,0 +1,128 @@
+"""Positions: a consumer reads on where its last read ended, unless something moved it that it reports.
+
+A consumer asks each partition from a position. Its next poll must ask from where the records of the last one ended, or
+from the same position when that returned none. Then
+
+position-skipped     a poll asks from beyond the position: no poll of this consumer returned the records in between
+position-went-back   a poll asks from below the position: the records in between are read again
+
+In every workload, whether consumers are alone or members of a group. A position may move, without a violation, after
+
+- `reset` in the history: the consumer detected that the log was truncated (KIP-320) and went back to where the logs
+  diverge; `assign`: its group rebalanced, and it starts at the committed offset. It then asks from that very position,
+  where the history has it;
+- a poll refused with OFFSET_OUT_OF_RANGE: it moves to an offset that the log has, which it does not report.
+
+Deleted records (`checkers.deletions`) may be skipped. Unclean elections and losses beyond the fault model excuse both
+kinds: the log that was read is gone, and an older consumer may not notice.
+
+Operations of one consumer are compared in the order of their invocation. It has one fetch at a time for a partition,
+and every answer is recorded before its next fetch is invoked; a poll without records may be left out of the history,
+since it moves nothing.
+
+Blind spots: where a consumer begins that was assigned nothing; whether a reset that it reports has a cause
+(`checkers.loss` looks for what was truncated); records skipped within one poll (`checkers.linearizability`); logs with
+holes, as compaction and transactions leave them, whose consumers seem to skip.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
+from checkers.fault_model import default_tolerance, tolerances
+from checkers.tables import of_partition
+from checkers.verdict import Finding, Verdict
+from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
+from workloads.columns import NEVER, NOTHING, Int64, numbers, partitions
+
+NAME = "positions"
+RESTS_ON = EXCUSES | {EvidencePart.HISTORY}
+
+_KINDS = ("poll", "assign", "reset")
+_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+
+
+def check(evidence: RunEvidence) -> Verdict:
+    """Every partition of a run."""
+    special, rule = tolerances(evidence), default_tolerance(evidence)
+    verdicts = [
+        check_partition(
+            of_partition(evidence.history, topic, number),
+            topic=topic,
+            partition=number,
+            tolerance=special.get((topic, number), rule),
+        )
+        for topic, number, _ in partitions(evidence.history)
+    ]
+    return merge_verdicts(NAME, verdicts, "no operation was recorded")
+
+
+def check_partition(
+    history: pa.Table, *, topic: str = "", partition: int = -1, tolerance: Tolerance | None = None
+) -> Verdict:
+    """One partition of one run; `history` with the operations of groups."""
+    tolerance = tolerance or Tolerance()
+    history = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(_KINDS)))
+    history = history.sort_by([("process", "ascending"), ("index", "ascending")])
+    asked, after = numbers(history.column("offset"), NOTHING), _position_after(history)
+    process = numbers(history.column("process"), -1)
+    is_poll = numbers(pc.equal(history.column("kind"), "poll"), 0) == 1
+    follows = np.flatnonzero((process[1:] == process[:-1]) & is_poll[1:]) + 1
+    known = follows[(after[follows - 1] != NOTHING) & (asked[follows] != NOTHING)]
+    permitted = np.maximum(after[known - 1], tolerance.deleted_below)
+    skipped = known[asked[known] > permitted]
+    back = known[asked[known] < after[known - 1]]
+    completed_ns = numbers(history.column("completed_ns"), NEVER)
+
+    def violations(kind: str, rows: Int64) -> Violations:
+        def explain(number: int) -> Finding:
+            row = int(rows[number])
+            before, poll = history.slice(row - 1, 2).to_pylist()
+            position = int(after[row - 1])
+            what = "was not read" if kind == "position-skipped" else "is read again"
+            first, last = sorted((position, int(asked[row])))
+            reason = f"its position was {position}, and nothing moved it: what lies from {first} up to {last} {what}"
+            return Finding(
+                kind,
+                (_describe(before), _describe(poll), reason),
+                topic,
+                partition,
+                (before["index"], poll["index"]),
+                (position, int(asked[row])),
+                poll["completed_ns"],
+            )
+
+        return Violations(kind, np.minimum(after[rows - 1], asked[rows]), completed_ns[rows], explain)
+
+    found = [violations("position-skipped", skipped), violations("position-went-back", back)]
+    return verdict_of(NAME, found, tolerance, {"polls_compared": float(len(known))})
+
+
+def _position_after(history: pa.Table) -> Int64:
+    """The position of the consumer after each operation; NOTHING where that is not known."""
+    position = numbers(history.column("offset"), NOTHING).copy()
+    lengths = numbers(pc.list_value_length(history.column("offsets")), 0)
+    returned = np.flatnonzero(lengths)
+    flat = numbers(pc.list_flatten(history.column("offsets").combine_chunks()), NOTHING)
+    position[returned] = flat[np.cumsum(lengths)[returned] - 1] + 1
+    out_of_range = numbers(pc.fill_null(pc.equal(history.column("error"), _OUT_OF_RANGE), False), 0) == 1
+    not_ok = numbers(pc.not_equal(history.column("outcome"), "ok"), 0) == 1
+    not_started = not_ok & (numbers(pc.equal(history.column("kind"), "poll"), 0) == 0)
+    position[out_of_range | not_started] = NOTHING
+    return position
+
+
+def _describe(row: dict[str, Any]) -> str:
+    offsets, asked = row["offsets"], row["offset"]
+    what = {"poll": f"poll from {asked}", "assign": f"assigned, to start at {asked}", "reset": f"reset to {asked}"}
+    answer = f"offsets {offsets[0]} to {offsets[-1]}" if offsets else row["error"] or "nothing"
+    until = f"{row['completed_ns'] / 1e9:.6f} s" if row["completed_ns"] is not None else "never"
+    return (
+        f"#{row['index']} {what[row['kind']]} by process {row['process']} "
+        f"({row['invoked_ns'] / 1e9:.6f} s to {until})" + (f" → {answer}" if row["kind"] == "poll" else "")
+    )

@@ -1,0 +1,97 @@
+"""The position of a consumer continues unless something moves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checkers import positions
+from checkers.verdict import Validity, Verdict
+from checkers.violations import FaultModelExceeded, Tolerance
+from workloads.history import SCHEMA
+
+S = 1_000_000_000
+
+
+def poll(asked: int, *offsets: int, process: int = 5, error: str | None = None) -> dict[str, Any]:
+    values = [100 + offset for offset in offsets]
+    read = {"offsets": list(offsets), "values": values} if error is None else {}
+    outcome = "ok" if error is None else "fail"
+    return {"kind": "poll", "process": process, "offset": asked, "outcome": outcome, "error": error, **read}
+
+
+def moved(kind: str, offset: int | None, process: int = 5) -> dict[str, Any]:
+    return {"kind": kind, "process": process, "offset": offset, "outcome": "ok"}
+
+
+def check(*operations: dict[str, Any], tolerance: Tolerance | None = None) -> Verdict:
+    rows = [
+        {"index": at, "phase": "main", "topic": "t", "partition": 0, "invoked_ns": at * S, "completed_ns": at * S + 9}
+        | operation
+        for at, operation in enumerate(operations)
+    ]
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    return positions.check_partition(table, topic="t", partition=0, tolerance=tolerance)
+
+
+def kinds(verdict: Verdict) -> list[str]:
+    return [finding.kind for finding in verdict.findings]
+
+
+def test_a_consumer_reads_on_where_its_last_read_ended() -> None:
+    verdict = check(poll(0, 0, 1), poll(2), poll(2, error="NOT_LEADER_OR_FOLLOWER"), poll(2, 2, 3), poll(4, 4))
+    assert verdict.validity is Validity.VALID
+    assert verdict.figures["polls_compared"] == 4
+
+
+def test_a_position_that_skips_records_is_a_finding() -> None:
+    verdict = check(poll(0, 0, 1), poll(4, 4))
+    assert kinds(verdict) == ["position-skipped"]
+    assert verdict.findings[0].operations == (0, 1)
+    assert verdict.findings[0].lines == (
+        "#0 poll from 0 by process 5 (0.000000 s to 0.000000 s) → offsets 0 to 1",
+        "#1 poll from 4 by process 5 (1.000000 s to 1.000000 s) → offsets 4 to 4",
+        "its position was 2, and nothing moved it: what lies from 2 up to 4 was not read",
+    )
+
+
+def test_a_position_that_goes_back_is_a_finding() -> None:
+    assert kinds(check(poll(0, 0, 1), poll(1, 1, 2))) == ["position-went-back"]
+    assert kinds(check(poll(3), poll(1, 1, 2))) == ["position-went-back"]
+
+
+def test_positions_of_two_consumers_are_their_own() -> None:
+    verdict = check(poll(0, 0, 1), poll(0, 0, process=6), poll(2, 2), poll(1, 1, process=6))
+    assert verdict.validity is Validity.VALID
+
+
+@pytest.mark.parametrize("kind", ["reset", "assign"])
+def test_a_consumer_that_was_moved_reads_from_there(kind: str) -> None:
+    assert check(poll(0, 0, 1, 2), moved(kind, 1), poll(1, 1)).validity is Validity.VALID
+    assert kinds(check(poll(0, 0, 1, 2), moved(kind, 1), poll(0, 0))) == ["position-went-back"]
+    assert kinds(check(poll(0, 0, 1, 2), moved(kind, 1), poll(2, 2))) == ["position-skipped"]
+    assert check(poll(0, 0, 1, 2), moved("reset", None), poll(0, 0)).validity is Validity.VALID
+
+
+def test_a_position_out_of_range_moves_anywhere() -> None:
+    refused = poll(2, error="OFFSET_OUT_OF_RANGE")
+    assert check(poll(0, 0, 1), refused, poll(9, 9)).validity is Validity.VALID
+    assert check(poll(0, 0, 1), refused, poll(0, 0)).validity is Validity.VALID
+    assert kinds(check(poll(0, 0, 1), refused, poll(9, 9), poll(11, 11))) == ["position-skipped"]
+
+
+def test_deleted_records_may_be_skipped_and_not_read_again() -> None:
+    deleted = Tolerance(deleted_below=4)
+    assert check(poll(0, 0, 1), poll(4, 4), tolerance=deleted).validity is Validity.VALID
+    assert kinds(check(poll(0, 0, 1), poll(5, 5), tolerance=deleted)) == ["position-skipped"]
+    assert kinds(check(poll(0, 0, 1), poll(1, 1), tolerance=deleted)) == ["position-went-back"]
+
+
+def test_unclean_elections_and_losses_beyond_the_fault_model_excuse_a_position() -> None:
+    assert check(poll(0, 0, 1), poll(1, 1), tolerance=Tolerance(unclean=True)).validity is Validity.VALID
+    excess = FaultModelExceeded(offset=1, time_ns=S // 2, lines=("two replicas lost it",))
+    assert check(poll(0, 0, 1), poll(1, 1), tolerance=Tolerance(exceeded=(excess,))).validity is Validity.UNKNOWN
+    later = FaultModelExceeded(offset=2, time_ns=S // 2, lines=("two replicas lost it",))
+    assert check(poll(0, 0, 1), poll(1, 1), tolerance=Tolerance(exceeded=(later,))).validity is Validity.INVALID
