@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from checkers import positions
+from checkers.evidence import RunEvidence
 from checkers.verdict import Validity, Verdict
 from checkers.violations import FaultModelExceeded, Tolerance
+from harness.runner.run import run_in_simulation
+from harness.spec import Spec
+from results.run.directory import RunDirectory
 from workloads.history import SCHEMA
 
 S = 1_000_000_000
@@ -95,3 +101,20 @@ def test_unclean_elections_and_losses_beyond_the_fault_model_excuse_a_position()
     assert check(poll(0, 0, 1), poll(1, 1), tolerance=Tolerance(exceeded=(excess,))).validity is Validity.UNKNOWN
     later = FaultModelExceeded(offset=2, time_ns=S // 2, lines=("two replicas lost it",))
     assert check(poll(0, 0, 1), poll(1, 1), tolerance=Tolerance(exceeded=(later,))).validity is Validity.INVALID
+
+
+@pytest.mark.parametrize("workload", ["append", "groups"])
+def test_a_consumer_whose_log_is_truncated_reports_where_it_reads_on(workload: str, tmp_path: Path) -> None:
+    settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    for seed in range(20):
+        outcome = run_in_simulation(
+            Spec(workload=workload, seed=seed, time_limit_s=12, acks="1", settings=settings), tmp_path
+        )
+        assert outcome.directory is not None
+        history = RunDirectory.open(outcome.directory).load().history
+        without = history.filter(pc.field("kind") != "reset")
+        if without.num_rows < history.num_rows:
+            break
+    assert positions.check(RunEvidence(history=history)).validity is Validity.VALID
+    verdict = positions.check(RunEvidence(history=without))
+    assert {"position-went-back", "position-skipped"} & set(kinds(verdict))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
@@ -21,10 +22,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="names of the anomalies, all unless given")
     parser.add_argument("--unmodified", type=int, default=0, help="check so many unmodified runs instead")
     parser.add_argument("--first", type=int, default=0, help="number of the first unmodified run")
+    parser.add_argument("--keep", type=Path, help="directory of unmodified runs; those in it are not played again")
     options = parser.parse_args()
     console = Console(width=160)
     if options.unmodified:
-        return 0 if search_false_alarms(options.unmodified, options.first, console) else 1
+        return 0 if search_false_alarms(options.unmodified, options.first, options.keep, console) else 1
     known = tuple(anomaly.name for anomaly in ANOMALIES)
     alien = sorted(set(options.only or ()) - set(known))
     if alien:

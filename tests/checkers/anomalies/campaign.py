@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
@@ -53,9 +54,9 @@ def try_anomalies(names: tuple[str, ...], number: int) -> Result:
     return Result(run.name, outcomes, dict(run.verdicts), run.lines)
 
 
-def check_unmodified(number: int) -> Result:
+def check_unmodified(keep: Path | None, number: int) -> Result:
     """The verdicts of the run of this number as it was recorded, under settings that vary."""
-    run = record(number, varied=True)
+    run = record(number, varied=True, keep=keep)
     return Result(run.name, {}, dict(run.verdicts), run.lines)
 
 
@@ -101,12 +102,12 @@ def inject_all(names: tuple[str, ...], runs: int, console: Console) -> bool:
     return all(found[name] == runs for name in names)
 
 
-def search_false_alarms(runs: int, first: int, console: Console) -> bool:
+def search_false_alarms(runs: int, first: int, keep: Path | None, console: Console) -> bool:
     """All checkers on `runs` unmodified runs; whether none of them was `invalid`."""
     verdicts = Counter[tuple[str, str]]()
     alarms: list[str] = []
     numbers = range(first, first + runs)
-    for result in track(results(check_unmodified, numbers), "runs", runs, console=console):
+    for result in track(results(partial(check_unmodified, keep), numbers), "runs", runs, console=console):
         verdicts.update(result.verdicts.items())
         if "invalid" in result.verdicts.values():
             alarms.append("\n  ".join((result.run, *result.lines)))

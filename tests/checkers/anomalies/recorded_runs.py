@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from checkers.evidence import RunEvidence
+from checkers.registry import check
 from harness.runner.run import run_in_simulation
 from harness.spec import Spec
 from results.run.directory import RunDirectory
@@ -32,7 +33,7 @@ SETTINGS: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedRun:
-    """One run of one workload, and the kinds of findings that its own verdicts have."""
+    """One run of one workload, and its verdicts."""
 
     workload: str
     seed: int
@@ -48,22 +49,38 @@ class RecordedRun:
         return f"{self.workload} seed {self.seed}"
 
 
-def record(number: int, *, varied: bool = False) -> RecordedRun:
-    """The run of this number: workloads alternate; with `varied` settings do, too. Raises RuntimeError when the run
-    could not be carried out."""
+def record(number: int, *, varied: bool = False, keep: Path | None = None) -> RecordedRun:
+    """The run of this number: workloads alternate; with `varied` settings do, too.
+
+    With `keep` its run directory stays below that directory; one that is there already is checked again, not played
+    again. Raises RuntimeError when the run could not be carried out.
+    """
     workloads = sorted(WORKLOADS)
     workload, seed = workloads[number % len(workloads)], number // len(workloads)
     fields = SETTINGS[seed % len(SETTINGS)] if varied else {}
     spec = Spec(workload=workload, seed=seed, time_limit_s=TIME_LIMIT_S, **fields)
-    with TemporaryDirectory(prefix="faultline-anomalies-") as store:
-        outcome = run_in_simulation(spec, Path(store))
-        if outcome.directory is None:
-            raise RuntimeError(f"{workload} seed {seed}: {outcome.failure}")
-        evidence = RunDirectory.open(outcome.directory).load()
+    if keep is None:
+        with TemporaryDirectory(prefix="faultline-anomalies-") as store:
+            return _read(workload, seed, _play(spec, Path(store)))
+    store = keep / str(number)
+    runs = [RunDirectory.open(path.parent) for path in sorted(store.glob("*/status.json"))]
+    finished = [run for run in runs if run.status().state == "finished"]
+    return _read(workload, seed, finished[0] if finished else _play(spec, store))
+
+
+def _play(spec: Spec, store: Path) -> RunDirectory:
+    outcome = run_in_simulation(spec, store)
+    if outcome.directory is None:
+        raise RuntimeError(f"{spec.workload} seed {spec.seed}: {outcome.failure}")
+    return RunDirectory.open(outcome.directory)
+
+
+def _read(workload: str, seed: int, run: RunDirectory) -> RecordedRun:
+    evidence = run.load()
+    checked = check(evidence)
     lines = tuple(
         f"{verdict.checker}: {verdict.validity}: {finding.kind}: {' · '.join(finding.lines)}"
-        for verdict in outcome.verdicts
+        for verdict in checked
         for finding in verdict.findings
     )
-    verdicts = {verdict.checker: str(verdict.validity) for verdict in outcome.verdicts}
-    return RecordedRun(workload, seed, evidence, verdicts, lines)
+    return RecordedRun(workload, seed, evidence, {each.checker: str(each.validity) for each in checked}, lines)
