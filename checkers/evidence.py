@@ -133,7 +133,8 @@ class RunEvidence:
     faults: pa.Table = field(default_factory=FAULTS.empty_table)
     settings: CheckSettings = field(default_factory=CheckSettings)
     recovery: Mapping[str, Any] = field(default_factory=dict)
-    """`recovered` bool, `seconds`, `limit_seconds`, `waiting_for` list of str, `final_reads` bool. Empty when the run
+    """`recovered` bool, `seconds` from the end of healing, `limit_seconds`, `healing_seconds`, `unhealed` (list of str:
+    what could not be healed), `waiting_for` list of str, `final_reads` bool. Empty when the run
     ended before recovery began."""
     gaps: tuple[EvidenceGap, ...] = ()
     """Empty for evidence that is whole, and for the part of a run up to the moment at which it was killed."""

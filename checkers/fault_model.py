@@ -5,10 +5,13 @@ The protocol promises that an acknowledged record survives while fewer than `min
 bug would be unfair. Excusing a bug because something was lost *somewhere* would be just as wrong. The fault model is
 therefore applied record by record.
 
-A replica *lost* the offsets [a, b) when a fault with evidence `lost_bytes` > 0 hit its node, and the log it then
-recovered ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace).
-It lacks offset o from the beginning of that fault until its log has passed o again. The fault model is *exceeded* from
-the least offset on that as many replicas as `min.insync.replicas` lacked at one time.
+A replica *lost* the offsets [a, b) when a fault measured `lost_bytes` > 0 on its node, and the log it then recovered
+ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace). It lacks
+offset o from the time of that measurement until its log has passed o again. The fault model is *exceeded* from the
+least offset on that as many replicas as `min.insync.replicas` lacked at one time.
+
+A fault whose effect on a node could not be read back (`unknown_lost_bytes`) may have lost anything: the trace decides,
+and a replica without one counts as one that lost. A node whose machine vanished has lost everything.
 
 The strategy `unclean.recovery.strategy=last-known-leader` (Apache Kafka's default) is weaker. Where no replica is left
 that is known to hold every committed record, it elects the last leader and asks no other replica. Records that this
@@ -32,6 +35,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +49,9 @@ from workloads.history import TopicPartition
 LAST_KNOWN_LEADER_ELECTED = "last_known_leader"
 """Reason of a `partition_changed` that elects the last known leader."""
 
+VANISHED = "vanished"
+"""Fate of a node whose machine was removed during the run by something outside it."""
+_UNKNOWN_LOSS = "unknown_lost_bytes"
 _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered")
 
 
@@ -58,6 +65,13 @@ class NodeFailure:
     ended_ns: int
     killed: float
     lost_bytes: float
+    is_unknown: bool = False
+    """Whether it may have lost data, and nobody measured how much."""
+
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether data was lost, or nobody knows that none was."""
+        return self.lost_bytes > 0 or self.is_unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,8 @@ class ReplicaLoss:
     since_ns: int
     regained: tuple[tuple[int, int], ...] = ()
     """(time in ns, offset) in order: from then on it lacked only offsets from there on."""
+    unmeasured: str = ""
+    """Why it is not known whether or what it lost; empty where that was measured."""
 
     def lacked_from(self, time_ns: int) -> int | None:
         """The least offset that this replica lacked at `time_ns`, with all up to `end`; None if it lacked nothing."""
@@ -84,34 +100,50 @@ class ReplicaLoss:
 
 
 def node_failures(faults: pa.Table) -> list[NodeFailure]:
-    """Every (fault, node) with the evidence of that node. Numbers that a fault gives only as a sum over several nodes
-    count for each of them."""
+    """Every (fault, node) with what was measured on that node, from the time at which its process had been ended.
+
+    A node of which nothing was measured lost nothing. The sum over nodes says nothing of any of them: where a run of an
+    earlier version recorded no more than that, and a fault with several targets lost data, it is unknown on each.
+    """
     failures = []
     for row in faults.to_pylist():
         evidence = json.loads(row["evidence"] or "{}")
-        by_node = evidence.get("nodes") or {}
-        ended_ns = row["ended_ns"] if row["ended_ns"] is not None else NEVER
-        for node in row["nodes"]:
-            numbers = by_node.get(node, {}) if by_node else evidence
+        by_node = evidence.get("nodes")
+        if by_node is None and len(row["nodes"]) == 1:
+            by_node = {row["nodes"][0]: evidence}
+        elif by_node is None:
+            lossy = {"killed": evidence.get("killed", 0), _UNKNOWN_LOSS: evidence.get("lost_bytes", 0)}
+            by_node = dict.fromkeys(row["nodes"], lossy)
+        for node, numbers in by_node.items():
             failures.append(
                 NodeFailure(
                     node=node,
                     fault=row["fault"],
-                    started_ns=row["started_ns"],
-                    ended_ns=ended_ns,
-                    killed=float(numbers.get("killed", 0)),
+                    started_ns=int(numbers.get("down_ns", row["started_ns"])),
+                    ended_ns=row["ended_ns"] if row["ended_ns"] is not None else NEVER,
+                    killed=float(numbers.get("killed", 0) or numbers.get("unknown_killed", 0)),
                     lost_bytes=float(numbers.get("lost_bytes", 0)),
+                    is_unknown=bool(numbers.get(_UNKNOWN_LOSS, 0)),
                 )
             )
     return failures
+
+
+def vanished_nodes(recovery: Mapping[str, Any]) -> list[NodeFailure]:
+    """The nodes whose machine vanished during the run: with it everything on its disk, by nobody's measurement."""
+    return [
+        NodeFailure(item["node"], VANISHED, item["time_ns"], NEVER, killed=1.0, lost_bytes=0.0, is_unknown=True)
+        for item in recovery.get("vanished") or ()
+    ]
 
 
 def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLoss]]:
     """The losses of every replica, for each partition named in the history or the trace."""
     # Controllers hold no replica of a partition.
     lossy = [
-        failure for failure in node_failures(evidence.faults) if failure.lost_bytes > 0 and failure.node.startswith("b")
+        failure for failure in node_failures(evidence.faults) if failure.may_have_lost and failure.node.startswith("b")
     ]
+    lossy += vanished_nodes(evidence.recovery)
     if not lossy:
         return {}
     names = {(topic, number) for topic, number in _named(evidence.history) | _named(evidence.trace) if topic}
@@ -130,7 +162,8 @@ def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLo
     for failure in lossy:
         if last_recovery_ns.get(failure.node, -1) < failure.started_ns:
             for name in lost:
-                lost[name].append(ReplicaLoss(failure.node, 0, NEVER, failure.started_ns))
+                unmeasured = f"it {failure.fault}" if failure.fault == VANISHED else _unmeasured([failure])
+                lost[name].append(ReplicaLoss(failure.node, 0, NEVER, failure.started_ns, unmeasured=unmeasured))
     return lost
 
 
@@ -164,15 +197,25 @@ def _lost_by(node: str, events: list[_Event], failures: list[NodeFailure]) -> li
     for number, (time_ns, kind, offset, log_end) in enumerate(events):
         if kind == "log_recovered":
             causes = [
-                failure.started_ns
+                failure
                 for failure in failures
                 if previous_ns < failure.started_ns <= time_ns or _spans(failure, time_ns)
             ]
             if causes and 0 <= log_end < end:
-                losses.append(_loss(node, log_end, end, max(min(causes), previous_ns), events[number + 1 :]))
+                since_ns = max(min(cause.started_ns for cause in causes), previous_ns)
+                loss = _loss(node, log_end, end, since_ns, events[number + 1 :])
+                losses.append(replace(loss, unmeasured=_unmeasured(causes)))
             previous_ns = time_ns
         end = offset if kind == "truncated" else log_end if log_end >= 0 else end
     return losses
+
+
+def _unmeasured(causes: Iterable[NodeFailure]) -> str:
+    """Why it is not known what `causes` took from a node; empty where any of them was measured."""
+    causes = list(causes)
+    if any(cause.lost_bytes > 0 for cause in causes):
+        return ""
+    return f"the effect of {', '.join(sorted({cause.fault for cause in causes}))} on it is unknown"
 
 
 def _spans(failure: NodeFailure, time_ns: int) -> bool:
@@ -213,7 +256,9 @@ def fault_model_excesses(lost: list[ReplicaLoss], replicas_allowed: int) -> tupl
 
 def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replicas_allowed: int) -> tuple[str, ...]:
     nodes = ", ".join(
-        f"{node} from {loss.first} on at {loss.since_ns / 1e9:.3f} s" for node, loss in sorted(without.items())
+        f"{node} from {loss.first} on at {loss.since_ns / 1e9:.3f} s"
+        + (f" ({loss.unmeasured})" if loss.unmeasured else "")
+        for node, loss in sorted(without.items())
     )
     return (
         f"the fault model was exceeded: at {time_ns / 1e9:.3f} s {len(without)} replicas lacked offset {offset} "

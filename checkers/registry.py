@@ -22,11 +22,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, liveness, logs, loss, positions, processes, producers, raft, reads
+from checkers import availability, faults, groups, logs, loss, positions, processes, producers, raft, reads
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.linearizability import checker as linearizability
+from checkers.liveness import checker as liveness
 from checkers.protocol import checker as protocol
 from checkers.verdict import Verdict
 from checkers.violations import merge_verdicts, unknown_verdict
@@ -103,7 +104,7 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
 
 def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
     """Whether `check_partition` looks at the trace: for what replicas lost, and for what was deleted."""
-    lossy = any(failure.lost_bytes > 0 for failure in node_failures(faults))
+    lossy = any(failure.may_have_lost for failure in node_failures(faults))
     return lossy or settings.retains_less or DELETE_RECORDS in faults.column("fault").to_pylist()
 
 

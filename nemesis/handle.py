@@ -7,18 +7,23 @@ Faults overlap. Two of them may cut the same link or stop the same node; such a 
 that holds it heals (`ActiveEffects`). The environment measures evidence when a resource comes back, so the evidence
 goes to the fault that healed last; a fault that healed earlier counts how many of its resources another one still held
 (`overlapped`).
+
+Every action runs to its end, also when the fault is cancelled meanwhile, and what it measured is kept at once: in sum,
+and for each node by itself. An action that fails leaves an *unknown effect*: `unknown_lost_bytes` means that the node
+may have lost something, and that nobody measured what.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality
 from nemesis.targets import check_target
+from nemesis.uninterrupted import uninterrupted
 
 
 @dataclass(slots=True)
@@ -51,28 +56,46 @@ def _release(effects: dict[Any, int], key: Any) -> bool:
     return True
 
 
+UNKNOWN_PREFIX: Final = "unknown_"
+"""Begins the name of evidence that could not be read back; the rest is the name of what was to be measured."""
+
 _PEAKS: Final = ("offset_ms", "asked_below")
 """Evidence whose largest reading counts; all other evidence is summed."""
+
+_CUT: Final = ("held", "refused", "reset")
+_DEGRADED: Final = ("delayed", "lost")
+_STOPPED, _KILLED, _LOST = ("stopped",), ("killed",), ("killed", "lost_bytes")
 
 
 class FaultHandle:
     """Applies one fault and undoes it; see the module's docstring. Not used again once healed."""
 
     def __init__(
-        self, cluster: ClusterUnderTest, effects: ActiveEffects, random: Random, topic: str = "", min_isr: int = 1
+        self,
+        cluster: ClusterUnderTest,
+        effects: ActiveEffects,
+        random: Random,
+        topic: str = "",
+        min_isr: int = 1,
+        on_evidence: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_evidence` is called whenever there is more evidence."""
         self.cluster = cluster
         self.random = random
         self.evidence: dict[str, float] = {}
         self.evidence_of_node: dict[str, dict[str, float]] = {}
+        """By node, the same names; and `down_ns`, the time at which its process had been ended."""
         self.target_nodes: list[str] = []
         self.resolved: dict[str, list[str]] = {}
         self.notes: list[str] = []
+        self.unhealed: list[str] = []
+        """What could not be undone, a line each."""
         self._effects = effects
+        self._on_evidence = on_evidence
         self.topic = topic
         self.min_isr = min_isr
         """`min.insync.replicas` as the run has it."""
-        self._undo: list[Callable[[], Awaitable[None]]] = []
+        self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     # ---- targets -----------------------------------------------------------------------------------------------------
 
@@ -147,10 +170,10 @@ class FaultHandle:
             free = [link for link in links if _release(self._effects.cuts, link)]
             self._overlapped(len(links) - len(free))
             if free:
-                self._add_evidence(await self.cluster.heal_links(free))
+                await self._apply(self.cluster.heal_links(free), _CUT)
 
         early = self._add_undo(heal_links)
-        await self.cluster.cut(links, reset=reset)
+        await uninterrupted(self._apply(self.cluster.cut(links, reset=reset), _CUT))
         return early
 
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
@@ -170,10 +193,10 @@ class FaultHandle:
                     free.append(link)
             self._overlapped(len(links) - len(free))
             if free:
-                self._add_evidence(await self.cluster.clear_degradation(free))
+                await self._apply(self.cluster.clear_degradation(free), _DEGRADED)
 
         self._add_undo(clear_degradation)
-        await self.cluster.degrade(links, quality)
+        await uninterrupted(self._apply(self.cluster.degrade(links, quality), _DEGRADED))
 
     async def pause(self, node: str) -> Callable[[], Awaitable[None]]:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""
@@ -182,31 +205,33 @@ class FaultHandle:
 
         async def resume() -> None:
             if _release(self._effects.paused, node):
-                self._add_evidence(await self.cluster.resume(node), node)
+                await self._apply(self.cluster.resume(node), ("missed",), node)
             else:
                 self._overlapped(1)
 
         early = self._add_undo(resume)
-        await self.cluster.pause(node)
+        await uninterrupted(self._apply(self.cluster.pause(node), ("missed",), node))
         return early
 
     async def kill(self, node: str) -> Callable[[], Awaitable[None]]:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
-        return await self._stop(node, lambda: self.cluster.kill(node))
+        return await self._stop(node, lambda: self.cluster.kill(node), _KILLED)
 
     async def stop(self, node: str) -> Callable[[], Awaitable[None]]:
         """Stop a process cleanly; it starts again as after `kill`."""
-        return await self._stop(node, lambda: self.cluster.stop(node))
+        return await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses writes that were not synced."""
-        return await self._stop(node, lambda: self.cluster.power_off(node, keep))
+        return await self._stop(node, lambda: self.cluster.power_off(node, keep), _LOST)
 
     async def wipe(self, node: str) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses everything on its disk."""
-        return await self._stop(node, lambda: self.cluster.wipe(node))
+        return await self._stop(node, lambda: self.cluster.wipe(node), _LOST)
 
-    async def _stop(self, node: str, stop: Callable[[], Awaitable[Evidence]]) -> Callable[[], Awaitable[None]]:
+    async def _stop(
+        self, node: str, stop: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]
+    ) -> Callable[[], Awaitable[None]]:
         _acquire(self._effects.down, node)
         self.add_targets([node])
 
@@ -217,7 +242,7 @@ class FaultHandle:
                 self._overlapped(1)
 
         early = self._add_undo(start)
-        self._add_evidence(await stop(), node)
+        await uninterrupted(self._apply(stop(), proof, node, is_down=True))
         return early
 
     async def lie_about_fsync(self, node: str) -> None:
@@ -227,12 +252,12 @@ class FaultHandle:
 
         async def stop_lying() -> None:
             if _release(self._effects.lying, node):
-                self._add_evidence(await self.cluster.lie_about_fsync(node, False), node)
+                await self._apply(self.cluster.lie_about_fsync(node, False), ("lies",), node)
             else:
                 self._overlapped(1)
 
         self._add_undo(stop_lying)
-        await self.cluster.lie_about_fsync(node, True)
+        await uninterrupted(self._apply(self.cluster.lie_about_fsync(node, True), ("lies",), node))
 
     async def fill_disk(self, node: str, room_bytes: int) -> None:
         """Leave a node's disk `room_bytes` of room. A node that ended over it starts again once there is room."""
@@ -247,8 +272,7 @@ class FaultHandle:
             if not _release(self._effects.full, node):
                 self._overlapped(1)
                 return
-            evidence = await self.cluster.free_disk(node)
-            self._add_evidence(evidence, node)
+            evidence = await self._apply(self.cluster.free_disk(node), ("refused_writes", "killed"), node)
             if not self.cluster.alive(node):
                 if node not in self._effects.down and evidence.get("refused_writes"):
                     self._add_evidence({"killed": 1.0}, node)
@@ -257,7 +281,7 @@ class FaultHandle:
                 self.confirm_at_end(f"starting {node}", start)
 
         self._add_undo(free)
-        await self.cluster.fill_disk(node, room_bytes)
+        await uninterrupted(self._apply(self.cluster.fill_disk(node, room_bytes), ("refused_writes",), node))
 
     async def slow_disk(self, node: str, delay_ms: float) -> None:
         """Slow a node's disk; of several delays the latest holds."""
@@ -272,10 +296,10 @@ class FaultHandle:
                 await self.cluster.slow_disk(node, delays_ms[-1])
             else:
                 del self._effects.delays_ms[node]
-                self._add_evidence(await self.cluster.restore_disk_speed(node), node)
+                await self._apply(self.cluster.restore_disk_speed(node), ("delayed_ms",), node)
 
         self._add_undo(restore_speed)
-        await self.cluster.slow_disk(node, delay_ms)
+        await uninterrupted(self._apply(self.cluster.slow_disk(node, delay_ms), ("delayed_ms",), node))
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
         """Change a node's clock; of several changes the latest holds, and the clock is true again after the last."""
@@ -284,22 +308,27 @@ class FaultHandle:
 
         async def reset() -> None:
             if _release(self._effects.clocks, node):
-                self._add_evidence(await self.cluster.reset_clock(node), node)
+                await self._apply(self.cluster.reset_clock(node), ("offset_ms",), node)
             else:
                 self._overlapped(1)
 
         self._add_undo(reset)
-        self._add_evidence(await self.cluster.set_clock(node, change), node)
+        await uninterrupted(self._apply(self.cluster.set_clock(node, change), ("offset_ms",), node))
 
     # ---- healing -----------------------------------------------------------------------------------------------------
 
     async def heal(self) -> None:
-        """Undo everything this fault still holds, latest first. A step that fails leaves a note; the others go on."""
+        """Undo everything this fault still holds, latest first. A step that fails leaves a line; the others go on."""
         while self._undo:
             try:
                 await self._undo.pop()()
             except Exception as error:
-                self.notes.append(f"healing failed: {type(error).__name__}: {error}")
+                self.fail_healing(f"{type(error).__name__}: {error}")
+
+    def fail_healing(self, reason: str) -> None:
+        """Record that something could not be undone, in a few words."""
+        self.unhealed.append(reason)
+        self.notes.append(f"healing failed: {reason}")
 
     def claim_placement(self, partition: int) -> bool:
         """Reserve the placement of a partition until this fault heals; False when another fault has it. Two faults that
@@ -322,7 +351,7 @@ class FaultHandle:
         """Record evidence whose largest value counts."""
         self._add_evidence({name: value})
 
-    def add_undo(self, undo: Callable[[], Awaitable[None]]) -> None:
+    def add_undo(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Call `undo` when the fault heals. Use it before the change, since the fault may be cancelled meanwhile."""
         self._add_undo(undo)
 
@@ -331,14 +360,14 @@ class FaultHandle:
         one purpose the first counts: it knew the original state."""
         self._effects.confirmations.setdefault(purpose, confirm)
 
-    def _add_undo(self, undo: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    def _add_undo(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Awaitable[None]]:
         """Used before the change, so that a fault cancelled in the middle of it undoes it too; calls are idempotent."""
         self._undo.append(undo)
 
         async def early() -> None:
             if undo in self._undo:
                 self._undo.remove(undo)
-                await undo()
+                await uninterrupted(undo())
 
         return early
 
@@ -346,7 +375,32 @@ class FaultHandle:
         if count:
             self._add_evidence({"overlapped": count})
 
+    async def _apply(
+        self,
+        action: Coroutine[Any, Any, Evidence | None],
+        proof: Sequence[str],
+        node: str | None = None,
+        *,
+        is_down: bool = False,
+    ) -> Evidence:
+        """Carry out an action of the cluster and keep what it measured; with `is_down`, when it ended the process.
+
+        When it fails, each measurement of `proof` is unknown.
+        """
+        try:
+            evidence = await action or {}
+        except Exception:
+            self._add_evidence({f"{UNKNOWN_PREFIX}{name}": 1.0 for name in proof}, node)
+            raise
+        finally:
+            if is_down and node is not None:
+                self.evidence_of_node.setdefault(node, {})["down_ns"] = self.cluster.now_ns()
+        self._add_evidence(evidence, node)
+        return evidence
+
     def _add_evidence(self, evidence: Evidence, node: str | None = None) -> None:
+        if not evidence:
+            return
         tables = [self.evidence]
         if node is not None:
             tables.append(self.evidence_of_node.setdefault(node, {}))
@@ -356,3 +410,4 @@ class FaultHandle:
                     table[name] = max(table.get(name, 0.0), abs(value))
                 else:
                     table[name] = table.get(name, 0.0) + value
+        self._on_evidence()

@@ -3,10 +3,10 @@
 Every fault runs by itself, so faults overlap as the schedule has them. A fault is injected at its time, healed when its
 duration is over or the run's is, whichever comes first, and healed as well when the nemesis is cancelled. The duration
 counts from when the fault holds, since a busy machine takes its time to inject it; only that of a fault `in_steps`
-counts from its first step. Each is
-recorded when it begins and when it holds, so that a run killed in the middle still shows what was broken at the time,
-and when it has healed, with its evidence. The last record of a number counts. When everything is healed, the nemesis
-waits for late effects of frozen or cut-off nodes and reverts them.
+counts from its first step. Each is recorded when it begins, when it holds and whenever something was measured, so that
+a run killed in the middle still shows what was broken at the time, and when it has healed, with its evidence. The last
+record of a number counts. When everything is healed, the nemesis waits for late effects of frozen or cut-off nodes and
+reverts them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Injection:
     detail: Mapping[str, Any]
     """The fault's own fields, and under `resolved` the nodes its symbolic targets stood for."""
     evidence: Mapping[str, Any]
-    """Numbers by name, summed over nodes; under `nodes` the same a node when there were several."""
+    """Numbers by name, summed over nodes, and under `nodes` the same of each node, as it was measured there; also
+    `injection_seconds` and `healing_seconds`, which the environment took for it. `unknown_<name>` stands for a number
+    that could not be read back."""
     took_effect: bool
     note: str
 
@@ -70,6 +72,13 @@ class Nemesis:
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []
         """Every fault that has healed, in that order."""
+        self._handles: list[FaultHandle] = []
+        self._unconfirmed: list[str] = []
+
+    @property
+    def unhealed(self) -> tuple[str, ...]:
+        """What could not be undone so far, a line each."""
+        return (*(line for handle in self._handles for line in handle.unhealed), *self._unconfirmed)
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -89,8 +98,11 @@ class Nemesis:
         await asyncio.gather(*faults, asyncio.sleep(until_s - start_s))
         if self._effects.confirmations:
             await asyncio.sleep(_LATE_S)
-        for confirm in self._effects.confirmations.values():
-            await confirm()
+        for purpose, confirm in self._effects.confirmations.items():
+            try:
+                await confirm()
+            except Exception as error:
+                self._unconfirmed.append(f"{purpose}: {type(error).__name__}: {error}")
 
     async def _carry_out(
         self, number: int, scheduled: ScheduledFault, random: Random, start_s: float, until_s: float
@@ -98,19 +110,24 @@ class Nemesis:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, start_s + scheduled.at_s - loop.time()))
         fault = scheduled.fault
-        handle = FaultHandle(self._cluster, self._effects, random, self._topic, self._min_isr)
-        began_ns = self._cluster.now_ns()
+        record = _Record(number, fault, self._cluster.now_ns())
+
+        def save() -> None:
+            self._record(record.injection(handle))
+
+        handle = FaultHandle(self._cluster, self._effects, random, self._topic, self._min_isr, save)
+        self._handles.append(handle)
         self._active[number] = fault.describe()
         try:
             end_s = min(loop.time() + scheduled.for_s, until_s)
             async with asyncio.timeout_at(end_s if fault.in_steps else None) as limit:
-                self._record(_injection(number, fault, handle, began_ns, None))
+                save()
                 await fault.inject(handle)
                 if not fault.ends_by_itself:
-                    began_ns = self._cluster.now_ns()
+                    record.take_effect(self._cluster.now_ns())
                 if not fault.in_steps:
                     limit.reschedule(min(loop.time() + scheduled.for_s, until_s))
-                self._record(_injection(number, fault, handle, began_ns, None))
+                save()
                 self._active[number] = " ".join((fault.describe(), *_resolved(handle)))
                 if not fault.ends_by_itself:
                     await loop.create_future()
@@ -119,29 +136,54 @@ class Nemesis:
         except Exception as error:
             handle.notes.append(f"injecting failed: {type(error).__name__}: {error}")
         finally:
+            record.healing_ns = self._cluster.now_ns()
             await handle.heal()
+            record.ended_ns = self._cluster.now_ns()
             del self._active[number]
-            healed = _injection(number, fault, handle, began_ns, self._cluster.now_ns())
-            self.injections.append(healed)
-            self._record(healed)
+            self.injections.append(record.injection(handle))
+            save()
 
 
-def _injection(number: int, fault: Fault, handle: FaultHandle, began_ns: int, ended_ns: int | None) -> Injection:
-    evidence: dict[str, Any] = dict(handle.evidence)
-    if len(handle.evidence_of_node) > 1:
-        evidence["nodes"] = handle.evidence_of_node
-    return Injection(
-        number=number,
-        fault=fault.name,
-        family=fault.family.name,
-        nodes=tuple(handle.target_nodes),
-        started_ns=began_ns,
-        ended_ns=ended_ns,
-        detail={**fault.to_mapping(), "resolved": handle.resolved},
-        evidence=evidence,
-        took_effect=fault.took_effect(handle.evidence),
-        note="; ".join([" ".join((fault.describe(), *_resolved(handle))), *handle.notes]),
-    )
+@dataclass(slots=True)
+class _Record:
+    """The times of one fault, and its record so far."""
+
+    number: int
+    fault: Fault
+    started_ns: int
+    injection_ns: int | None = None
+    """How long its injection took; None before, and for a fault in steps."""
+    healing_ns: int | None = None
+    """When its healing began."""
+    ended_ns: int | None = None
+
+    def take_effect(self, now_ns: int) -> None:
+        """The injection is over: the fault counts from now."""
+        if not self.fault.in_steps:
+            self.injection_ns = now_ns - self.started_ns
+        self.started_ns = now_ns
+
+    def injection(self, handle: FaultHandle) -> Injection:
+        """The record for others."""
+        evidence: dict[str, Any] = dict(handle.evidence)
+        if self.injection_ns is not None:
+            evidence["injection_seconds"] = self.injection_ns / 1e9
+        if self.healing_ns is not None and self.ended_ns is not None:
+            evidence["healing_seconds"] = (self.ended_ns - self.healing_ns) / 1e9
+        if handle.evidence_of_node:
+            evidence["nodes"] = {node: dict(numbers) for node, numbers in handle.evidence_of_node.items()}
+        return Injection(
+            number=self.number,
+            fault=self.fault.name,
+            family=self.fault.family.name,
+            nodes=tuple(handle.target_nodes),
+            started_ns=self.started_ns,
+            ended_ns=self.ended_ns,
+            detail={**self.fault.to_mapping(), "resolved": handle.resolved},
+            evidence=evidence,
+            took_effect=self.fault.took_effect(handle.evidence),
+            note="; ".join([" ".join((self.fault.describe(), *_resolved(handle))), *handle.notes]),
+        )
 
 
 def _resolved(handle: FaultHandle) -> list[str]:

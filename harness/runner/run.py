@@ -6,9 +6,10 @@
 *Ready*: every broker shows all brokers unfenced; then the workload makes its topic and every replica is in sync. A
 cluster that does not become ready without any fault ends the run: it could not be carried out. This is known at once
 when a process has ended by itself, else when the cluster has come no nearer to it for the ready limit: a slow machine
-gets the time that it takes. The files of the nodes are collected all the same. *Recovery* begins when
-the last fault is healed, while clients may still wait for their last responses; if the cluster is not ready after the
-recovery limit, the reasons are recorded for the liveness checker, and the final reads are tried all the same.
+gets the time that it takes. The files of the nodes are collected all the same. *Recovery* begins when the last fault
+has been healed, however long that took, while clients may still wait for their last responses; if the cluster is not
+ready after the recovery limit, the reasons are recorded for the liveness checker, and the final reads are tried all the
+same.
 
 Everything is recorded as it happens, so a run killed at any moment leaves a directory that can be checked up to that
 moment. A display is called once a second of the run's time and cannot change the run: the tick is always there.
@@ -110,6 +111,7 @@ class RunSession:
         self._deployment: Deployment | None = None
         self._recorder: Recorder | None = None
         self._nemesis: Nemesis | None = None
+        self._injection_s = 0.0
         self._recovery: dict[str, Any] = {}
 
     def carry_out(self) -> Outcome:
@@ -121,6 +123,7 @@ class RunSession:
         began = time.process_time()
         try:
             environment = environment_named(spec.environment, spec.hosts)
+            self._injection_s = environment.injection_s
             layout = configured(
                 system,
                 environment.layout(spec.brokers, spec.controllers),
@@ -188,10 +191,18 @@ class RunSession:
 
             async def break_and_recover() -> None:
                 await nemesis.run(until_s)
+                healed_s = loop.time()
                 self.enter("recovering")
-                missing = await watch.until_ready(until_s + spec.recovery_limit_s, spec.steady_s)
+                missing = await watch.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
                 whole_s = watch.ready_since_s if watch.ready_since_s is not None else loop.time()
-                self._recovery = self._recovered(missing, whole_s - until_s)
+                self._recovery = {
+                    "recovered": not missing,
+                    "seconds": round(whole_s - healed_s, 3),
+                    "limit_seconds": spec.recovery_limit_s,
+                    "healing_seconds": round(healed_s - until_s, 3),
+                    "unhealed": list(nemesis.unhealed),
+                    "waiting_for": list(missing),
+                }
 
             await asyncio.gather(workload.run(until_s), break_and_recover())
 
@@ -239,7 +250,11 @@ class RunSession:
     def _make_nemesis(self, deployment: Deployment) -> Nemesis:
         spec = self._spec
         schedule = spec.schedule(
-            deployment.brokers, deployment.controllers, deployment.stream("schedule"), deployment.unsupported
+            deployment.brokers,
+            deployment.controllers,
+            deployment.stream("schedule"),
+            deployment.unsupported,
+            self._injection_s,
         )
         unmet = schedule.unmet(deployment.unsupported)
         if unmet:
@@ -255,14 +270,6 @@ class RunSession:
         values = {name: getattr(injection, name) for name in Injection.__slots__}
         self._directory.append_fault(values.pop("number"), bit=values.pop("took_effect"), **values)
         self._report_progress()
-
-    def _recovered(self, missing: Sequence[str], seconds: float) -> dict[str, Any]:
-        return {
-            "recovered": not missing,
-            "seconds": round(seconds, 3),
-            "limit_seconds": self._spec.recovery_limit_s,
-            "waiting_for": list(missing),
-        }
 
     async def _tick(self) -> None:
         while True:

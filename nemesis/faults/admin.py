@@ -342,7 +342,7 @@ async def until_done(
             if answer == DONE:
                 return
             await handle.sleep(_RETRY_S)
-        handle.notes.append(f"{what} was not done: {answer}")
+        handle.fail_healing(f"{what} was not done: {answer}")
 
     await ask()
     if any(answer.in_doubt for answer in undone):

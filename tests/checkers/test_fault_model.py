@@ -127,14 +127,18 @@ def test_a_recovery_traced_without_comparable_clocks_does_not_tell_what_was_lost
     assert (excess.offset, excess.time_ns) == (0, 7 * small_evidence.S)
 
 
-def test_evidence_by_node_is_preferred_to_the_sum_over_nodes() -> None:
-    both = {"lost_bytes": 8, "nodes": {"b1": {"lost_bytes": 8}, "b2": {"lost_bytes": 0}}}
-    measured = node_failures(small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, both)))
-    assert [failure.lost_bytes for failure in measured] == [8, 0]
+def test_each_node_is_charged_what_was_measured_on_it_and_not_the_sum() -> None:
+    one = {"lost_bytes": 8, "killed": 1, "nodes": {"b1": {"lost_bytes": 8, "killed": 1, "down_ns": 5_500_000_000}}}
+    (measured,) = node_failures(small_evidence.faults(small_evidence.fault("power-loss", ["b1", "b2"], 5, 6, one)))
+    assert (measured.node, measured.lost_bytes, measured.started_ns) == ("b1", 8, 5_500_000_000)
+
+
+def test_a_sum_over_several_nodes_leaves_unknown_what_each_of_them_lost() -> None:
+    """As runs of earlier versions have it."""
     summed = node_failures(
         small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, {"lost_bytes": 8}))
     )
-    assert [failure.lost_bytes for failure in summed] == [8, 8]
+    assert [(failure.lost_bytes, failure.is_unknown) for failure in summed] == [(0, True), (0, True)]
 
 
 def test_a_second_loss_on_two_replicas_is_an_excess_of_its_own() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from checkers import availability, faults, liveness, processes, registry
+from checkers import availability, faults, processes, registry
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
+from checkers.liveness import checker as liveness
 from checkers.verdict import Validity, Verdict, checker_name, worst
 from results.run.json_encoding import verdicts_from_json
 from tests.checkers import small_evidence
@@ -37,6 +38,57 @@ def test_not_recovering_in_time_is_invalid_and_says_what_was_missing() -> None:
     verdict = liveness.check(RunEvidence(recovery=STUCK))
     assert verdict.validity is Validity.INVALID
     assert "no leader of t-0" in verdict.findings[0].lines
+
+
+def test_a_fault_that_could_not_be_healed_leaves_liveness_unknown_and_is_named() -> None:
+    for recovery in (STUCK, WHOLE):
+        verdict = liveness.check(RunEvidence(recovery=recovery | {"unhealed": ["b2: no such container"]}))
+        assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "not-healed")
+        assert "b2: no such container" in verdict.findings[0].lines
+
+
+def test_healing_has_a_figure_of_its_own() -> None:
+    verdict = liveness.check(RunEvidence(recovery=WHOLE | {"healing_seconds": 54.0}))
+    assert (verdict.validity, verdict.figures["healing_seconds"]) == (Validity.VALID, 54.0)
+
+
+OUT = small_evidence.event(
+    1, "c1", "partition_changed", {"replicas": [1, 2, 3]}, leader=2, leader_epoch=4, members=[2, 3]
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        (
+            [small_evidence.event(2, "b2", "diverging", {"replica": 1, "epoch": 3}, offset=17)] * 2_316,
+            "b1: 2,316 diverging answers at one offset, 17 of t-0, from b2",
+        ),
+        (
+            [small_evidence.event(2, "b1", "registered"), small_evidence.event(3, "b1", "node_started")],
+            "b1: has not registered since it started at 3.000 s",
+        ),
+        (
+            [small_evidence.event(4, "c1", "broker_fenced", {"reason": "session"}, broker=1)],
+            "b1: fenced by the controllers since 4.000 s (session)",
+        ),
+        (
+            [small_evidence.event(5, "b2", "isr_rejected", {"error": "INELIGIBLE_REPLICA"}, members=[1, 2, 3])] * 3,
+            "b1: b2 proposed it for the ISR of t-0 and was refused 3 times (INELIGIBLE_REPLICA)",
+        ),
+        (
+            [
+                small_evidence.event(6, "b1", "appended", offset=4, log_end=5),
+                small_evidence.event(7, "b2", "appended", offset=8, log_end=9),
+            ],
+            "b1: its log of t-0 ends at 5 and last changed at 6.000 s; its leader's ends at 9",
+        ),
+    ],
+)
+def test_not_recovering_says_why_a_replica_is_out(events: list[dict[str, Any]], line: str) -> None:
+    verdict = liveness.check(RunEvidence(recovery=STUCK, trace=small_evidence.trace(OUT, *events)))
+    assert verdict.findings[0].kind == "not-recovered"
+    assert line in verdict.findings[0].lines
 
 
 def test_final_reads_that_do_not_finish_on_a_recovered_cluster_are_invalid() -> None:

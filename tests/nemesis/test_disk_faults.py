@@ -36,7 +36,7 @@ def test_a_node_that_ended_over_a_full_disk_starts_again_when_there_is_room() ->
     (record,) = healed(cluster, ScheduledFault(1, 5, DiskFull(("b2",), 100)))
     assert starts(cluster) == ["start b2"]
     assert record.took_effect
-    assert record.evidence == {"refused_writes": 1.0, "killed": 1.0}
+    assert record.evidence["nodes"] == {"b2": {"refused_writes": 1.0, "killed": 1.0}}
 
 
 def test_a_node_that_was_refused_nothing_goes_on_and_the_fault_missed() -> None:
@@ -69,8 +69,9 @@ def test_a_node_that_another_fault_holds_down_is_left_to_that_fault() -> None:
 def test_a_disk_filled_by_two_faults_has_room_again_after_the_last() -> None:
     cluster = FakeCluster()
     first, last = healed(cluster, ScheduledFault(1, 5, DiskFull(("b2",))), ScheduledFault(2, 20, DiskFull(("b2",), 50)))
-    assert first.evidence == {"overlapped": 1}
-    assert last.evidence == {"refused_writes": 1.0, "killed": 1.0}
+    assert first.evidence["overlapped"] == 1
+    assert "nodes" not in first.evidence
+    assert last.evidence["nodes"] == {"b2": {"refused_writes": 1.0, "killed": 1.0}}
 
 
 def test_of_two_delays_of_a_disk_the_one_that_is_left_holds() -> None:

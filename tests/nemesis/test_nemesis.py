@@ -66,7 +66,8 @@ def test_a_fault_planned_after_the_end_of_the_run_never_happens() -> None:
 
 
 def test_a_fault_is_recorded_when_it_begins_with_the_nodes_it_hit() -> None:
-    begun, holding, ended = carry_out(ScheduledFault(5, 3, PowerLoss(nodes=("leader/1",), keep=KeepUnsynced.NOTHING)))
+    fault = PowerLoss(nodes=("leader/1",), keep=KeepUnsynced.NOTHING)
+    begun, _, holding, ended = carry_out(ScheduledFault(5, 3, fault))
     assert begun.number == holding.number == ended.number
     assert begun.ended_ns is holding.ended_ns is None
     assert holding.nodes == ("b2",)
@@ -215,15 +216,16 @@ def test_a_target_that_names_nothing_is_refused(target: str) -> None:
         check_target(target, ("b1", "b2", "b3"), ("c1",), 2)
 
 
-def test_a_fault_counts_from_when_it_holds() -> None:
+def test_a_fault_counts_and_lasts_from_when_it_holds() -> None:
     class Slow(FakeCluster):
         async def kill(self, node: str) -> Evidence:
             await asyncio.sleep(0.5)
             return dict(await super().kill(node))
 
-    begun, _, ended = carry_out(ScheduledFault(5, 3, Kill(("b1", "b2"))), cluster=Slow())
+    begun, *_, ended = carry_out(ScheduledFault(5, 3, Kill(("b1", "b2"))), cluster=Slow())
     assert begun.started_ns == 5_000_000_000
-    assert ended.started_ns == 6_000_000_000
+    assert (ended.started_ns, ended.ended_ns) == (6_000_000_000, 9_000_000_000)
+    assert (ended.evidence["injection_seconds"], ended.evidence["healing_seconds"]) == (1.0, 0.0)
 
 
 class _SlowCluster(FakeCluster):

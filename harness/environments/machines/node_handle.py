@@ -11,13 +11,13 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from harness.cluster.layout import ClusterNode
 from harness.environments.machines.machine import Freezer, Machine, MachineError
 from images.system import Service
+from nemesis.uninterrupted import uninterrupted
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class NodeHandle:
     async def exclusively(self, action: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
         """Run `action` to its end while no other runs here; a caller cancelled meanwhile is cancelled after it."""
         async with self._one_at_a_time:
-            return await _uninterrupted(action(self))
+            return await uninterrupted(action(self))
 
     # ---- commands; all but waiting are called inside `exclusively` ---------------------------------------------------
 
@@ -132,19 +132,6 @@ class NodeHandle:
             if answer["ended"] is not None:
                 ended: dict[str, Any] = answer["ended"]
                 return ended
-
-
-async def _uninterrupted(action: Coroutine[Any, Any, T]) -> T:
-    task = asyncio.ensure_future(action)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # retrieved: the caller gets the cancellation
-        raise
 
 
 async def on_all(handles: list[NodeHandle], action: Callable[[NodeHandle], Coroutine[Any, Any, Any]]) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """Liveness: after the last fault is healed the cluster recovers within its time limit, and everything can be read.
 
+The limit counts from the end of healing, however long that took (`healing_seconds`).
+
 *Recovered* is the condition that the runner waits for: every broker answers and is unfenced, every partition has a
 leader, its replicas and no others, and all of them in the ISR. Then the final reads must reach the end of every
 partition, and at the end no leader has an ISR change in flight.
 
-not-recovered      something was still missing when the limit had passed
+not-recovered      something was still missing when the limit had passed; where there is a trace, with the reason why a
+                   replica is out of the ISR (`checkers.liveness.out_of_sync`)
 reads-not-finished the cluster had recovered, and yet the final reads did not reach the end offsets
 change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 s before the last event of the trace,
                    and neither an answer nor metadata nor the end of its leadership or its process settled it; this
@@ -16,7 +19,8 @@ operator (`unclean.recovery.strategy=manual`) rather than risk a loss. The verdi
 It takes both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace with
 comparable clocks, a partition whose last known leader is none.
 
-The verdict is `unknown` when the run ended before recovery began.
+The verdict is `unknown` when the run ended before recovery began, and when a fault could not be healed (`unhealed`):
+the cluster was then never given back what it needs.
 
 Blind spots: progress during faults (`checkers.availability` gives figures). A cluster that recovers a second after the
 limit is as wrong as one that never does; the limit is part of the spec.
@@ -33,6 +37,7 @@ import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
+from checkers.liveness import out_of_sync
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 
@@ -51,11 +56,22 @@ def check(evidence: RunEvidence) -> Verdict:
     if "recovered" not in recovery:
         return unknown_verdict(NAME, "the run ended before recovery began", kind="unfinished")
     limit_seconds, seconds = recovery.get("limit_seconds", 0), recovery.get("seconds", 0)
-    figures = {"recovery_seconds": float(seconds), "limit_seconds": float(limit_seconds)}
+    figures = {
+        "recovery_seconds": float(seconds),
+        "limit_seconds": float(limit_seconds),
+        "healing_seconds": float(recovery.get("healing_seconds", 0)),
+    }
     waiting = [str(line) for line in recovery.get("waiting_for") or ()]
+    unhealed = [str(line) for line in recovery.get("unhealed") or ()]
+    if unhealed:
+        lines = ("a fault could not be healed, so nothing is promised:", *unhealed[:4], *_more(unhealed, 4))
+        return Verdict(NAME, Validity.UNKNOWN, (Finding("not-healed", (*lines, *waiting[:4])),), figures)
     if not recovery["recovered"]:
         head = f"not whole {limit_seconds:g} s after the last fault was healed; still missing:"
         lines = (head, *waiting[:4], *_more(waiting, 4))
+        if evidence.settings.has_ordered_trace:
+            causes = out_of_sync.reasons(evidence.trace)
+            lines += (*causes[:4], *_more(causes, 4))
         excuse = _leaderless_by_design(evidence)
         if excuse:
             return Verdict(NAME, Validity.UNKNOWN, (Finding("leaderless-by-design", (*excuse, *lines)),), figures)
@@ -115,7 +131,7 @@ def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
     if settings.unclean_election or settings.unclean_recovery != "manual":
         return ()
     stopped = sorted(
-        {failure.node for failure in node_failures(evidence.faults) if failure.killed > 0 or failure.lost_bytes > 0}
+        {failure.node for failure in node_failures(evidence.faults) if failure.killed > 0 or failure.may_have_lost}
     )
     brokers = [node for node in stopped if node.startswith("b")]
     if len(brokers) <= settings.losses_tolerated:

@@ -1,0 +1,1 @@
+"""Liveness after the faults, and why a replica is not back."""

@@ -1,0 +1,132 @@
+"""Evidence of faults: of each node what was measured there, kept when it happens, and unknown when it failed."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from nemesis.faults.admin import RaiseMinIsr
+from nemesis.faults.disk import PowerLoss, WipeDisk
+from nemesis.faults.process import Kill, Pause
+from nemesis.faults.scripted.leader import StaleBrokerEpoch
+from nemesis.nemesis import Injection, Nemesis
+from nemesis.ports import Evidence, KeepUnsynced
+from nemesis.schedule import Schedule, ScheduledFault
+from tests.nemesis.fake_cluster import FakeCluster
+from tests.workloads.virtual_time import run
+
+SECOND = 1_000_000_000
+
+
+class SlowDisks(FakeCluster):
+    """Takes 400 ms to wipe a disk or to cut a node's power."""
+
+    async def wipe(self, node: str) -> Evidence:
+        await asyncio.sleep(0.4)
+        return await super().wipe(node)
+
+    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
+        await asyncio.sleep(0.4)
+        return await super().power_off(node, keep)
+
+
+class Unreadable(FakeCluster):
+    """Does what it is asked to, and fails to report the effect on b2."""
+
+    async def wipe(self, node: str) -> Evidence:
+        evidence = await super().wipe(node)
+        if node == "b2":
+            raise RuntimeError("b2: no answer")
+        return evidence
+
+
+def carried_out(
+    cluster: FakeCluster, *scheduled: ScheduledFault, until_s: float = 30.0
+) -> tuple[list[Injection], Nemesis]:
+    """All records, and the nemesis afterwards."""
+    records: list[Injection] = []
+
+    async def scenario() -> Nemesis:
+        cluster.now_ns()
+        nemesis = Nemesis(cluster, Schedule(scheduled), Random(1), records.append, "t")
+        await nemesis.run(asyncio.get_running_loop().time() + until_s)
+        return nemesis
+
+    return records, run(scenario())
+
+
+def ended(records: list[Injection]) -> list[Injection]:
+    return [record for record in records if record.ended_ns is not None]
+
+
+def test_three_wiped_disks_of_50_ms_end_after_their_evidence_was_read() -> None:
+    records, _ = carried_out(SlowDisks(), ScheduledFault(1, 0.05, WipeDisk(("b1", "b2", "b3"))))
+    (record,) = ended(records)
+    assert {node: numbers["lost_bytes"] for node, numbers in record.evidence["nodes"].items()} == {
+        "b1": 200.0,
+        "b2": 200.0,
+        "b3": 200.0,
+    }
+    assert (record.started_ns, record.ended_ns) == (round(2.2 * SECOND), round(2.25 * SECOND))
+
+
+def test_the_answer_of_an_action_cut_short_by_the_end_of_the_run_is_kept() -> None:
+    """The run ends while the power of the victim is being cut."""
+    records, _ = carried_out(SlowDisks(), ScheduledFault(1, 60, StaleBrokerEpoch("b3")), until_s=5.0)
+    (record,) = ended(records)
+    assert record.evidence["nodes"]["b3"]["lost_bytes"] == 60.0
+    assert record.ended_ns == record.evidence["nodes"]["b3"]["down_ns"]
+    assert 5 * SECOND < record.evidence["nodes"]["b3"]["down_ns"] < 5.4 * SECOND
+
+
+def test_the_evidence_of_a_single_node_stands_under_its_name_with_the_time() -> None:
+    """A scripted fault of two nodes, cut short after one of them lost its unsynced writes: the other lost nothing."""
+    records, _ = carried_out(FakeCluster(), ScheduledFault(1, 4.5, StaleBrokerEpoch("b3")))
+    (record,) = ended(records)
+    assert record.nodes == ("b3", "b1")
+    assert record.evidence["lost_bytes"] == 60.0
+    assert {node: numbers.get("lost_bytes", 0) for node, numbers in record.evidence["nodes"].items()} == {"b3": 60.0}
+    assert 4 * SECOND < record.evidence["nodes"]["b3"]["down_ns"] < 5.5 * SECOND
+
+
+def test_evidence_is_recorded_as_soon_as_it_is_measured() -> None:
+    records, _ = carried_out(SlowDisks(), ScheduledFault(1, 5, PowerLoss(("b1", "b2"), KeepUnsynced.NOTHING)))
+    nodes = [tuple(record.evidence.get("nodes", {})) for record in records]
+    assert nodes.index(("b1",)) < nodes.index(("b1", "b2"))
+    assert records[nodes.index(("b1",))].ended_ns is None
+
+
+def test_an_effect_that_was_not_read_back_is_unknown_and_not_none() -> None:
+    records, _ = carried_out(Unreadable(), ScheduledFault(1, 5, WipeDisk(("b1", "b2"))))
+    (record,) = ended(records)
+    assert record.evidence["nodes"]["b1"]["lost_bytes"] == 200.0
+    assert record.evidence["nodes"]["b2"]["unknown_lost_bytes"] == 1.0
+    assert record.evidence["nodes"]["b2"]["down_ns"] == SECOND
+    assert "b2: no answer" in record.note
+
+
+def test_what_could_not_be_healed_is_known_by_name() -> None:
+    class Stubborn(FakeCluster):
+        async def start(self, node: str) -> None:
+            raise RuntimeError(f"{node} will not start")
+
+    _, nemesis = carried_out(Stubborn(), ScheduledFault(1, 1, Kill(("b1",))))
+    assert nemesis.unhealed == ("RuntimeError: b1 will not start",)
+    _, nemesis = carried_out(FakeCluster(), ScheduledFault(1, 1, Pause(("b1",))))
+    assert nemesis.unhealed == ()
+
+
+def test_a_late_effect_that_cannot_be_reverted_is_known_and_ends_no_run() -> None:
+    class Forgetful(FakeCluster):
+        """Answers the change and its reversal; the reversal that is repeated at the end fails."""
+
+        async def configure(self, topic: str, name: str, value: str) -> Any:
+            if len(self.calls) >= 2:
+                raise RuntimeError("nobody answers")
+            return await super().configure(topic, name, value)
+
+    cluster = Forgetful()
+    cluster.frozen_over_a_request = True
+    _, nemesis = carried_out(cluster, ScheduledFault(1, 1, RaiseMinIsr()))
+    assert nemesis.unhealed == ("lowering min.insync.replicas: RuntimeError: nobody answers",)
