@@ -197,8 +197,10 @@ class Spec:
         controllers: Sequence[str],
         random: Random,
         unsupported: Collection[EnvironmentCapability] = (),
+        injection_s: float = 0.0,
     ) -> Schedule:
-        """The faults of the run: the script, or a draw from `random` among those that need nothing of `unsupported`."""
+        """The faults of the run: the script, or a draw from `random` for an environment that lacks `unsupported` and
+        takes `injection_s` to inject a fault."""
         if not self.families:
             return self.script
         cluster = ClusterShape(
@@ -208,6 +210,7 @@ class Spec:
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             unsupported=unsupported,
+            injection_s=injection_s,
             # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
             unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
         )

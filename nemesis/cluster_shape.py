@@ -19,7 +19,9 @@ class ClusterShape:
     patience_s: float = 2.0
     """Time after which the cluster acts on a silent broker: the scale of every duration drawn."""
     unsupported: Collection[EnvironmentCapability] = ()
-    """Capabilities the environment lacks; faults that need one are not drawn."""
+    """Capabilities the environment lacks; faults that need one are replaced."""
+    injection_s: float = 0.0
+    """The time that the environment takes to inject a fault; nothing shorter is drawn."""
     unclean_recovery: bool = False
     """Whether the spec names a recovery from unclean shutdowns of more brokers than may lose data."""
 

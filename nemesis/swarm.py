@@ -20,6 +20,11 @@ replica that has everything. Everything is healed at the end.
 the fault that it concerns. Times do not depend on which families there are, and the fault of a slot is that of the
 family with the least key, each drawing its key alone. So a new family takes some slots of old schedules for itself and
 leaves all others as they were, and so does a new fault within its family.
+
+**Environments.** The same seed gives the same schedule in every environment, as far as that can carry it. Everything is
+drawn as if nothing were missing; then a fault that needs a capability which the environment lacks is replaced in its
+slot (`Fault.adapted`, else the next fault of its family), and a duration shorter than an injection takes there becomes
+as long as that. A slot in the last such moment of a run stays empty.
 """
 
 from __future__ import annotations
@@ -92,13 +97,16 @@ def draw(
     ]
     weights = {family: streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
     slots = list(_slots(streams.of("slots"), tempo, cluster.patience_s, time_limit_s))
+    end_s = time_limit_s - cluster.injection_s
     for slot, (at_s, duration_s) in enumerate(slots):
         keys = {family: streams.of("family", slot, family.number).expovariate(weights[family]) for family in chosen}
         family = min(chosen, key=lambda family: keys[family])
         fault = draw_fault(family, streams, slot, cluster, profile, alone=len(slots) == 1)
         if fault.ends_by_itself:
             duration_s = _SCRIPTED_LONGEST * cluster.patience_s
-        scheduled.append(_to_the_millisecond(at_s, min(duration_s, time_limit_s - at_s), fault))
+        if at_s <= end_s:
+            duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
+            scheduled.append(_to_the_millisecond(at_s, duration_s, fault))
     return Schedule(tuple(scheduled))
 
 
@@ -152,8 +160,9 @@ def draw_fault(
         }
         for kind in sorted(order, key=lambda kind: order[kind]):
             draws = Draws(streams.of("fault", slot, family.number, kind.number, attempt), cluster, profile)
-            fault = kind.draw(draws)
-            if fault is not None and not fault.needs() & set(cluster.unsupported):
+            drawn = kind.draw(draws)
+            fault = drawn and drawn.adapted(cluster.unsupported, draws.random)
+            if fault is not None:
                 if not alone or fault.effective_alone():
                     return fault
                 usable.append(fault)
@@ -166,7 +175,7 @@ def _one_after_the_other(
     random, patience_s = streams.of("times alone", family.number), cluster.patience_s
     at_s = random.uniform(0.2, 2.0) * patience_s
     for slot in count():
-        if at_s >= time_limit_s:
+        if at_s >= time_limit_s or at_s > time_limit_s - cluster.injection_s:
             return
         fault = draw_fault(family, streams, slot, cluster, profile)
         yield _to_the_millisecond(at_s, min(_SCRIPTED_LONGEST * patience_s, time_limit_s - at_s), fault)

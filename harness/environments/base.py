@@ -100,6 +100,10 @@ class Environment(Protocol):
     def name(self) -> str:
         """As given to `--environment`."""
 
+    @property
+    def injection_s(self) -> float:
+        """The time that injecting a fault takes here, as measured: of a hundred injections few take longer."""
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Names, ids and addresses for a cluster of this size, without properties yet."""
 

@@ -25,6 +25,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 
 from harness.cluster.administration import Administration
 from harness.cluster.layout import Layout, cluster_layout
+from harness.cluster.random_streams import run_stream
 from harness.environments.base import Crash, Deployment, Listener, TrailPoint
 from harness.environments.machines.trace_deduplicator import TraceDeduplicator
 from harness.simulation.network.network import LinkLatency
@@ -44,6 +45,7 @@ STOP_LOOK_S = 0.05
 CRASH_POINT_SHARE = 0.5
 CRASH_POINT_EFFECTS_MAX = 8
 CRASH_POINT_WITHIN_S = 0.02
+"""Also the longest time that injecting a fault takes."""
 VIRTUAL_LIMIT_S = 86_400.0
 
 
@@ -59,6 +61,11 @@ class Simulation:
     def name(self) -> str:
         """`sim`."""
         return "sim"
+
+    @property
+    def injection_s(self) -> float:
+        """The longest wait for a crash point; everything else happens at once."""
+        return CRASH_POINT_WITHIN_S
 
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is its own host, called by its name."""
@@ -161,7 +168,7 @@ class SimDeployment:
 
     def stream(self, name: str) -> Random:
         """A stream of randomness of the run's own, apart from those of the world and of the nodes."""
-        return self._world.stream(f"run/{name}")
+        return run_stream(self._world.seed, name)
 
     async def collect(self, directory: Path) -> None:
         """Write every node's files, as its processes see them, and its log below `directory`."""

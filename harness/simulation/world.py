@@ -28,13 +28,13 @@ from asyncio.events import _set_running_loop
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from heapq import heappop, heappush
 from random import Random
 from struct import Struct
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from harness.cluster.random_streams import named_stream
 from harness.simulation.digest import EVENT, NODES_MAX, Digest
 from harness.simulation.errors import Deadlock, OutOfTime, SimulationError
 from harness.simulation.event_loop.loop import NodeLoop
@@ -122,7 +122,7 @@ class World:
 
     def stream(self, name: str) -> Random:
         """A fresh generator, the same for the same seed and name, independent of all others."""
-        return Random(int.from_bytes(blake2b(f"{self.seed}/{name}".encode(), digest_size=16).digest()))
+        return named_stream(self.seed, name)
 
     def at(self, time_ns: int, action: Callable[[Any], object], argument: Any) -> None:
         """Call `action(argument)` at a true time, outside any process."""

@@ -8,14 +8,14 @@ from the class:
 - `name`, and `family` with its colour and whether `--faults all` draws it;
 - `number`, after which its random streams are named, so that a rename changes no schedule;
 - `draw`: one fault of the class, drawn at random;
-- `needs`: capabilities that some environments lack;
+- `needs`: capabilities that some environments lack, and `adapted`: the nearest fault without them;
 - `proof`: the evidence that shows that the fault took effect;
 - the first sentence of the docstring, for the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from random import Random
@@ -93,6 +93,13 @@ class Fault:
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Capabilities that the environment must have."""
         return frozenset()
+
+    def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
+        """This fault, or the nearest one that needs nothing of `unsupported`; None where there is none.
+
+        `random` has drawn the fault already: whatever is drawn for the environment comes after.
+        """
+        return None if self.needs() & frozenset(unsupported) else self
 
     def targets(self) -> tuple[str, ...]:
         """Every target the fault names, symbolic or not."""

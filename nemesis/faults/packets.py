@@ -6,7 +6,9 @@ retransmission. Slow links widen every window in which two nodes believe differe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from random import Random
 from typing import ClassVar, Self
 
 from nemesis.drawing import Draws
@@ -42,12 +44,10 @@ class Packets(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """One broker against all nodes, some role or one broker; loss alone where links cannot be slowed."""
+        """One broker against all nodes, some role or one broker."""
         random, cluster = draws.random, draws.cluster
         delay_ms = round(10 ** random.uniform(0.3, 3.0), 1)
         slow, lossy = random.choice(((True, False), (False, True), (True, True)))
-        if EnvironmentCapability.DELAY in cluster.unsupported:
-            slow, lossy = False, True
         against = "all" if random.random() < 0.4 else random.choice(("brokers", "controllers", *cluster.brokers))
         node = draws.broker()
         if node == against:
@@ -57,7 +57,7 @@ class Packets(Fault):
             against=(against,),
             delay_ms=delay_ms if slow else 0.0,
             jitter_ms=round(delay_ms * random.uniform(0, 1.5), 1) if slow else 0.0,
-            loss=round(random.uniform(0.02, 0.5), 3) if lossy else 0.0,
+            loss=_loss(random) if lossy else 0.0,
             one_way=random.random() < 0.3,
         )
 
@@ -76,9 +76,20 @@ class Packets(Fault):
         """Loss alone needs nothing."""
         return frozenset({EnvironmentCapability.DELAY} if self.delay_ms or self.jitter_ms else ())
 
+    def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
+        """Loss alone where links cannot be slowed."""
+        if not self.needs() & frozenset(unsupported):
+            return self
+        return replace(self, delay_ms=0.0, jitter_ms=0.0, loss=self.loss or _loss(random))
+
     def describe(self) -> str:
         """Targets, and how bad their links are."""
         arrow = "→" if self.one_way else "↔"
         bad = [f"+{self.delay_ms:.0f}±{self.jitter_ms:.0f} ms"] if self.delay_ms or self.jitter_ms else []
         bad += [f"{self.loss:.0%} lost"] if self.loss else []
         return f"packets {' '.join(self.nodes)} {arrow} {' '.join(self.against)} {' '.join(bad)}"
+
+
+def _loss(random: Random) -> float:
+    """The share of packets lost on a lossy link."""
+    return round(random.uniform(0.02, 0.5), 3)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 
+from harness.cluster.layout import cluster_layout
+from harness.cluster.random_streams import run_stream
+from harness.environments.base import Listener
+from harness.environments.machines.deployment import MachineDeployment
+from harness.environments.machines.machine import Machine
+from harness.environments.sim import SimDeployment
+from harness.simulation.world import World
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
+from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.leader import StaleBrokerEpoch, UncleanReturn
 from nemesis.fields import FieldError
-from nemesis.ports import KeepUnsynced
+from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_script
 from nemesis.strategies import schedules
@@ -175,3 +184,68 @@ def test_whoever_comes_back_uncleanly_has_lost_something_and_so_has_some_power_l
 def test_a_cluster_of_one_broker_can_be_tortured_too() -> None:
     cluster = ClusterShape(("b1",), ("c1",), 1, 1)
     assert any(len(draw(Random(seed), cluster, 60.0)) for seed in range(20))
+
+
+DELAY = frozenset({EnvironmentCapability.DELAY})
+PLACES = {
+    "sim": replace(CLUSTER, controllers=("c1", "c2", "c3"), injection_s=0.02),
+    "docker with netem": replace(CLUSTER, controllers=("c1", "c2", "c3"), injection_s=0.3),
+    "docker without netem": replace(CLUSTER, controllers=("c1", "c2", "c3"), injection_s=0.3, unsupported=DELAY),
+}
+
+
+def test_the_same_seed_gives_the_same_schedule_wherever_it_can() -> None:
+    replaced = longer = 0
+    for seed in range(200):
+        sim, docker, without = (draw(Random(seed), place, 60.0).faults for place in PLACES.values())
+        sim = tuple(one for one in sim if one.at_s <= 59.7)
+        assert [one.fault for one in docker] == [one.fault for one in sim]
+        assert [(one.at_s, one.for_s) for one in docker] == [
+            (one.at_s, max(one.for_s, 0.3) if one.for_s < 0.3 else one.for_s) for one in sim
+        ]
+        longer += sum(one.for_s < 0.3 for one in sim)
+        assert len(without) == len(docker)
+        for there, here in zip(docker, without, strict=True):
+            if not there.fault.needs() & DELAY:
+                assert here == there
+            else:
+                replaced += 1
+                assert here.at_s == there.at_s
+                assert here.fault.family == there.fault.family
+                assert not here.fault.needs()
+    assert replaced > 100
+    assert longer > 100
+
+
+def test_links_that_cannot_be_slowed_are_lossy_and_else_as_they_were() -> None:
+    drawn = [draw(Random(seed), place, 60.0, ["packets"]) for place in PLACES.values() for seed in range(50)]
+    for slow, lossy in zip(drawn[50:100], drawn[100:], strict=True):
+        for there, here in zip(slow, lossy, strict=True):
+            assert isinstance(there.fault, Packets)
+            assert isinstance(here.fault, Packets)
+            assert here.fault.loss > 0
+            assert here.fault == replace(there.fault, delay_ms=0.0, jitter_ms=0.0, loss=here.fault.loss)
+            assert here.fault.loss == there.fault.loss or not there.fault.loss
+
+
+def test_nothing_shorter_than_an_injection_is_drawn() -> None:
+    for seed in range(200):
+        schedule = draw(Random(seed), PLACES["docker with netem"], 60.0)
+        assert all(one.for_s >= 0.3 and one.at_s <= 59.7 for one in schedule)
+
+
+@pytest.mark.parametrize("name", ["sim", "docker"])
+def test_every_environment_draws_a_seed_from_the_same_numbers(name: str) -> None:
+    """The streams of a run are named after its seed alone."""
+    layout = cluster_layout(3, 3)
+    listener = Listener(on_trace=lambda *_: None, on_log=lambda *_: None)
+    if name == "sim":
+        with World(7) as world:
+            stream = SimDeployment(world, layout, listener).stream("schedule")
+    else:
+
+        async def nothing() -> dict[str, Machine]:
+            return {}
+
+        stream = MachineDeployment(layout, nothing, seed=7, listener=listener, facts={}).stream("schedule")
+    assert stream.random() == run_stream(7, "schedule").random()

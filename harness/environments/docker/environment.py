@@ -56,6 +56,11 @@ class Docker:
         """`docker`."""
         return "docker"
 
+    @property
+    def injection_s(self) -> float:
+        """A command in each of six containers, side by side, and reading back what it did."""
+        return 0.3
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is a container of its own, called by its address."""
         numbers = count(_FIRST_HOST)

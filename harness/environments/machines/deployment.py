@@ -13,7 +13,6 @@ On machines, `nemesis.ports` means:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import json
 import tarfile
@@ -26,6 +25,7 @@ from typing import Any, Final
 from harness.cluster.administration import Administration
 from harness.cluster.layout import Layout
 from harness.cluster.leader_lookup import LeaderLookup
+from harness.cluster.random_streams import run_stream
 from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Crash, Listener, TrailPoint
 from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
@@ -119,8 +119,8 @@ class MachineDeployment:
         return self._handle(node).alive
 
     def stream(self, name: str) -> Random:
-        """A stream of randomness of its own."""
-        return Random(hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest())
+        """A stream of randomness of the run's own."""
+        return run_stream(self._seed, name)
 
     async def collect(self, directory: Path) -> None:
         """Kill every process, write every node's files and its log below `directory`, and hand the traces over. The

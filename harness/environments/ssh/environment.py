@@ -44,6 +44,11 @@ class Ssh:
         """`ssh`."""
         return "ssh"
 
+    @property
+    def injection_s(self) -> float:
+        """As in Docker, and a round trip to each host."""
+        return 0.5
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is called by the IPv4 address of its host. Raises EnvironmentUnavailable when a name has none."""
         return cluster_layout(

@@ -183,6 +183,10 @@ class HiddenCommit(ScriptedLeaderFault):
         await handle.pause(successor)
         await handle.sleep(2 * patience_s)
 
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Slow answers make the high watermarks stale."""
+        return frozenset({EnvironmentCapability.DELAY})
+
 
 @dataclass(frozen=True, slots=True)
 class StaleBrokerEpoch(ScriptedFault):
