@@ -267,8 +267,8 @@ def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[GroupViol
     """The number of acknowledged records that no member has read, and each of them."""
     appends = rows.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
     polls = rows.filter(pc.is_in(rows.column("process"), value_set=pa.array(sorted(members), pa.int32())))
-    given = set(pc.list_flatten(polls.filter(pc.field("kind") == "poll").column("offsets")).to_pylist())
-    missing = [row for row in _rows(appends) if row.offset not in given]
+    given = pc.list_flatten(polls.filter(pc.field("kind") == "poll").column("values"))
+    missing = _rows(appends.filter(pc.invert(pc.is_in(appends.column("value"), value_set=given.combine_chunks()))))
     reason = "no member of the group was ever given it"
     undelivered: list[GroupViolation] = [("not-delivered", row.offset, NEVER, (row,), reason) for row in missing]
     return len(missing), undelivered

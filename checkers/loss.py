@@ -8,6 +8,11 @@ if, at the end of the run,
   or
 - the log of every replica was collected and none holds it. This needs no recovery: a record on no disk is gone.
 
+An append may be acknowledged without an offset (the leader knows it for a duplicate and no longer where it stands). Its
+record is promised all the same and is looked for by its value. It stands above every record that was acknowledged or
+read before it was invoked; where that does not rule out that it was deleted, it is taken for deleted, and losses beyond
+the fault model excuse it at any offset.
+
 A record below the offset up to which deletion is permitted is deleted and not lost (`checkers.deletions`); it is
 counted as `deleted`.
 
@@ -92,7 +97,7 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
                 {
                     "topic": topic,
                     "partition": number,
-                    "offset": offset,
+                    "offset": offset if promises.placed[which] else -1,
                     "value": value,
                     "operation": columns.index_of(row),
                     "told_ns": int(columns.completed_ns[row]),
@@ -137,11 +142,15 @@ def check_partition(
         row, value, offset = int(rows[which]), int(values[which]), int(offsets[which])
         return Finding(
             kind="lost-append" if columns.kind[row] == APPEND else "lost-read",
-            lines=(columns.describe(row), *_where(columns, final, replicas, value, offset, finally_read)),
+            lines=(
+                columns.describe(row),
+                *(() if promises.placed[which] else ("it was acknowledged without an offset",)),
+                *_where(columns, final, replicas, value, offset if promises.placed[which] else -1, finally_read),
+            ),
             topic=topic,
             partition=partition,
             operations=(columns.index_of(row),),
-            offsets=(offset,),
+            offsets=(offset,) if promises.placed[which] else (),
             time_ns=int(columns.completed_ns[row]),
         )
 
@@ -152,7 +161,7 @@ def check_partition(
         violations.append(
             Violations(
                 name,
-                offsets[lost[chosen]],
+                np.where(promises.placed[lost[chosen]], offsets[lost[chosen]], NEVER),
                 np.full(len(chosen), NEVER, dtype=np.int64),
                 lambda number, chosen=chosen: explain(int(chosen[number])),  # type: ignore[misc]
                 columns.invoked_ns[_appended_by(columns, values[lost[chosen]], rows[lost[chosen]])],
@@ -190,6 +199,9 @@ class _Promises:
     """Which operations are final reads."""
     values: Int64
     offsets: Int64
+    """Where a record stands; the least possible offset of one that is not `placed`."""
+    placed: npt.NDArray[np.bool_]
+    """Whether the offset is known."""
     rows: Int64
     on_disk: npt.NDArray[np.bool_]
     lost: Int64
@@ -211,6 +223,8 @@ def _promises(
     final_values, _, _ = _returned(columns, final)
     stored = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
     values, offsets, rows = _promised(columns, acks)
+    placed = offsets >= 0
+    offsets = np.where(placed, offsets, _least_offsets(columns, rows))
     read, on_disk = np.isin(values, final_values), np.isin(values, stored)
     missing = np.zeros(len(values), dtype=bool)
     if finally_read:
@@ -218,7 +232,7 @@ def _promises(
     if every_log:
         missing |= ~on_disk
     missing &= offsets >= deleted_below
-    return _Promises(columns, final, values, offsets, rows, on_disk, np.flatnonzero(missing), deleted_below)
+    return _Promises(columns, final, values, offsets, placed, rows, on_disk, np.flatnonzero(missing), deleted_below)
 
 
 def _returned(columns: Columns, chosen: npt.NDArray[np.bool_]) -> tuple[Int64, Int64, Int64]:
@@ -230,16 +244,43 @@ def _returned(columns: Columns, chosen: npt.NDArray[np.bool_]) -> tuple[Int64, I
 
 
 def _promised(columns: Columns, acks: int) -> tuple[Int64, Int64, Int64]:
-    """(values, offsets, witness rows) of all promised records, a value once, acknowledged appends before polls."""
-    acknowledged = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0))
+    """(values, offsets, witness rows) of all promised records, a value once, acknowledged appends before polls. The
+    offset of an append that was acknowledged without one is NOTHING, unless a poll returned its record."""
+    acknowledged = np.flatnonzero((columns.kind == APPEND) & (columns.outcome == OK))
     acknowledged = acknowledged if acks == -1 else acknowledged[:0]
     seen_values, seen_offsets, seen_rows = _returned(columns, np.ones(len(columns), dtype=bool))
     values = np.concatenate([columns.value[acknowledged], seen_values])
     offsets = np.concatenate([columns.offset[acknowledged], seen_offsets])
     rows = np.concatenate([acknowledged, seen_rows])
+    known, any_offset = _offset_by_value(values, offsets)
     _, first = np.unique(values, return_index=True)
     first = np.sort(first)
-    return values[first], offsets[first], rows[first]
+    values, offsets, rows = values[first], offsets[first], rows[first]
+    place = np.minimum(np.searchsorted(known, values), max(0, len(known) - 1))
+    found = np.isin(values, known)
+    offsets = np.where((offsets < 0) & found, any_offset[place], offsets) if len(known) else offsets
+    return values, offsets, rows
+
+
+def _offset_by_value(values: Int64, offsets: Int64) -> tuple[Int64, Int64]:
+    """(values in order, an offset each) of the records whose offset is known."""
+    known = np.flatnonzero(offsets >= 0)
+    ordered, first = np.unique(values[known], return_index=True)
+    return ordered, offsets[known][first]
+
+
+def _least_offsets(columns: Columns, rows: Int64) -> Int64:
+    """For the append in each of `rows` the least offset that it can have: above every record that was acknowledged or
+    read before it was invoked."""
+    lengths = np.diff(columns.starts)
+    last = np.full(len(columns), -1, dtype=np.int64)
+    last[lengths > 0] = columns.poll_offset[columns.starts[1:][lengths > 0] - 1]
+    acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
+    last[acknowledged] = columns.offset[acknowledged]
+    order = np.argsort(columns.completed_ns, kind="stable")
+    highest = np.maximum.accumulate(np.concatenate([[-1], last[order]]))
+    before = np.searchsorted(columns.completed_ns[order], columns.invoked_ns[rows], side="left")
+    return np.asarray(highest[before] + 1, dtype=np.int64)
 
 
 def _appended_by(columns: Columns, values: Int64, otherwise: Int64) -> Int64:

@@ -15,7 +15,8 @@ invoked_ns    int64          true time since the run began
 completed_ns  int64          null when it never completed
 outcome       string         ok · fail · info
 value         int64          append: the unique value written; assign, commit: the group's generation; else null
-offset        int64          append: offset assigned (null unless ok); poll: position asked;
+offset        int64          append: offset assigned (null unless ok, or when the answer named none);
+                             poll: position asked;
                              end_offset: the end answered (null unless ok); assign: where the member starts, as its
                              group had committed (0 when nothing had been); commit: the offset committed;
                              reset: where the consumer reads on after it detected a truncation (null when its reset

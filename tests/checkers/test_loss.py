@@ -98,3 +98,33 @@ def test_a_record_acknowledged_after_the_power_loss_is_not_excused_by_it() -> No
     later = [append(7, 8, 9, 0)]
     verdict = verdict_on(later, [], trace=lossy_trace("b1", "b2"), faults=small_evidence.faults(fault))
     assert verdict.validity is Validity.INVALID
+
+
+# acknowledged without an offset
+
+
+def test_an_append_acknowledged_without_an_offset_is_looked_for_by_its_value() -> None:
+    rows = [append(7, 1, 2, 0), append(8, 3, 4)]
+    assert verdict_on(rows, [poll(0, 9, 10, 7, 8)]).validity is Validity.VALID
+    (finding,) = verdict_on(rows, [poll(0, 9, 10, 7)]).findings
+    assert (finding.kind, finding.operations, finding.offsets) == ("lost-append", (1,), ())
+    assert finding.lines[1:3] == (
+        "it was acknowledged without an offset",
+        "the final reads did not return value 8: they ended at 1",
+    )
+    assert verdict_on(rows, [poll(0, 9, 10, 7)], settings={"acks": 1}).validity is Validity.VALID
+
+
+def test_an_append_without_an_offset_has_that_of_a_poll_that_returned_it() -> None:
+    rows = [append(7, 1, 2, 0), append(8, 3, 4), poll(0, 4, 5, 7, 8)]
+    assert verdict_on(rows, [poll(0, 9, 10, 7)]).findings[0].offsets == (1,)
+
+
+def test_an_append_without_an_offset_is_deleted_only_if_it_may_stand_below_the_log_start() -> None:
+    def deleted_below(offset: int) -> Validity:
+        fault = small_evidence.fault("delete-records", ["b1"], 5, 6, {"asked_below": offset})
+        faults = small_evidence.faults(fault | {"detail": '{"partition": 0}'})
+        return verdict_on([append(7, 1, 2, 4), append(8, 3, 4)], [poll(4, 9, 10, 7)], faults=faults).validity
+
+    assert deleted_below(6) is Validity.VALID
+    assert deleted_below(5) is Validity.INVALID

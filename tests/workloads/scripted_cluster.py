@@ -39,6 +39,7 @@ class Step:
     error: int = 0
     drop: bool = False
     delay_s: float = 0.0
+    without_offset: bool = False
 
 
 APPEND = Step()
@@ -216,7 +217,7 @@ class ScriptedCluster:
         answered = PartitionProduceResponse(
             index=told.index,
             error_code=ErrorCode(error),
-            base_offset=base if error == 0 else -1,
+            base_offset=base if error == 0 and not step.without_offset else -1,
             record_errors=(),
             current_leader=hint,
         )

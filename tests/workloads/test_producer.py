@@ -162,6 +162,12 @@ def test_after_a_final_refusal_the_sequence_restarts(error: int, same_id: bool) 
     with_producer(test)
 
 
+def test_a_batch_that_is_acknowledged_without_an_offset_is_ok() -> None:
+    delivery, cluster = deliver([Step(without_offset=True)])
+    assert delivery == Delivery("ok", base_offset=None, attempts=1)
+    assert cluster.logs[0].values() == [1]
+
+
 def test_a_duplicate_without_a_known_offset_is_info_and_the_sequence_goes_on() -> None:
     async def test(cluster: ScriptedCluster, producer: Producer) -> None:
         cluster.script.append(answer(46, append=True))

@@ -1,6 +1,7 @@
 """Delivery of a batch: its outcome, which never claims more than is known.
 
-- `ok`: the leader acknowledged it, as `acks` asks, and returned its offset.
+- `ok`: the leader acknowledged it, as `acks` asks, and returned its offset; or -1 in its place, as a broker does for a
+  duplicate of which it knows no more than that it was appended.
 - `fail`: it is certainly in no log. Either no byte of it ever left, or every attempt was answered by an error that a
   broker gives *before* appending (`NEVER_APPENDED`, such as NOT_ENOUGH_REPLICAS 19).
 - `info`: anything else. NOT_LEADER_OR_FOLLOWER (6), REQUEST_TIMED_OUT (7), NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) and
@@ -48,7 +49,7 @@ class Delivery:
 
     outcome: OperationOutcome
     base_offset: int | None = None
-    """Offset of its first record; the others follow it. None unless `ok`."""
+    """Offset of its first record; the others follow it. None unless `ok`, and where the answer had none."""
     error: str | None = None
     """The last error's name in Kafka's words, `timeout`, `connection` …; None when `ok`."""
     attempts: int = 0

@@ -242,10 +242,7 @@ class PartitionSender:
             self._id_known = True
             self._backoff.reset()
             self._in_flight.remove(batch)
-            if answer.base_offset >= 0:
-                batch.end("ok", base_offset=int(answer.base_offset))
-            else:
-                batch.end("info", error="no offset in the answer")
+            batch.end("ok", base_offset=int(answer.base_offset) if answer.base_offset >= 0 else None)
             return
         if code == _DUPLICATE:
             self._id_known = True

@@ -144,10 +144,37 @@ def give_producer_id_twice(evidence: RunEvidence, random: Random) -> Injection |
     return None
 
 
+def lose_append_without_offset(evidence: RunEvidence, random: Random) -> Injection | None:
+    """An append is acknowledged without an offset, and another record stands in its place everywhere."""
+    rows, deleted = rows_of(evidence.history), deletable_below(evidence)
+    instead = 1 + max((row["value"] for row in rows if row["kind"] == "append"), default=0)
+    for append in overlapping(rows, random, _acknowledged):
+        if evidence.settings.acks != -1 or (append["topic"], append["partition"]) in deleted:
+            continue
+        value = append["value"]
+        history = [
+            row | {"offset": None}
+            if row is append
+            else row | {"values": [instead if other == value else other for other in row["values"] or ()] or None}
+            for row in rows
+        ]
+        unknown = append | {"index": rows[-1]["index"] + 1, "value": instead, "outcome": "info", "offset": None}
+        records = [
+            record | {"value": instead if record["value"] == value else record["value"]}
+            for record in evidence.replicas.to_pylist()
+        ]
+        replicas = pa.Table.from_pylist(records, REPLICAS)
+        changed = replace(evidence, history=history_of([*history, unknown]), replicas=replicas)
+        line = f"#{append['index']} is acknowledged without an offset, and its value {value} is nowhere"
+        return Injection(changed, line, append["topic"], append["partition"], operation=append["index"])
+    return None
+
+
 PRODUCER_ANOMALIES = (
     Anomaly("pipelined-appends-reordered", "producers", "producer-order", reorder_pipelined_appends),
     Anomaly("sequence-numbers-skipped", "producers", "sequence-gap", skip_sequence_numbers),
     Anomaly("sequence-number-repeated", "producers", "sequence-gap", repeat_sequence_number),
     Anomaly("producer-epoch-lowered", "producers", "producer-epoch-fell", lower_producer_epoch),
     Anomaly("producer-id-given-twice", "producers", "producer-id-twice", give_producer_id_twice),
+    Anomaly("append-without-offset-lost", "loss", "lost-append", lose_append_without_offset),
 )
