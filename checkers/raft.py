@@ -15,14 +15,18 @@ committed-metadata-differs  the record committed at an offset never changes
 committed-metadata-cut      no controller truncates its log below the offset that it knows to be committed
 metadata-lost               a controller's log comes back from a restart with everything it had
 broker-epoch-fell           broker epochs only rise, over all brokers and all active controllers
+uncommitted-metadata-applied  a broker applies only metadata that a majority of the controllers holds at that moment
+producer-ids-allocated-twice  the blocks of producer ids that brokers get do not overlap
+producer-id-assigned-twice  no producer id is given to two producers, by whichever brokers
+producer-id-unallocated     a broker gives producers only ids from the blocks that it got itself
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: a run with such a fault against a controller is `unknown`.
 
 The number of controllers is taken from the trace: all that ever started.
 
-Blind spots: whether brokers were shown anything but committed records (the promises in `checkers.protocol` rest on
-that); everything, when the nodes' clocks are not comparable.
+Blind spots: records below a snapshot, which the controllers no longer hold, when a broker applies them late;
+everything, when the nodes' clocks are not comparable.
 """
 
 from __future__ import annotations
@@ -101,6 +105,11 @@ class _RaftState:
         self.known: dict[str, int] = {}
         """Controller → the offset up to which it has committed its log, as leader."""
         self.broker_epoch = -1
+        self.allocated: list[tuple[int, int, int, int]] = []
+        """Blocks of producer ids: first, end, broker and time in ns."""
+        self.assigned: dict[int, _ControllerEvent] = {}
+        """Producer id → the event in which a broker gave it to a producer."""
+        self.applied = 0
         self.commits = self.cut = self.snapshots = 0
         self.findings: list[Finding] = []
 
@@ -257,8 +266,53 @@ class _RaftState:
             )
         self.broker_epoch = max(self.broker_epoch, event.broker_epoch)
 
+    # ---- what brokers get from the controllers -----------------------------------------------------------------------
+
+    def applies(self, event: _ControllerEvent) -> None:
+        self.applied += 1
+        last = event.log_end - 1
+        holders = sorted(
+            node for node, log in self.logs.items() if log.end > last and not _differ(log.at(last), event.leader_epoch)
+        )
+        if len(holders) < len(self.logs) // 2 + 1:
+            self.report(
+                event,
+                "uncommitted-metadata-applied",
+                f"{event.node} applied metadata up to {event.log_end}, the last of controller epoch "
+                f"{event.leader_epoch}, {_at(event)}",
+                f"{', '.join(holders) or 'no controller'} held it, of {len(self.logs)} controllers",
+            )
+
+    def allocates(self, event: _ControllerEvent) -> None:
+        first = int(event.fact("first") or 0)
+        end = first + int(event.fact("count") or 0)
+        for other_first, other_end, broker, time_ns in self.allocated:
+            if first < other_end and other_first < end:
+                self.report(
+                    event,
+                    "producer-ids-allocated-twice",
+                    f"{event.node} gave broker {event.broker} the producer ids {first} to {end - 1} {_at(event)}",
+                    f"broker {broker} had got {other_first} to {other_end - 1} at {time_ns / 1e9:.6f} s",
+                )
+                break
+        self.allocated.append((first, end, event.broker, event.time_ns))
+
+    def assigns(self, event: _ControllerEvent) -> None:
+        producer_id = int(event.fact("producer_id") or 0)
+        line = f"{event.node} gave a producer the id {producer_id} {_at(event)}"
+        before = self.assigned.setdefault(producer_id, event)
+        if before is not event:
+            self.report(event, "producer-id-assigned-twice", line, f"{before.node} had given it away {_at(before)}")
+        own = [(first, end) for first, end, broker, _ in self.allocated if f"b{broker}" == event.node]
+        if not any(first <= producer_id < end for first, end in own):
+            blocks = ", ".join(f"{first} to {end - 1}" for first, end in own) or "none"
+            self.report(event, "producer-id-unallocated", line, f"the controllers had allocated to it: {blocks}")
+
 
 _HANDLERS = {
+    "metadata_applied": _RaftState.applies,
+    "producer_ids_allocated": _RaftState.allocates,
+    "producer_id_assigned": _RaftState.assigns,
     "quorum_recovered": _RaftState.recovered,
     "quorum_voted": _RaftState.voted,
     "quorum_leader": _RaftState.leads,
@@ -295,6 +349,8 @@ def check(evidence: RunEvidence) -> Verdict:
         "committed": float(len(raft.committed)),
         "cuts": float(raft.cut),
         "snapshots": float(raft.snapshots),
+        "applied": float(raft.applied),
+        "producer_ids": float(len(raft.assigned)),
         "invalid": float(len(raft.findings)),
     }
     if not raft.findings:

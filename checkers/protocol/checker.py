@@ -29,6 +29,23 @@ log-start-unasked         no leader moves a log's start by its own decision furt
                           unless the topic has a retention (`checkers.deletions`)
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it
+appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and
+                          by the epoch of the record before them (Log Matching, while the run goes on)
+log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
+high-watermark-above-log-end  a high watermark lies within the node's own log, on followers, too (HW ≤ LEO)
+log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
+log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
+clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
+isr-proposal-behind       a leader proposes a follower for the ISR that it has seen at its high watermark and at its
+                          leader epoch's start (LESO)
+partition-epoch-stood     every change of a partition moves its partition epoch up
+leader-epoch-stood        the leader epoch never falls; a change of leader and the removal of a replica move it up
+reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2)
+reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
+reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
+acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
+
+RC is Kafka Replication Correctness.
 
 Subtle choices, each with a run that shows why:
 
@@ -53,8 +70,17 @@ there: its leader, which has deleted them, can no longer answer where the two lo
 *The superset is required of the current leader only.* A deposed leader that does not know it yet commits with its own
 old quorum, which contains the replica that was elected; the controllers' ISR has changed without it.
 
+*A log that comes back shorter may have been truncated.* b2 follows a new leader, truncates its log and is killed before
+it traces that. So a shorter log is a violation only if the node had led, converged or appended since it became
+follower, and nothing was ever deleted. After a clean shutdown no truncation is under way.
+
+*A decision may be traced late.* c1 commits a change and is cut off; c2 takes over and traces it; c1 wakes and traces it
+again. Decisions are compared in the order of the metadata log, and an older one is left out. A broker is held to the
+decisions of the partition epoch that it names, whenever they were traced.
+
 Unclean elections and losses beyond the fault model (`checkers.violations`) can excuse the four promises about the
-replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them.
+replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them; nodes whose
+disk lied about fsync are held to none of the promises about logs that come back whole.
 
 Blind spots: events missing from the trace (an offset that does not follow makes that part of a log unknown, and matches
 anything; `trace_gaps` counts them); promises about metadata logs; everything, when the nodes' clocks are not
@@ -71,14 +97,20 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
-from checkers.protocol.state import ProtocolViolation
+from checkers.fault_model import default_tolerance, node_failures, tolerances
+from checkers.protocol.log_promises import check_disks
+from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Violations, merge_verdicts, unknown_verdict, verdict_of
 
 NAME = "protocol"
 RESTS_ON = EXCUSES | {EvidencePart.TRACE}
+FSYNC_LIES = "fsync-lies"
+"""The family of faults with which a disk loses records that it had confirmed."""
+_DISKS = frozenset({EvidencePart.REPLICAS, EvidencePart.HISTORY})
+"""Where one of these has a gap, the ends of logs are not compared with the disks: `checkers.logs` or others, which rest
+on them, are `unknown` then."""
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -90,7 +122,9 @@ def check(evidence: RunEvidence) -> Verdict:
     if not evidence.trace.num_rows:
         return unknown_verdict(NAME, "no protocol trace was recorded")
     special, rule = tolerances(evidence), default_tolerance(evidence)
-    cluster = replay_trace(evidence.trace, evidence.settings, deletion_requests(evidence))
+    cluster = replay_trace(evidence.trace, evidence.settings, deletion_requests(evidence), _cluster(evidence))
+    if evidence.history.num_rows and not any(gap.part in _DISKS for gap in evidence.gaps):
+        check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
     verdicts, converged = [], _convergences(evidence.trace)
     for name, partition in sorted(cluster.partitions.items()):
         kinds: dict[str, list[ProtocolViolation]] = {}
@@ -109,6 +143,16 @@ def check(evidence: RunEvidence) -> Verdict:
         }
         verdicts.append(verdict_of(NAME, by_kind, special.get(name, rule), figures))
     return merge_verdicts(NAME, verdicts, "the trace has no event of a partition")
+
+
+def _cluster(evidence: RunEvidence) -> ClusterState:
+    """The cluster before the run, with what faults did to the disks of its nodes."""
+    lossy: dict[str, list[tuple[int, int]]] = {}
+    for failure in node_failures(evidence.faults):
+        if failure.lost_bytes > 0:
+            lossy.setdefault(failure.node, []).append((failure.started_ns, failure.ended_ns))
+    lies = evidence.faults.filter(pc.field("family") == FSYNC_LIES)
+    return ClusterState(lossy_faults=lossy, lied_to=frozenset(pc.list_flatten(lies.column("nodes")).to_pylist()))
 
 
 def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:

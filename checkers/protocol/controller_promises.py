@@ -13,6 +13,7 @@ from checkers.protocol.state import (
     ProtocolViolation,
     TraceRow,
     TraceRowHandler,
+    integers,
     names,
 )
 
@@ -20,8 +21,10 @@ from checkers.protocol.state import (
 def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
     """A broker has registered; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR
     again."""
-    cluster.awaiting_registration.discard(f"b{event.broker}")
-    clean = event.details().get("clean", True)
+    node, clean = f"b{event.broker}", event.details().get("clean", True)
+    if node in cluster.awaiting_registration and event.details().get("clean") is True:
+        cluster.clean_lives[node] = event.time_ns
+    cluster.awaiting_registration.discard(node)
     for partition in cluster.partitions.values():
         partition.candidates_to_check = True
         if not clean:
@@ -29,9 +32,11 @@ def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
 
 
 def _partition_changed(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    if partition.decision is not None and event.offset < partition.decision.metadata_offset:
+        return  # a controller that was deposed traced it late
     detail = event.details()
-    isr, elr = frozenset(event.members), frozenset(_integers(detail, "elr"))
-    replicas = _integers(detail, "replicas")
+    isr, elr = frozenset(event.members), frozenset(integers(detail, "elr"))
+    replicas = integers(detail, "replicas")
     minimum = detail.get("min_isr", settings.min_insync_replicas)
     partition.min_isr = min(minimum, len(replicas) or minimum) if isinstance(minimum, int) else 1
     if partition.min_isr not in tuple(partition.min_isr_at.values())[-1:]:
@@ -71,13 +76,8 @@ def _partition_changed(partition: PartitionState, event: TraceRow, settings: Che
     partition.shrunk -= {f"b{member}" for member in joined}
     partition.leader, partition.leader_epoch = event.leader, event.leader_epoch
     partition.isr, partition.elr = isr, elr
-    partition.last_known_elr = frozenset(_integers(detail, "last_known_elr"))
+    partition.last_known_elr = frozenset(integers(detail, "last_known_elr"))
     partition.candidates_to_check = True
-
-
-def _integers(detail: Mapping[str, object], name: str) -> list[int]:
-    values = detail.get(name)
-    return [int(value) for value in values] if isinstance(values, list) else []
 
 
 def check_candidates(cluster: ClusterState, now_ns: int) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from checkers.deletions import DeletionRequest
@@ -44,6 +44,67 @@ class TraceRow:
         """The event's further facts."""
         facts: dict[str, object] = json.loads(self.detail) if self.detail else {}
         return facts
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBatch:
+    """One batch as a replica appended it."""
+
+    end: int
+    """Exclusive."""
+    crc: int
+    previous_epoch: int
+    """Leader epoch of the record before it; UNKNOWN where the trace does not contain that record."""
+    node: str
+    time_ns: int
+
+    @property
+    def described(self) -> str:
+        """The batch in words."""
+        before = "" if self.previous_epoch == UNKNOWN else f" behind a record of leader epoch {self.previous_epoch}"
+        return f"a batch up to {self.end} with checksum {self.crc:#010x}{before}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDecision:
+    """A partition as the controllers decided it."""
+
+    metadata_offset: int
+    partition_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: frozenset[int]
+    elr: frozenset[int]
+    replicas: frozenset[int]
+    adding: frozenset[int]
+    min_isr: int
+
+    @classmethod
+    def of(cls, event: TraceRow) -> PartitionDecision:
+        """The decision of a `partition_changed` event."""
+        detail = event.details()
+        replicas = frozenset(integers(detail, "replicas"))
+        minimum = detail.get("min_isr")
+        return cls(
+            event.offset,
+            event.partition_epoch,
+            event.leader,
+            event.leader_epoch,
+            frozenset(event.members),
+            frozenset(integers(detail, "elr")),
+            replicas,
+            frozenset(integers(detail, "adding")),
+            min(minimum, len(replicas)) if isinstance(minimum, int) else 1,
+        )
+
+    @property
+    def described(self) -> str:
+        """The decision in words."""
+        adding = f", adding {names(self.adding)}" if self.adding else ""
+        return (
+            f"leader {self.leader} in leader epoch {self.leader_epoch}, ISR {names(self.isr)}, ELR {names(self.elr)}, "
+            f"replicas {names(self.replicas)}{adding}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +156,22 @@ class PartitionState:
     """Registered after an unclean shutdown, and in no ISR since."""
     shrunk: set[str] = field(default_factory=set)
     """Nodes whose log was recovered shorter than before, and that have joined no ISR since."""
+    batches: dict[tuple[int, int], AppendedBatch] = field(default_factory=dict)
+    """(base offset, leader epoch) → the batch as the first replica appended it."""
+    greatest_log_starts: dict[str, int] = field(default_factory=dict)
+    """The highest start that each node's log ever had."""
+    opened: dict[str, int] = field(default_factory=dict)
+    """Node → time in ns at which it opened its log last. The end of a log that was never opened is not known."""
+    removed: set[str] = field(default_factory=set)
+    """Nodes that may have deleted their log since they opened it."""
+    log_events: dict[str, TraceRow] = field(default_factory=dict)
+    """The last event that moved the end of each node's log, or after which it may be truncated."""
+    decision: PartitionDecision | None = None
+    """The latest in the metadata log."""
+    decisions: dict[int, list[PartitionDecision]] = field(default_factory=dict)
+    """By partition epoch."""
+    acts: list[TraceRow] = field(default_factory=list)
+    """Events of brokers that rest on a decision."""
     candidates_to_check: bool = False
     """Something happened in this instant, so that the candidates are to be checked at its end."""
     violations: list[ProtocolViolation] = field(default_factory=list)
@@ -148,6 +225,16 @@ class ClusterState:
     partitions: dict[tuple[str, int], PartitionState] = field(default_factory=dict)
     awaiting_registration: set[str] = field(default_factory=set)
     """Nodes that have started and not yet registered."""
+    clean_lives: dict[str, int] = field(default_factory=dict)
+    """Node → time in ns at which the controllers accepted that its latest life follows a clean shutdown."""
+    lossy_faults: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """Node → (begin, end) in ns of every fault that lost data on it."""
+    lied_to: frozenset[str] = frozenset()
+    """Nodes whose disk lied about fsync at some time."""
+
+    def lost_data(self, node: str, first_ns: int, last_ns: int) -> bool:
+        """Whether a fault lost data on `node` between these times."""
+        return any(begin <= last_ns and end >= first_ns for begin, end in self.lossy_faults.get(node, ()))
 
 
 def differs(one: list[int], other: list[int]) -> int | None:
@@ -156,6 +243,12 @@ def differs(one: list[int], other: list[int]) -> int | None:
         if ours != theirs and UNKNOWN not in (ours, theirs):
             return place
     return min(len(one), len(other)) if len(one) < len(other) else None
+
+
+def integers(detail: Mapping[str, object], name: str) -> list[int]:
+    """A list of integers among the facts of an event; empty if it is not there."""
+    values = detail.get(name)
+    return [int(value) for value in values] if isinstance(values, list) else []
 
 
 def names(members: frozenset[int]) -> str:

@@ -5,14 +5,14 @@ The promises, and the reasons for the subtle ones, are in `checkers.protocol.che
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from checkers.deletions import OWN_DECISIONS, DeletionRequest
 from checkers.evidence import CheckSettings
-from checkers.protocol import controller_promises, watermark_promises
+from checkers.protocol import controller_promises, log_promises, metadata_promises, watermark_promises
 from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRow, TraceRowHandler
 
 UNLIMITED = -1
@@ -24,11 +24,14 @@ _COLUMNS = (
 
 
 def replay_trace(
-    trace: pa.Table, settings: CheckSettings, deletions: Mapping[int, DeletionRequest] = MappingProxyType({})
+    trace: pa.Table,
+    settings: CheckSettings,
+    deletions: Mapping[int, DeletionRequest] = MappingProxyType({}),
+    cluster: ClusterState | None = None,
 ) -> ClusterState:
     """The cluster after the last event of `trace` (schema TRACE). `deletions` has, by
-    partition number, what administrators requested to be deleted."""
-    cluster = ClusterState()
+    partition number, what administrators requested to be deleted; `cluster` what faults did to the nodes."""
+    cluster = cluster if cluster is not None else ClusterState()
     now_ns = -1
     for event in _events(trace):
         if event.time_ns != now_ns:
@@ -36,6 +39,7 @@ def replay_trace(
             now_ns = event.time_ns
         if event.kind == "node_started":
             cluster.awaiting_registration.add(event.node)
+            cluster.clean_lives.pop(event.node, None)
         elif event.kind == "broker_registered":
             controller_promises.broker_registered(cluster, event)
         elif event.topic:
@@ -45,10 +49,13 @@ def replay_trace(
                 if not event.topic.startswith("__"):
                     partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1
-            handler = _HANDLERS.get(event.kind)
-            if handler is not None:
+            if event.kind == "log_recovered":
+                log_promises.check_recovered(cluster, partition, event)
+            for handler in _HANDLERS.get(event.kind, ()):
                 handler(partition, event, settings)
     controller_promises.check_candidates(cluster, now_ns)
+    for partition in cluster.partitions.values():
+        metadata_promises.check_acts(partition)
     return cluster
 
 
@@ -92,6 +99,8 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
             wanted = f"deletion below {bound} had been asked for" if reason == "delete_records" else "nothing limits it"
             partition.report(event, "log-start-unasked", bound, moved, wanted)
         partition.decided_log_start = max(partition.decided_log_start, event.offset)
+        greatest = max(event.offset, partition.greatest_log_starts.get(event.node, 0))
+        partition.greatest_log_starts[event.node] = greatest
     _set_log_start(partition, event, event.offset, f"moved its start ({reason})")
 
 
@@ -105,7 +114,9 @@ def _set_log_start(partition: PartitionState, event: TraceRow, start: int, how: 
             f"the log of {event.node} starts at {start} {event.at}: it {how}",
             f"no leader's log, and no retention, had moved a start beyond {partition.decided_log_start}",
         )
+    log_promises.check_log_start(partition, event, start, how)
     partition.log_starts[event.node] = start
+    partition.greatest_log_starts[event.node] = max(start, partition.greatest_log_starts.get(event.node, 0))
 
 
 def _recovered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -145,12 +156,35 @@ def _resize(log: list[int], length: int) -> None:
     log.extend([UNKNOWN] * (length - len(log)))
 
 
-_HANDLERS: Mapping[str, TraceRowHandler] = {
+def _placed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.log_events[event.node] = event
+
+
+def _resigned(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.removed.add(event.node)
+
+
+_LOGS: Mapping[str, TraceRowHandler] = {
     "appended": _appended,
     "truncated": _truncated,
     "log_recovered": _recovered,
     "log_start": _log_start,
     "became_leader": _became_leader,
-    **watermark_promises.HANDLERS,
-    **controller_promises.HANDLERS,
+    "resigned": _resigned,
 }
+_ENDS: Mapping[str, TraceRowHandler] = dict.fromkeys(
+    ("appended", "truncated", "log_recovered", "became_leader", "became_follower", "converged"), _placed
+)
+_IN_ORDER = (
+    log_promises.HANDLERS,
+    metadata_promises.HANDLERS,
+    _LOGS,
+    _ENDS,
+    watermark_promises.HANDLERS,
+    controller_promises.HANDLERS,
+)
+_HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
+    kind: [handlers[kind] for handlers in _IN_ORDER if kind in handlers]
+    for kind in sorted({kind for handlers in _IN_ORDER for kind in handlers})
+}
+"""Kind of event → its handlers, in order: a promise about an event is checked before the event changes the logs."""

@@ -11,6 +11,7 @@ from checkers.protocol.state import UNKNOWN, PartitionState, TraceRow, TraceRowH
 
 def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     partition.watermark_moves += 1
+    _check_within_log(partition, event)
     before, after, log = max(event.offset, 0), event.high_watermark, partition.log(event.node)
     quorum = frozenset(event.members) | {int(node) for node in [event.node[1:]] if node.isdigit()}
     moved = f"{event.node} moved the high watermark {before} → {after} {event.at} in leader epoch {event.leader_epoch}"
@@ -41,6 +42,39 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
         partition.committed.append(log[offset])
         partition.committed_ns.append(event.time_ns)
         partition.committed_in.append(event.leader_epoch)
+
+
+def _check_within_log(partition: PartitionState, event: TraceRow) -> None:
+    """HW ≤ LEO: a high watermark is an offset of the node's own log, on a follower as on a leader."""
+    end = len(partition.log(event.node))
+    if event.node in partition.opened and event.high_watermark > end:
+        partition.report(
+            event,
+            "high-watermark-above-log-end",
+            end,
+            f"{event.node} moved the high watermark {event.offset} → {event.high_watermark} {event.at}",
+            f"its own log ended at {end}",
+        )
+
+
+def _follower_high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    _check_within_log(partition, event)
+
+
+def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A follower joins the ISR once the leader has seen it at its high watermark and at its epoch's start."""
+    positions = event.details().get("positions")
+    for member, position in positions.items() if isinstance(positions, dict) else ():
+        if position < max(event.high_watermark, event.offset):
+            where = "never in this leadership" if position < 0 else f"at {position}"
+            partition.report(
+                event,
+                "isr-proposal-behind",
+                position,
+                f"{event.node} proposed the ISR {names(frozenset(event.members))} {event.at} in leader epoch "
+                f"{event.leader_epoch}, and had seen b{member} {where}",
+                f"its high watermark was {event.high_watermark}, and its leader epoch starts at {event.offset}",
+            )
 
 
 def _min_isr_known_to(partition: PartitionState, event: TraceRow) -> int:
@@ -92,6 +126,8 @@ def _acknowledged(partition: PartitionState, event: TraceRow, _: CheckSettings) 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "high_watermark": _high_watermark,
+    "follower_high_watermark": _follower_high_watermark,
+    "isr_proposed": _isr_proposed,
     "latest_told": _latest_told,
     "acknowledged": _acknowledged,
 }

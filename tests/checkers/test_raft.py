@@ -50,6 +50,20 @@ def registered(time_s: float, node: str, broker: int, epoch: int) -> Event:
     return small_evidence.event(time_s, node, "broker_registered", {"clean": True}, broker=broker, broker_epoch=epoch)
 
 
+def applied(time_s: float, node: str, end: int, epoch: int) -> Event:
+    return small_evidence.event(time_s, node, "metadata_applied", leader_epoch=epoch, offset=0, log_end=end)
+
+
+def allocated(time_s: float, broker: int, first: int, count: int = 1000) -> Event:
+    detail = {"first": first, "count": count}
+    return small_evidence.event(time_s, "c1", "producer_ids_allocated", detail, topic="", partition=-1, broker=broker)
+
+
+def assigned(time_s: float, node: str, producer_id: int) -> Event:
+    detail = {"producer_id": producer_id}
+    return small_evidence.event(time_s, node, "producer_id_assigned", detail, topic="", partition=-1)
+
+
 BORN = [started(0, node) for node in ("c1", "c2", "c3")]
 ELECTED = [*BORN, voted(1, "c1", 1, 101), voted(1, "c2", 1, 101), leads(1.1, "c1", 1), appended(1.1, "c1", 0, 1, 1)]
 COMMITTED = [*ELECTED, appended(1.2, "c2", 0, 1, 1), committed(1.3, "c1", 1, 0, 1)]
@@ -92,6 +106,18 @@ KEPT = {
         leads(4, "c3", 2),
     ],
     "a vote in a later epoch": [*COMMITTED, voted(3, "c2", 2, 103)],
+    "a broker applies committed metadata, and late metadata below a snapshot": [
+        *COMMITTED,
+        applied(2, "b1", 1, 1),
+        *(small_evidence.event(3, node, "metadata_trimmed", offset=1) for node in ("c1", "c2")),
+        applied(4, "b2", 1, 1),
+    ],
+    "each producer id is given away once": [
+        *COMMITTED,
+        allocated(2, 1, 0),
+        allocated(2, 2, 1000),
+        *(assigned(3, node, producer_id) for node, producer_id in (("b1", 0), ("b2", 1000), ("b1", 1))),
+    ],
     "broker epochs rise": [*COMMITTED, registered(2, "c1", 1, 1), registered(3, "c1", 1, 5), registered(3, "c1", 2, 6)],
 }
 
@@ -104,6 +130,10 @@ BROKEN = {
     "metadata-logs-differ": [*ELECTED, appended(2, "c2", 0, 1, 1, crc=8)],
     "committed-metadata-cut": [*COMMITTED, cut(2, "c2", 0, 1, known=1)],
     "metadata-lost": [*COMMITTED, started(2, "c2", epoch=1, voted=101, end=0)],
+    "uncommitted-metadata-applied": [*UNCOMMITTED, applied(3, "b1", 3, 1)],
+    "producer-ids-allocated-twice": [*COMMITTED, allocated(2, 1, 0), allocated(3, 2, 999)],
+    "producer-id-assigned-twice": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b1", 4), assigned(3, "b1", 4)],
+    "producer-id-unallocated": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b2", 4)],
     "broker-epoch-fell": [*COMMITTED, registered(2, "c1", 1, 5), registered(3, "c1", 2, 5)],
 }
 

@@ -1,0 +1,104 @@
+"""Promises about the replicas' logs while the run goes on: Log Matching, log starts, and logs that come back whole.
+See `checkers.protocol.checker`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.state import UNKNOWN, AppendedBatch, ClusterState, PartitionState, TraceRow, TraceRowHandler
+
+_SETTLED = frozenset({"appended", "became_leader", "converged"})
+"""Last events of a log after which its node truncates it for no leader that it follows already. A node that dies in a
+truncation leaves a shorter log and no event of it."""
+
+
+def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """Log Matching: a batch of one offset and leader epoch is the same batch in every log, behind the same record."""
+    crc = event.details().get("crc")
+    if not isinstance(crc, int):
+        return
+    log, start = partition.log(event.node), partition.log_starts.get(event.node, 0)
+    previous = log[event.offset - 1] if start < event.offset <= len(log) else UNKNOWN
+    batch = AppendedBatch(event.log_end, crc, previous, event.node, event.time_ns)
+    first = partition.batches.setdefault((event.offset, event.leader_epoch), batch)
+    follows_another = UNKNOWN not in (first.previous_epoch, previous) and first.previous_epoch != previous
+    if (first.end, first.crc) != (batch.end, batch.crc) or follows_another:
+        partition.report(
+            event,
+            "appended-batches-differ",
+            event.offset,
+            f"{event.node} appended {batch.described} at offset {event.offset} in leader epoch {event.leader_epoch} "
+            f"{event.at}",
+            f"{first.node} had appended {first.described} there in the same epoch at {first.time_ns / 1e9:.6f} s",
+        )
+    elif first.previous_epoch == UNKNOWN:
+        partition.batches[event.offset, event.leader_epoch] = batch
+
+
+def check_log_start(partition: PartitionState, event: TraceRow, start: int, how: str) -> None:
+    """A log starts no higher than its own node has decided, or than the leader that it follows has ever started."""
+    own = partition.greatest_log_starts.get(event.node, 0)
+    leader = f"b{event.leader}"
+    if leader != event.node and leader in partition.greatest_log_starts:
+        bound, followed = max(own, partition.greatest_log_starts[leader]), f"and that of its leader {leader}"
+    else:
+        bound, followed = own, "and it follows no leader whose log start is known"
+    leader_is_traced = leader == event.node or event.leader < 0 or leader in partition.opened
+    if bound < start <= partition.decided_log_start and leader_is_traced and event.node in partition.opened:
+        partition.report(
+            event,
+            "log-start-ahead",
+            bound,
+            f"the log of {event.node} starts at {start} {event.at}: it {how}",
+            f"its own start had never been above {own}, {followed}: the highest of both is {bound}",
+        )
+
+
+def check_recovered(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A log comes back as it was, unless a fault destroyed data; after an accepted clean shutdown in any case."""
+    node, known = event.node, len(partition.log(event.node))
+    whole = node in partition.opened and node not in partition.removed
+    if whole and event.log_end < known and node not in cluster.lied_to:
+        back = f"the log of {node} came back {event.at} and ended at {event.log_end}: it had ended at {known}"
+        if node in cluster.clean_lives:
+            accepted = (
+                f"the controllers had accepted at {cluster.clean_lives[node] / 1e9:.6f} s that it shut down cleanly"
+            )
+            partition.report(event, "clean-shutdown-lost-records", event.log_end, back, accepted)
+        elif _is_settled(partition, node) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
+            no_fault = "no fault that loses data had hit the node since the log was opened before"
+            partition.report(event, "log-shortened", event.log_end, back, no_fault)
+    partition.opened[node] = event.time_ns
+    partition.removed.discard(node)
+
+
+def _is_settled(partition: PartitionState, node: str) -> bool:
+    """Whether no truncation of the node's log can have been under way, nor a deletion of its records."""
+    last = partition.log_events.get(node)
+    return last is not None and last.kind in _SETTLED and not partition.decided_log_start
+
+
+def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int) -> None:
+    """At the end of the run every log on disk reaches as far as its node traced; `collected_ns` is when the last
+    operation of clients completed, and what was appended later may not have been collected."""
+    for row in replica_ends.to_pylist():
+        partition, node = cluster.partitions.get((row["topic"], row["partition"])), row["node"]
+        if partition is None or node not in partition.opened or node in partition.removed:
+            continue
+        traced, last = len(partition.logs.get(node, ())), partition.log_events.get(node)
+        if last is None or last.time_ns > collected_ns or row["log_end"] >= traced or not _is_settled(partition, node):
+            continue
+        if not cluster.lost_data(node, partition.opened[node], collected_ns) and node not in cluster.lied_to:
+            partition.report(
+                last,
+                "log-end-not-on-disk",
+                row["log_end"],
+                f"the log of {node} ended at {traced} {last.at}, after {last.kind}",
+                f"on its disk it ends at {row['log_end']}, and no fault that loses data had hit the node",
+            )
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {"appended": _appended}

@@ -1,0 +1,122 @@
+"""Promises about the controllers' decisions on one partition over time: epochs that rise, reassignments in phases,
+brokers that act on what was decided. See `checkers.protocol.checker`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.state import UNKNOWN, PartitionDecision, PartitionState, TraceRow, TraceRowHandler, names
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One decision, and the one before it."""
+
+    partition: PartitionState
+    event: TraceRow
+    before: PartitionDecision
+    after: PartitionDecision
+
+    def report(self, kind: str, line: str) -> None:
+        decision = (
+            f"the controllers decided on partition epoch {self.after.partition_epoch} {self.event.at} "
+            f"({self.event.details().get('reason')}): {self.after.described}"
+        )
+        self.partition.report(self.event, kind, UNKNOWN, decision, f"before: {self.before.described}", line)
+
+
+def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    if event.partition_epoch < 0:
+        return
+    detail = event.details()
+    after = PartitionDecision.of(event)
+    before = partition.decision
+    if detail.get("reason") == "created":
+        before = None
+        partition.decisions.clear()
+    for node in partition.logs:
+        if detail.get("replicas") and node not in {f"b{replica}" for replica in after.replicas}:
+            partition.removed.add(node)
+    partition.decisions.setdefault(after.partition_epoch, []).append(after)
+    if before is not None and event.offset <= before.metadata_offset:
+        return  # an earlier decision, which a controller traced late
+    partition.decision = after
+    if before is None:
+        return
+    change = _Change(partition, event, before, after)
+    _check_epochs(change)
+    if before.replicas and after.replicas:
+        _check_reassignment(change, settings)
+
+
+def _check_epochs(change: _Change) -> None:
+    before, after = change.before, change.after
+    if after.partition_epoch <= before.partition_epoch:
+        change.report("partition-epoch-stood", "every change moves the partition epoch up")
+    removed = before.replicas - after.replicas
+    if after.leader_epoch < before.leader_epoch:
+        change.report("leader-epoch-stood", "the leader epoch never falls")
+    elif after.leader_epoch == before.leader_epoch and after.leader != before.leader:
+        change.report("leader-epoch-stood", "a change of leader moves the leader epoch up")
+    elif after.leader_epoch == before.leader_epoch and removed:
+        change.report("leader-epoch-stood", f"the removal of {names(removed)} moves the leader epoch up")
+
+
+def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
+    before, after = change.before, change.after
+    joined = (after.isr - before.isr) & (after.replicas - before.replicas)
+    if joined:
+        change.report("reassignment-joins-isr", f"{names(joined)} became replica and ISR member in one change")
+    gone, minimum = before.replicas - after.replicas, after.min_isr
+    completed = bool(gone) and before.adding <= after.replicas - after.adding
+    early = before.adding - after.isr
+    if completed and early:
+        change.report("reassignment-completed-early", f"{names(early)} had not joined the ISR")
+    shrunk = len(after.isr) < min(minimum, len(before.isr)) and bool(gone)
+    if shrunk and (completed or before.adding & (before.isr | before.elr)) and not settings.unclean_election:
+        change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR")
+
+
+# ---- brokers ---------------------------------------------------------------------------------------------------------
+
+
+def _acted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.partition_epoch >= 0:
+        partition.acts.append(event)
+
+
+def check_acts(partition: PartitionState) -> None:
+    """After the last event: every broker led, followed and counted its ISR as the controllers had decided.
+
+    Where no decision of a partition epoch is in the trace, nothing is said about it.
+    """
+    for event in partition.acts:
+        decisions = partition.decisions.get(event.partition_epoch, ())
+        if decisions and not any(_agrees(event, decision) for decision in decisions):
+            leads = f"leader {event.leader} in leader epoch {event.leader_epoch}"
+            members = f", ISR {names(frozenset(event.members))}" if event.members else ""
+            partition.report(
+                event,
+                "acted-on-undecided",
+                UNKNOWN,
+                f"{event.node} acted {event.at} ({event.kind}) on partition epoch {event.partition_epoch}: "
+                f"{leads}{members}",
+                f"the controllers decided in that partition epoch: {decisions[0].described}",
+            )
+
+
+def _agrees(event: TraceRow, decision: PartitionDecision) -> bool:
+    leads = (event.leader, event.leader_epoch) == (decision.leader, decision.leader_epoch)
+    if event.kind == "became_leader" and event.node != f"b{decision.leader}":
+        return False
+    return leads and (not event.members or frozenset(event.members) == decision.isr)
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "partition_changed": _decided,
+    "became_leader": _acted,
+    "became_follower": _acted,
+    "isr_committed": _acted,
+}

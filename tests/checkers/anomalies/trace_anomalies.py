@@ -1,0 +1,398 @@
+"""Anomalies in the protocol trace: logs, high watermarks and proposals of replicas, decisions and blocks of the
+controllers, and the brokers that act on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.evidence import RunEvidence
+from checkers.tables import REPLICA_ENDS, TRACE
+from tests.checkers.anomalies.anomaly import Anomaly, Injection
+from tests.checkers.anomalies.places import Row, rows_of, shuffled
+
+
+def _events(evidence: RunEvidence) -> list[Row]:
+    """The trace, in order."""
+    events: list[Row] = evidence.trace.sort_by("seq").to_pylist()
+    return events
+
+
+def _facts(event: Row) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(event["detail"] or "{}")
+    return facts
+
+
+def _places(evidence: RunEvidence, events: list[Row], random: Random, *kinds: str) -> Iterator[int]:
+    """Positions of events of these kinds that happen while an operation of a client is open, in a random order."""
+    open_between = [(row["invoked_ns"], row["completed_ns"] or row["invoked_ns"]) for row in rows_of(evidence.history)]
+    first = min((begin for begin, _ in open_between), default=0)
+    last = max((end for _, end in open_between), default=0)
+    yield from shuffled(
+        [place for place, event in enumerate(events) if event["kind"] in kinds and first <= event["time_ns"] <= last],
+        random,
+    )
+
+
+def _changed(evidence: RunEvidence, events: list[Row], line: str, event: Row, offset: int = -1) -> Injection:
+    trace = pa.Table.from_pylist([row | {"seq": number} for number, row in enumerate(events)], TRACE)
+    partition = event["partition"] if event["topic"] else -1
+    return Injection(replace(evidence, trace=trace), line, event["topic"], partition, offset)
+
+
+def _edit(
+    evidence: RunEvidence,
+    random: Random,
+    kinds: tuple[str, ...],
+    edit: Callable[[list[Row], int], tuple[list[Row], str, int] | None],
+) -> Injection | None:
+    """The trace after `edit`, which returns the events, the edit in words and the offset to be named, at the first
+    random place where it fits."""
+    events = _events(evidence)
+    for place in _places(evidence, events, random, *kinds):
+        result = edit(events, place)
+        if result is not None:
+            changed, line, offset = result
+            return _changed(evidence, changed, line, events[place], offset)
+    return None
+
+
+def _with(events: list[Row], place: int, **fields: Any) -> list[Row]:
+    return [*events[:place], events[place] | fields, *events[place + 1 :]]
+
+
+def _with_facts(events: list[Row], place: int, **facts: Any) -> list[Row]:
+    return _with(events, place, detail=json.dumps(_facts(events[place]) | facts))
+
+
+def _inserted(events: list[Row], place: int, event: Row) -> list[Row]:
+    return [*events[: place + 1], event, *events[place + 1 :]]
+
+
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+def append_other_bytes(evidence: RunEvidence, random: Random) -> Injection | None:
+    """One replica appends a batch with another checksum than the others."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        same = ("topic", "partition", "offset", "leader_epoch")
+        copies = [other for other in events if other["kind"] == "appended" and all(other[n] == event[n] for n in same)]
+        if len({other["node"] for other in copies}) < 2:
+            return None
+        crc = _facts(event)["crc"] ^ (1 << random.randrange(32))
+        line = f"{event['node']} appends other bytes at offset {event['offset']}"
+        return _with_facts(events, place, crc=crc), line, event["offset"]
+
+    return _edit(evidence, random, ("appended",), edit)
+
+
+def raise_high_watermark_above_log(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A follower takes a high watermark above the end of its own log."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        end = max(
+            other["log_end"]
+            for other in events[: place + 1]
+            if all(other[name] == event[name] for name in ("node", "topic", "partition"))
+        )
+        raised = max(end, event["high_watermark"]) + random.randint(1, 5)
+        return _with(events, place, high_watermark=raised), f"{event['node']} takes the high watermark {raised}", -1
+
+    return _edit(evidence, random, ("follower_high_watermark",), edit)
+
+
+def propose_a_follower_behind(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A leader proposes a follower for the ISR that it has seen below its high watermark or its epoch's start."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        positions, needed = _facts(event)["positions"], max(event["high_watermark"], event["offset"])
+        if not positions or needed < 1:
+            return None
+        member = random.choice(sorted(positions))
+        behind = random.randrange(-1, needed)
+        line = f"{event['node']} proposes b{member}, seen at {behind}, below {needed}"
+        return _with_facts(events, place, positions=positions | {member: behind}), line, behind
+
+    return _edit(evidence, random, ("isr_proposed",), edit)
+
+
+def recover_a_shorter_log(evidence: RunEvidence, random: Random, *, clean: bool) -> Injection | None:
+    """A broker restarts at a random moment, and one of its logs comes back without its last record."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        after = {"time_ns": event["time_ns"]}
+        empty = {name: "" if name in ("topic", "detail") else -1 for name in TRACE.names} | {"members": []} | after
+        broker = int(event["node"][1:])
+        restart = [
+            empty | {"node": event["node"], "kind": "node_started"},
+            empty
+            | {"node": "c1", "kind": "broker_registered", "broker": broker, "detail": json.dumps({"clean": clean})},
+            event | {"kind": "log_recovered", "offset": 0, "log_end": event["log_end"] - 1, "detail": "{}"},
+        ]
+        line = f"the log of {event['node']} comes back at {event['log_end'] - 1} instead of {event['log_end']}"
+        return [*events[: place + 1], *restart, *events[place + 1 :]], line, event["log_end"] - 1
+
+    if any(_loses_data(row) for row in evidence.faults.to_pylist()) and not clean:
+        return None
+    return _edit(evidence, random, ("appended",), edit)
+
+
+def _loses_data(fault: Row) -> bool:
+    return bool(json.loads(fault["evidence"] or "{}").get("lost_bytes"))
+
+
+def lose_the_end_of_a_log(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A replica's log on disk ends below the last record that the node traced."""
+    if any(_loses_data(row) for row in evidence.faults.to_pylist()):
+        return None
+    ends: list[Row] = evidence.replica_ends.to_pylist()
+    for end in shuffled([row for row in ends if row["log_end"] > 0 and not row["topic"].startswith("__")], random):
+        cut = end["log_end"] - random.randint(1, min(3, end["log_end"]))
+        changed = [row | {"log_end": cut} if row is end else row for row in ends]
+        line = f"the disk of {end['node']} has its log up to {cut} instead of {end['log_end']}"
+        table = pa.Table.from_pylist(changed, REPLICA_ENDS)
+        return Injection(replace(evidence, replica_ends=table), line, end["topic"], end["partition"], cut)
+    return None
+
+
+def follow_a_log_start_ahead(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A follower starts its log where another replica has deleted, and neither it nor its leader has."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        start = random.randint(1, event["high_watermark"]) if event["high_watermark"] > 0 else 0
+        leader, detail = f"b{event['leader']}", '{"before": 0, "reason": "%s"}'
+        others = [node for node in ("b1", "b2", "b3") if node not in (event["node"], leader)]
+        starts = [other for other in events if other["kind"] == "log_start" and other["topic"] == event["topic"]]
+        if not start or event["leader"] < 0 or leader == event["node"] or starts:
+            return None
+        moved = event | {"kind": "log_start", "offset": start}
+        decided = moved | {"node": others[0], "detail": detail % "retention_bytes"}
+        followed = moved | {"detail": detail % "leader"}
+        line = f"{event['node']} starts its log at {start}, where only {others[0]} has deleted"
+        return [*events[: place + 1], decided, followed, *events[place + 1 :]], line, 0
+
+    return _edit(evidence, random, ("follower_high_watermark",), edit)
+
+
+# ---- controllers -----------------------------------------------------------------------------------------------------
+
+
+def _decisions(events: list[Row], place: int) -> tuple[Row | None, Row]:
+    """The decision before the one at `place` on the same partition, and this one."""
+    event = events[place]
+    before = [
+        other
+        for other in events[:place]
+        if other["kind"] == "partition_changed"
+        and (other["topic"], other["partition"]) == (event["topic"], event["partition"])
+        and other["offset"] < event["offset"]
+    ]
+    return max(before, key=lambda other: int(other["offset"]), default=None), event
+
+
+def stand_partition_epoch(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A change of a partition keeps its partition epoch, or lowers it."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        before, _ = _decisions(events, place)
+        if before is None:
+            return None
+        epoch = max(0, before["partition_epoch"] - random.randint(0, 2))
+        return _with(events, place, partition_epoch=epoch), f"the partition epoch changes to {epoch}", -1
+
+    return _edit(evidence, random, ("partition_changed",), edit)
+
+
+def stand_leader_epoch(evidence: RunEvidence, random: Random) -> Injection | None:
+    """The leader changes, and its leader epoch does not."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        before, event = _decisions(events, place)
+        if before is None or before["leader"] == event["leader"]:
+            return None
+        epoch = before["leader_epoch"]
+        return _with(events, place, leader_epoch=epoch), f"leader {event['leader']} has leader epoch {epoch}", -1
+
+    return _edit(evidence, random, ("partition_changed",), edit)
+
+
+_NEW_REPLICA = 9
+
+
+def join_isr_by_reassignment(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A change makes a broker a replica and a member of the ISR at once."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        before, event = _decisions(events, place)
+        if before is None:
+            return None
+        replicas = _facts(event)["replicas"]
+        changed = _with(events, place, members=[*event["members"], _NEW_REPLICA])
+        return (
+            _with_facts(changed, place, replicas=[*replicas, _NEW_REPLICA]),
+            f"b{_NEW_REPLICA} joins replicas and ISR",
+            -1,
+        )
+
+    return _edit(evidence, random, ("partition_changed",), edit)
+
+
+def _reassigned(events: list[Row], place: int, random: Random, isr: int) -> tuple[list[Row], str] | None:
+    """A reassignment before the change at `place` adds a replica, and the change completes it with an ISR of so many
+    of its members."""
+    before, event = _decisions(events, place)
+    if before is None or len(before["members"]) < 2:
+        return None
+    facts, old = _facts(event), _facts(before)
+    gone = random.choice(old["replicas"])
+    kept = [replica for replica in old["replicas"] if replica != gone]
+    adding = {"replicas": [*kept, gone, _NEW_REPLICA], "adding": [_NEW_REPLICA], "removing": [gone]}
+    grown = before | {
+        "kind": "partition_changed",
+        "time_ns": event["time_ns"],
+        "offset": event["offset"],
+        "partition_epoch": event["partition_epoch"],
+        "detail": json.dumps(old | adding | {"reason": "reassignment"}),
+    }
+    members = [member for member in (*event["members"], _NEW_REPLICA) if member != gone][-isr:]
+    completed = event | {
+        "offset": event["offset"] + 1,
+        "leader_epoch": event["leader_epoch"] + 1,
+        "partition_epoch": event["partition_epoch"] + 1,
+        "members": members,
+        "detail": json.dumps(facts | {"replicas": [*kept, _NEW_REPLICA], "adding": [], "removing": []}),
+    }
+    line = f"b{_NEW_REPLICA} replaces b{gone} with the ISR {members}"
+    return [*events[:place], grown, completed, *events[place + 1 :]], line
+
+
+def complete_reassignment_early(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A reassignment completes although the replica that it adds is not in the ISR."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        result = _reassigned(events, place, random, isr=3)
+        if result is None:
+            return None
+        changed, line = result
+        members = [member for member in changed[place + 1]["members"] if member != _NEW_REPLICA]
+        return _with(changed, place + 1, members=members), f"{line}, without b{_NEW_REPLICA}", -1
+
+    return _edit(evidence, random, ("partition_changed",), edit)
+
+
+def shrink_isr_by_reassignment(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A reassignment completes with an ISR smaller than min.insync.replicas."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        result = _reassigned(events, place, random, isr=1)
+        if result is None or _facts(events[place])["min_isr"] < 2:
+            return None
+        return *result, -1
+
+    return _edit(evidence, random, ("partition_changed",), edit)
+
+
+def act_on_another_decision(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A broker follows another leader than the one decided in the partition epoch that it names."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        decided = any(
+            other["kind"] == "partition_changed"
+            and all(other[name] == event[name] for name in ("topic", "partition", "partition_epoch"))
+            for other in events
+        )
+        if not decided:
+            return None
+        other = random.choice([broker for broker in (1, 2, 3) if broker != event["leader"]])
+        return _with(events, place, leader=other), f"{event['node']} follows b{other}, not b{event['leader']}", -1
+
+    return _edit(evidence, random, ("became_follower",), edit)
+
+
+def apply_uncommitted_metadata(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A broker applies metadata that no majority of the controllers holds: it reads too far, or of a lost epoch."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        if random.random() < 0.5:
+            return _with(events, place, leader_epoch=event["leader_epoch"] + 1), "the metadata is of a later epoch", -1
+        end = max(other["log_end"] for other in events if other["kind"] == "metadata_appended")
+        return _with(events, place, log_end=end + 1), f"{event['node']} applies metadata up to {end + 1}", -1
+
+    return _edit(evidence, random, ("metadata_applied",), edit)
+
+
+def allocate_producer_ids_twice(evidence: RunEvidence, random: Random) -> Injection | None:
+    """The controllers give another broker a block of producer ids that overlaps one given away."""
+    events = _events(evidence)
+    for place in shuffled([n for n, event in enumerate(events) if event["kind"] == "producer_ids_allocated"], random):
+        event, block = events[place], _facts(events[place])
+        first = block["first"] + random.randrange(block["count"])
+        again = event | {"broker": event["broker"] % 3 + 1, "detail": json.dumps(block | {"first": first})}
+        return _changed(evidence, _inserted(events, place, again), f"a second block begins at {first}", event)
+    return None
+
+
+def assign_producer_id_twice(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A broker gives a second producer the id of a first."""
+    events = _events(evidence)
+    for place in shuffled([n for n, event in enumerate(events) if event["kind"] == "producer_id_assigned"], random):
+        event = events[place]
+        line = f"{event['node']} gives the producer id {_facts(event)['producer_id']} away again"
+        return _changed(evidence, _inserted(events, random.randrange(place, len(events)), event), line, event)
+    return None
+
+
+def assign_unallocated_producer_id(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A broker gives a producer an id outside of its blocks."""
+    events = _events(evidence)
+    for place in shuffled([n for n, event in enumerate(events) if event["kind"] == "producer_id_assigned"], random):
+        event = events[place]
+        blocks = [_facts(other) for other in events if other["kind"] == "producer_ids_allocated"]
+        outside = max(block["first"] + block["count"] for block in blocks) + random.randrange(1000)
+        line = f"{event['node']} gives the producer id {outside} away"
+        return _changed(evidence, _with_facts(events, place, producer_id=outside), line, event)
+    return None
+
+
+TRACE_ANOMALIES = (
+    Anomaly("other-bytes-appended", "protocol", "appended-batches-differ", append_other_bytes),
+    Anomaly("high-watermark-above-log", "protocol", "high-watermark-above-log-end", raise_high_watermark_above_log),
+    Anomaly("follower-behind-proposed", "protocol", "isr-proposal-behind", propose_a_follower_behind),
+    Anomaly(
+        "log-shorter-after-restart",
+        "protocol",
+        "log-shortened",
+        lambda evidence, random: recover_a_shorter_log(evidence, random, clean=False),
+    ),
+    Anomaly(
+        "log-shorter-after-clean-shutdown",
+        "protocol",
+        "clean-shutdown-lost-records",
+        lambda evidence, random: recover_a_shorter_log(evidence, random, clean=True),
+    ),
+    Anomaly("log-end-off-disk", "protocol", "log-end-not-on-disk", lose_the_end_of_a_log),
+    Anomaly("log-start-ahead-of-leader", "protocol", "log-start-ahead", follow_a_log_start_ahead),
+    Anomaly("partition-epoch-kept", "protocol", "partition-epoch-stood", stand_partition_epoch),
+    Anomaly("leader-epoch-kept", "protocol", "leader-epoch-stood", stand_leader_epoch),
+    Anomaly("reassigned-into-isr", "protocol", "reassignment-joins-isr", join_isr_by_reassignment),
+    Anomaly("reassignment-ends-early", "protocol", "reassignment-completed-early", complete_reassignment_early),
+    Anomaly("reassignment-below-min-isr", "protocol", "reassignment-shrinks-isr", shrink_isr_by_reassignment),
+    Anomaly("undecided-leader-followed", "protocol", "acted-on-undecided", act_on_another_decision),
+    Anomaly("uncommitted-metadata-read", "raft", "uncommitted-metadata-applied", apply_uncommitted_metadata),
+    Anomaly("producer-ids-allocated-again", "raft", "producer-ids-allocated-twice", allocate_producer_ids_twice),
+    Anomaly("producer-id-assigned-again", "raft", "producer-id-assigned-twice", assign_producer_id_twice),
+    Anomaly("producer-id-out-of-block", "raft", "producer-id-unallocated", assign_unallocated_producer_id),
+)

@@ -1,0 +1,221 @@
+"""Promises about replicas while the run goes on: their logs, high watermarks and proposals, and the decisions they
+follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
+from checkers.protocol.checker import check
+from checkers.verdict import Validity, Verdict
+from tests.checkers import small_evidence
+from tests.checkers.small_evidence import S, event, fault
+from tests.checkers.small_histories import append
+
+Event = dict[str, Any]
+
+
+def decided(
+    time_s: float,
+    partition_epoch: int,
+    leader: int,
+    epoch: int,
+    isr: Sequence[int],
+    replicas: Sequence[int] = (1, 2, 3),
+    reason: str = "elected",
+    **detail: Any,
+) -> Event:
+    facts = {"elr": [], "replicas": list(replicas), "adding": [], "min_isr": 2, "reason": reason} | detail
+    decision = {"leader": leader, "leader_epoch": epoch, "partition_epoch": partition_epoch, "members": list(isr)}
+    return event(time_s, "c1", "partition_changed", facts, offset=100 + partition_epoch, **decision)
+
+
+def opened(time_s: float, node: str, end: int = 0) -> Event:
+    return event(time_s, node, "log_recovered", offset=0, log_end=end)
+
+
+def appended(time_s: float, node: str, offset: int, end: int, epoch: int = 1, crc: int = 7) -> Event:
+    return event(time_s, node, "appended", {"crc": crc}, offset=offset, log_end=end, leader_epoch=epoch)
+
+
+def leads(time_s: float, node: str, epoch: int, start: int, partition_epoch: int = -1) -> Event:
+    fields = {"leader": int(node[1:]), "leader_epoch": epoch, "partition_epoch": partition_epoch}
+    return event(time_s, node, "became_leader", offset=start, log_end=start, **fields)
+
+
+def follows(time_s: float, node: str, leader: int, epoch: int, partition_epoch: int) -> Event:
+    fields = {"leader": leader, "leader_epoch": epoch, "partition_epoch": partition_epoch}
+    return event(time_s, node, "became_follower", log_end=0, **fields)
+
+
+def follower_high_watermark(time_s: float, node: str, to: int) -> Event:
+    return event(time_s, node, "follower_high_watermark", offset=0, high_watermark=to)
+
+
+def proposed(time_s: float, node: str, positions: dict[str, int], high_watermark: int, start: int) -> Event:
+    detail = {"reason": "expand", "positions": positions}
+    return event(time_s, node, "isr_proposed", detail, offset=start, high_watermark=high_watermark, members=[1, 2, 3])
+
+
+def log_start(time_s: float, node: str, to: int, reason: str, leader: int = 1) -> Event:
+    return event(time_s, node, "log_start", {"before": 0, "reason": reason}, offset=to, leader=leader)
+
+
+def started(time_s: float, node: str) -> Event:
+    return event(time_s, node, "node_started")
+
+
+def registered(time_s: float, broker: int, clean: bool) -> Event:
+    return event(time_s, "c1", "broker_registered", {"clean": clean}, broker=broker, broker_epoch=9)
+
+
+NODES = ("b1", "b2", "b3")
+BORN = [
+    decided(1, 0, 1, 1, (1, 2, 3), reason="created"),
+    *(opened(1, node) for node in NODES),
+    leads(1, "b1", 1, 0, partition_epoch=0),
+    *(follows(1, node, 1, 1, 0) for node in NODES[1:]),
+]
+COPIED = [*BORN, *(appended(2, node, 0, 5) for node in NODES)]
+MOVED = event(3, "b1", "high_watermark", offset=0, high_watermark=5, members=[1, 2, 3], leader_epoch=1)
+ADDING = [*COPIED, decided(4, 1, 1, 1, (1, 2, 3), (1, 2, 3, 4), "reassignment", adding=[4], removing=[3])]
+RESTARTED = [*COPIED, started(4, "b2"), decided(4.5, 1, 1, 1, (1, 3), reason="registered")]
+RETAINED = [*COPIED, MOVED, log_start(4, "b1", 4, "retention_bytes")]
+
+
+def verdict(events: Sequence[Event], **evidence: Any) -> Verdict:
+    settings = CheckSettings(retention_bytes=100)
+    return check(RunEvidence(trace=small_evidence.trace(*events), **{"settings": settings} | evidence))
+
+
+def kinds(events: Sequence[Event], **evidence: Any) -> list[str]:
+    return sorted({finding.kind for finding in verdict(events, **evidence).findings})
+
+
+KEPT = {
+    "replicas append the same batches": COPIED,
+    "a batch of a later epoch replaces another": [
+        *COPIED,
+        event(3, "b3", "truncated", offset=3, log_end=5),
+        *(appended(4, node, 5, 6, epoch=2, crc=9) for node in ("b1", "b2")),
+        appended(4, "b3", 3, 5),
+        appended(5, "b3", 5, 6, epoch=2, crc=9),
+    ][:6],
+    "high watermarks within the logs": [*COPIED, MOVED, follower_high_watermark(4, "b2", 5)],
+    "a follower joins at the high watermark and the epoch's start": [*COPIED, proposed(3, "b1", {"3": 5}, 5, 5)],
+    "a follower takes over its leader's log start": [*RETAINED, log_start(5, "b2", 4, "leader")],
+    "a broker comes back whole after a clean shutdown": [*RESTARTED, registered(5, 2, True), opened(6, "b2", 5)],
+    "a follower is killed while it may truncate": [
+        *COPIED,
+        follows(3, "b2", 3, 2, -1),
+        started(4, "b2"),
+        decided(4.5, 1, 1, 1, (1, 3), reason="registered"),
+        registered(5, 2, False),
+        opened(6, "b2", 3),
+    ],
+    "a removed replica begins anew": [
+        *COPIED,
+        decided(3, 1, 1, 2, (1, 3), (1, 3), "reassignment"),
+        decided(4, 2, 1, 2, (1, 3), (1, 3, 2), "reassignment", adding=[2]),
+        opened(5, "b2", 0),
+    ],
+    "a reassignment grows, catches up and shrinks": [
+        *ADDING,
+        decided(5, 2, 1, 2, (1, 2, 4), (1, 2, 4), "alter_partition"),
+    ],
+    "a reassignment is cancelled before its replica has joined": [
+        *ADDING,
+        decided(5, 2, 1, 2, (1, 2, 3), (1, 2, 3), "reassignment_cancelled"),
+    ],
+    "an earlier decision is traced late": [
+        *COPIED,
+        decided(3, 2, 2, 2, (2, 3)),
+        decided(4, 1, 1, 1, (1, 2)),
+        leads(5, "b2", 2, 5, partition_epoch=2),
+    ],
+    "a broker acts on a decision that is traced later": [
+        *COPIED,
+        follows(3, "b3", 2, 2, 1),
+        decided(4, 1, 2, 2, (2, 3)),
+    ],
+}
+
+BROKEN = {
+    "appended-batches-differ": [*BORN, appended(2, "b1", 0, 5), appended(3, "b2", 0, 5, crc=8)],
+    "high-watermark-above-log-end": [*COPIED, follower_high_watermark(3, "b2", 6)],
+    "isr-proposal-behind": [*COPIED, proposed(3, "b1", {"3": 4}, 5, 0)],
+    "log-start-ahead": [*RETAINED, log_start(4.5, "b1", 3, "leader"), log_start(5, "b3", 4, "leader", leader=2)],
+    "log-shortened": [*RESTARTED, registered(5, 2, False), opened(6, "b2", 4)],
+    "clean-shutdown-lost-records": [*RESTARTED, registered(5, 2, True), opened(6, "b2", 4)],
+    "partition-epoch-stood": [*COPIED, decided(3, 0, 1, 1, (1, 2)) | {"offset": 200}],
+    "leader-epoch-stood": [*COPIED, decided(3, 1, 2, 1, (2, 3))],
+    "reassignment-joins-isr": [*COPIED, decided(4, 1, 1, 1, (1, 2, 3, 4), (1, 2, 3, 4), "reassignment", adding=[4])],
+    "reassignment-completed-early": [*ADDING, decided(5, 2, 1, 2, (1, 2), (1, 2, 4), "fenced")],
+    "reassignment-shrinks-isr": [
+        *COPIED,
+        decided(4, 1, 1, 1, (1, 2), (1, 2, 3, 4), "reassignment", adding=[4], removing=[2, 3]),
+        decided(5, 2, 1, 2, (1,), (1, 4), "fenced"),
+    ],
+    "acted-on-undecided": [*COPIED, decided(3, 1, 1, 2, (1, 2)), follows(4, "b3", 2, 2, 1)],
+}
+ACCOMPANIED = {"reassignment-shrinks-isr": {"reassignment-completed-early"}}
+"""Other findings that the same events are."""
+
+
+@pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)
+def test_every_promise_holds_in_a_correct_trace(events: list[Event]) -> None:
+    assert kinds(events) == []
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_each_broken_promise_is_found(kind: str) -> None:
+    assert verdict(BROKEN[kind]).validity is Validity.INVALID
+    assert set(kinds(BROKEN[kind])) == {kind, *ACCOMPANIED.get(kind, ())}
+
+
+def test_a_batch_behind_another_record_is_another_batch() -> None:
+    behind = [*BORN, appended(2, "b1", 0, 1, 1), appended(2, "b2", 0, 1, 2)]
+    assert kinds([*behind, appended(3, "b1", 1, 2, 3), appended(3, "b2", 1, 2, 3)]) == ["appended-batches-differ"]
+
+
+def test_a_follower_is_held_to_its_leader_epoch_start_as_well() -> None:
+    assert kinds([*COPIED, proposed(3, "b1", {"3": 4}, 0, 5)]) == ["isr-proposal-behind"]
+    assert kinds([*COPIED, proposed(3, "b1", {"3": -1}, 0, 0)]) == ["isr-proposal-behind"]
+
+
+def test_a_fault_that_loses_data_explains_a_shorter_log_and_no_clean_shutdown() -> None:
+    lossy = small_evidence.faults(fault("power-loss", ["b2"], 3, 3.5, {"lost_bytes": 10}))
+    lying = small_evidence.faults(fault("fsync-lies", ["b2"], 0.5, 3.5, {"lost_bytes": 10}))
+    assert kinds(BROKEN["log-shortened"], faults=lossy) == []
+    assert kinds(BROKEN["clean-shutdown-lost-records"], faults=lossy) == ["clean-shutdown-lost-records"]
+    assert kinds(BROKEN["clean-shutdown-lost-records"], faults=lying) == []
+
+
+def test_a_log_reaches_on_its_disk_as_far_as_its_node_traced() -> None:
+    records, ends = small_evidence.logs(b1=[(1, value) for value in range(5)], b2=[(1, value) for value in range(4)])
+    appends = [append(0, 1, 3, 0)]
+    recorded = {"replicas": records, "replica_ends": ends, "history": small_evidence.history(appends)}
+    events = [*BORN, *(appended(2, node, 0, 5) for node in NODES)]
+    assert kinds(events, **recorded) == ["log-end-not-on-disk"]
+    lossy = small_evidence.faults(fault("power-loss", ["b2"], 2.5, 2.6, {"lost_bytes": 10}))
+    assert kinds(events, **recorded, faults=lossy) == []
+    gap = EvidenceGap(EvidencePart.REPLICAS, "replicas.parquet: 1 row is missing")
+    assert kinds(events, **recorded, gaps=(gap,)) == []
+    later = [*events[:-3], *(appended(4, node, 0, 5) for node in NODES)]
+    assert kinds(later, **recorded) == []
+
+
+def test_a_node_without_a_trace_is_accused_of_nothing() -> None:
+    assert kinds([*RETAINED, follower_high_watermark(5, "b9", 6), log_start(6, "b9", 2, "leader", leader=8)]) == []
+
+
+def test_a_finding_says_which_node_believed_what_and_when() -> None:
+    finding = verdict(BROKEN["isr-proposal-behind"]).findings[0]
+    assert finding.lines == (
+        "b1 proposed the ISR {b1, b2, b3} at 3.000000 s in leader epoch -1, and had seen b3 at 4",
+        "its high watermark was 5, and its leader epoch starts at 0",
+    )
+    assert finding.time_ns == 3 * S
