@@ -1,8 +1,10 @@
 """The runs of a stored suite: one outcome and one set of figures per run.
 
 A suite's runs are grouped by *cell*, the suite entry they belong to. The outcome of a run is its verdict, or `failed`
-when it could not be carried out, or `not checked`. The figures are those of `results.measures` as stored in the table
-`metrics` (checker `measured`); a run stored without figures counts for its outcome alone.
+when it could not be carried out, or `not checked`. A mutant is a cell with a rule switched off, and is to be found: its
+invalid runs are `mutant found`, its others `mutant missed`, and neither is a failure. The figures are those of
+`results.measures` as stored in the table `metrics` (checker `measured`); a run stored without figures counts for its
+outcome alone.
 
 Suites of many nights share a series name: `nightly` for `nightly-20261121T001500`, as `faultline suite` names them.
 """
@@ -24,8 +26,10 @@ from results.store.schema import MEASURED, tables_path
 from results.store.spec_facts import spec_facts
 
 FAILED, NOT_CHECKED = "failed", "not checked"
-OUTCOMES = ("invalid", FAILED, "unknown", NOT_CHECKED, "valid")
+MUTANT_FOUND, MUTANT_MISSED = "mutant found", "mutant missed"
+OUTCOMES = ("invalid", FAILED, "unknown", NOT_CHECKED, MUTANT_FOUND, MUTANT_MISSED, "valid")
 """The worst first."""
+FAILURE_OUTCOMES = OUTCOMES[: OUTCOMES.index(MUTANT_FOUND)]
 RESAMPLES = 1000
 """For an interval over the runs of a suite, which may have thousands."""
 _NIGHT = re.compile(r"(?P<series>.+)-\d{8}T\d{6}(-\d+)?")
@@ -48,6 +52,11 @@ class SuiteRun:
     setting: str = ""
     """A digest of the spec without its seed: the same for runs that differ in nothing else."""
 
+    @property
+    def good(self) -> bool:
+        """Whether it is no failure."""
+        return self.outcome not in FAILURE_OUTCOMES
+
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
@@ -67,11 +76,19 @@ class SuiteResult:
     """Kind, name, in how many runs, how often in all."""
     damaged: tuple[tables.DamagedFile, ...] = field(default=())
     """Files of it that had to be left out."""
+    mutants: tuple[str, ...] = ()
+    """The cells with a rule switched off, in order; also those without a run."""
 
     @property
     def cells(self) -> tuple[str, ...]:
         """In order."""
         return tuple(sorted({run.cell for run in self.runs}))
+
+    @property
+    def missed_mutants(self) -> tuple[str, ...]:
+        """The mutants that no run finds."""
+        found = {run.cell for run in self.runs if run.outcome == MUTANT_FOUND}
+        return tuple(cell for cell in self.mutants if cell not in found)
 
     def outcomes(self, cell: str | None = None) -> dict[str, int]:
         """Number of runs per outcome, worst first; of one cell, or of all."""
@@ -79,10 +96,10 @@ class SuiteResult:
         return {name: outcomes.count(name) for name in OUTCOMES if name in outcomes}
 
     def causes(self) -> dict[str, list[SuiteRun]]:
-        """Each finding with the runs that have it; causes of invalid runs first, then the most frequent."""
+        """Each finding of a failure with the runs that have it; those of invalid runs first, then the most frequent."""
         by_cause: dict[str, list[SuiteRun]] = {}
         for run in self.runs:
-            for cause in run.causes if run.outcome != "valid" else ():
+            for cause in run.causes if not run.good else ():
                 by_cause.setdefault(cause, []).append(run)
 
         def order(item: tuple[str, list[SuiteRun]]) -> tuple[int, int, str]:
@@ -129,23 +146,30 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
     for row in read["verdicts"].table.to_pylist():
         if row["validity"] != "valid":
             causes.setdefault(row["run"], []).extend(_kinds(row["checker"], row["findings"]))
-    runs = [_run(row, causes.get(row["run"], []), figures.get(row["run"], {})) for row in rows]
     plan = _plan(store, name)
+    mutants = _names(plan.get("mutants"))
+    runs = [
+        _run(row, causes.get(row["run"], []), figures.get(row["run"], {}), mutant=row["cell"] in mutants)
+        for row in rows
+    ]
     return SuiteResult(
         name=name,
         started=str(plan.get("started") or min(row["started"] for row in rows)),
         version=str(plan.get("version") or rows[0]["version"]),
         commit=str(plan.get("commit") or ""),
         runs=tuple(sorted(runs, key=lambda run: (OUTCOMES.index(run.outcome), run.cell, run.seed, run.run))),
-        planned=max(len(runs), _planned_runs(plan)),
+        planned=len(runs) + _missing_runs(plan, runs),
         coverage=_coverage(read["coverage"].table.to_pylist()),
         damaged=tuple(file for stored in read.values() for file in stored.damaged),
+        mutants=tuple(sorted(mutants)),
     )
 
 
-def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float]) -> SuiteRun:
+def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *, mutant: bool) -> SuiteRun:
     spec = spec_facts(row["spec"])
     outcome = row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
+    if mutant:
+        outcome = MUTANT_FOUND if outcome == "invalid" else MUTANT_MISSED
     if row["state"] != "finished":
         message = _object(row["facts"]).get("message")
         outcome, causes = FAILED, [str(message or row["state"]), *causes]
@@ -190,9 +214,15 @@ def _plan(store: Path, suite: str) -> dict[str, Any]:
         return {}
 
 
-def _planned_runs(plan: Mapping[str, Any]) -> int:
-    cells, seeds = plan.get("cells"), plan.get("seeds")
-    return len(cells) * seeds if isinstance(cells, dict | list) and isinstance(seeds, int) else 0
+def _missing_runs(plan: Mapping[str, Any], runs: Iterable[SuiteRun]) -> int:
+    """Planned runs that the store does not have, mutants and repeats aside."""
+    cells, seeds = _names(plan.get("cells")), plan.get("seeds")
+    planned = len(cells) * seeds if isinstance(seeds, int) else 0
+    return max(0, planned - sum(run.cell in cells for run in runs))
+
+
+def _names(value: object) -> set[str]:
+    return {str(name) for name in value} if isinstance(value, dict | list) else set()
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ Nights are the suites of one series, in the order of their start. Each cell is c
 have it, so a cell added later shifts nothing. `results.change_points` describes how a change point is found; the level
 is divided by the number of cells and measures, so that without any change the probability of any flag is about ALPHA at
 most. A flag says that runs came out differently, not why: a change of the cell's spec is reported with the flag.
+
+Mutants are not compared: what a broken protocol loses is no figure of the system. A night that misses one is named.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from results import measures
 from results.change_points import UNITS_MIN, ChangePoint, Mask, Matrix, change_points
 from results.errors import StoreError
 from results.measures import Measure
+from results.number_format import counted
 from results.statistics import Interval
 from results.store.tables import DamagedFile, read
 from results.suites import RESAMPLES, SuiteResult, SuiteRun, read_suite, series, suite_names
@@ -81,6 +84,8 @@ class Trend:
     """Cells that cannot be compared yet, each with the reason."""
     damaged: tuple[DamagedFile, ...] = ()
     """Files that had to be left out."""
+    missed_mutants: tuple[str, ...] = ()
+    """Nights with mutants that none of their runs found, in words; the latest first."""
 
     def sentence(self) -> str:
         """The number of changes, in words."""
@@ -111,14 +116,20 @@ def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
 def trend(name: str, suites: Sequence[SuiteResult], *, seed: int = 0) -> Trend:
     """Follow each cell through the nights, and find where its figures changed."""
     ordered = sorted(suites, key=lambda suite: (suite.started, suite.name))
-    cells = sorted({cell for suite in ordered for cell in suite.cells})
+    mutants = {cell for suite in ordered for cell in suite.mutants}
+    cells = sorted({cell for suite in ordered for cell in suite.cells} - mutants)
     nights = {cell: tuple(_night(suite, cell) for suite in ordered if cell in suite.cells) for cell in cells}
     level = ALPHA / (len(cells) * len(measures.MEASURES)) if cells else ALPHA
     flags = [flag for cell in cells for flag in _flags(cell, nights[cell], level, seed)]
     order = {suite.name: number for number, suite in enumerate(ordered)}
     flags.sort(key=lambda flag: (-order[flag.since], not flag.worse, flag.cell, flag.measure.name))
     not_compared = tuple(f"{cell}: {why}" for cell in cells if (why := _reason_not_compared(nights[cell])))
-    return Trend(name, tuple(ordered), tuple(nights.items()), tuple(flags), not_compared)
+    missed = tuple(
+        f"{suite.name} did not find {counted(len(suite.missed_mutants), 'mutant')}: {', '.join(suite.missed_mutants)}"
+        for suite in reversed(ordered)
+        if suite.missed_mutants
+    )
+    return Trend(name, tuple(ordered), tuple(nights.items()), tuple(flags), not_compared, missed_mutants=missed)
 
 
 def _reason_not_compared(nights: Sequence[Night]) -> str:

@@ -75,6 +75,7 @@ def shown_trend(trend: Trend) -> Iterator[Table | str]:
         yield table
     for flag in trend.flags:
         yield f"{'worse' if flag.worse else 'better'} since {flag.since}: {flag.sentence()}"
+    yield from trend.missed_mutants
     yield from trend.not_compared
     yield trend.sentence()
 
@@ -83,7 +84,7 @@ def _cell(trend: Trend, cell: str, night: Night, measure: Measure) -> str:
     figure = night.figures.get(measure.name)
     if figure is None:
         return ""
-    bad = sum(run.outcome != "valid" for run in night.runs)
+    bad = sum(not run.good for run in night.runs)
     marks = [flag for flag in trend.flags_at(cell, night.suite.name) if flag.measure is measure]
     text = str(bad) if measure is FAILURES else measure.written(figure.value)
     return " ".join((text, *map(trend_page.mark_of, marks)))

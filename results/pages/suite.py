@@ -36,7 +36,9 @@ def render(suite: SuiteResult, link: RunLink) -> str:
 def body(suite: SuiteResult, link: RunLink) -> Markup:
     """The page's sections."""
     outcomes = suite.outcomes()
-    worst = next(iter(outcomes))
+    worst = (
+        "invalid" if suite.missed_mutants else "valid" if all(run.good for run in suite.runs) else next(iter(outcomes))
+    )
     causes = list(suite.causes().items())
     return page.render(
         "suite.html",
@@ -67,6 +69,10 @@ def _sentence(suite: SuiteResult, outcomes: Mapping[str, int]) -> str:
     counts = ", ".join(f"{numeral(count)} {name}" for name, count in outcomes.items())
     sentence = f"{counted(len(suite.runs), 'run')} of {counted(len(suite.cells), 'cell')}: {counts}."
     missing = suite.planned - len(suite.runs)
+    if suite.mutants:
+        found = len(suite.mutants) - len(suite.missed_mutants)
+        sentence += f" {numeral(found)} of {counted(len(suite.mutants), 'mutant')} found"
+        sentence += f"; not found: {', '.join(suite.missed_mutants)}." if suite.missed_mutants else "."
     return f"{sentence} {numeral(missing)} more were planned and are missing." if missing else sentence
 
 
@@ -75,7 +81,7 @@ def _cell(suite: SuiteResult, cell: str) -> dict[str, Any]:
     return {
         "name": cell,
         "runs": len(runs),
-        "bad": sum(run.outcome != "valid" for run in runs),
+        "bad": sum(not run.good for run in runs),
         "figures": [(measure, measure.over(runs, resamples=RESAMPLES)) for measure in measures.per_run()],
     }
 
@@ -113,8 +119,8 @@ def _scatter(suite: SuiteResult, measure: Measure, link: RunLink) -> Figure:
                 "customdata": [link(run.run) for _, run in known],
                 "hovertemplate": "%{text}<br>%{y}<extra></extra>",
                 "marker": {
-                    "size": [6 if run.outcome == "valid" else 10 for _, run in known],
-                    "symbol": ["circle" if run.outcome == "valid" else "x" for _, run in known],
+                    "size": [6 if run.good else 10 for _, run in known],
+                    "symbol": ["circle" if run.good else "x" for _, run in known],
                     "color": NODE_COLOURS[number % len(NODE_COLOURS)],
                     "opacity": 0.75,
                     "line": {"width": 0},

@@ -28,12 +28,12 @@ def render(trend: Trend, link: SuiteLink) -> str:
 
 def body(trend: Trend, link: SuiteLink) -> Markup:
     """The page's sections."""
-    worse = any(flag.worse for flag in trend.flags)
+    worse = any(flag.worse for flag in trend.flags) or bool(trend.missed_mutants)
     return page.render(
         "trend.html",
         trend=trend,
         colour="invalid" if worse else "" if trend.not_compared else "valid",
-        notes=[*trend.not_compared, *(f"left out: {file.line}" for file in trend.damaged)],
+        notes=[*trend.missed_mutants, *trend.not_compared, *(f"left out: {file.line}" for file in trend.damaged)],
         measures=measures.MEASURES,
         pictures=[(measure, _picture(trend, measure, link)) for measure in _with_values(trend)],
         link=link,
@@ -125,7 +125,7 @@ def _value(trend: Trend, cell: str, night: Night, measure: Measure) -> tuple[str
         return "", None
     flags = [flag for flag in trend.flags_at(cell, night.suite.name) if flag.measure is measure]
     if measure is FAILURES:
-        return str(sum(run.outcome != "valid" for run in night.runs)), next(iter(flags), None)
+        return str(sum(not run.good for run in night.runs)), next(iter(flags), None)
     return measure.written(interval.value), next(iter(flags), None)
 
 

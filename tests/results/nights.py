@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +35,17 @@ def suite_name(night: int, name: str = "nightly") -> str:
     return f"{name}-202611{night + 1:02}T010000"
 
 
-def make_night(store: Path, night: int, figures: Figures = plain, *, seeds: int = 30, name: str = "nightly") -> str:
-    """Store one night; a run that lost something is invalid. The suite's name."""
+def make_night(
+    store: Path,
+    night: int,
+    figures: Figures = plain,
+    *,
+    seeds: int = 30,
+    name: str = "nightly",
+    mutants: Sequence[str] = (),
+) -> str:
+    """Store one night; a run that lost something is invalid. The suite's name. `mutants` has those of CELLS whose specs
+    are mutants, and mutants without a run."""
     suite, rows = suite_name(night, name), {table: list[dict[str, object]]() for table in SCHEMAS}
     started = f"2026-11-{night + 1:02}T01:00:00+00:00"
     for cell in CELLS:
@@ -79,7 +88,9 @@ def make_night(store: Path, night: int, figures: Figures = plain, *, seeds: int 
             rows["coverage"].append({"run": run, "kind": "fault", "name": "kill", "count": 2})
     directory = store / "suites" / suite
     directory.mkdir(parents=True)
-    plan = {"name": name, "seeds": seeds, "cells": dict.fromkeys(CELLS, ""), "started": started}
+    cells = [cell for cell in CELLS if cell not in mutants]
+    plan = {"name": name, "seeds": seeds, "cells": dict.fromkeys(cells, ""), "started": started}
+    plan["mutants"] = dict.fromkeys(mutants, "")
     (directory / "suite.json").write_text(json.dumps({**plan, "version": "0.1.0", "commit": f"{night:040x}"}))
     batch = {table: pa.Table.from_pylist(of_table, SCHEMAS[table]) for table, of_table in rows.items()}
     tables.write_batch(store, suite, "batch-00001", batch)

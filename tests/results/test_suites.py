@@ -100,6 +100,25 @@ def test_runs_that_failed_or_were_never_checked_count_as_not_valid_and_have_no_f
     assert "acknowledged-loss: lost-append" in found.causes()
 
 
+def test_a_mutant_that_is_found_is_no_failure_and_one_that_is_missed_is_named(tmp_path: Path) -> None:
+    suite = read_suite(tmp_path, make_night(tmp_path, 0, lossy, mutants=("append",)))
+    assert suite is not None
+    counts = suite.outcomes()
+    assert set(counts) == {"mutant found", "mutant missed", "valid"}
+    assert (suite.causes(), suite.missed_mutants, suite.planned) == ({}, (), 60)
+    page = Page(suite_page.render(suite, lambda run: ""))
+    assert f"{counts['mutant found']} mutant found, {counts['mutant missed']} mutant missed, 30 valid." in page.text
+    assert "1 of 1 mutant found." in page.text
+    assert "No run is a failure." in page.text
+    assert ("header", {"class": "valid"}) in page.elements
+
+    suite = read_suite(tmp_path, make_night(tmp_path, 1, lossy, mutants=("append", "without maximal_isr")))
+    assert suite is not None
+    page = Page(suite_page.render(suite, lambda run: ""))
+    assert "1 of 2 mutants found; not found: without maximal_isr." in page.text
+    assert ("header", {"class": "invalid"}) in page.elements
+
+
 @pytest.mark.parametrize(
     ("suite", "name"),
     [("nightly-20261121T001500", "nightly"), ("nightly-20261121T001500-2", "nightly"), ("docker", "docker")],

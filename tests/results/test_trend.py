@@ -41,6 +41,24 @@ def test_a_planted_change_is_told_with_its_cell_its_night_and_the_way_it_went(tm
     assert not flag.other_spec
 
 
+def test_mutants_are_not_compared_and_a_night_that_misses_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def losing(random: np.random.Generator, cell: str, night: int) -> Mapping[str, float]:
+        return {**plain(random, cell, night), "lost": 1.0 + 100 * (night > 4)}
+
+    for night in range(NIGHTS):
+        missed = ("without maximal_isr",) if night == 6 else ()
+        make_night(tmp_path, night, losing, mutants=("groups", "append", *missed))
+    result = read_trend(tmp_path, "nightly")
+    assert (result.cells, result.flags) == ((), ())
+    line = f"{suite_name(6)} did not find 1 mutant: without maximal_isr"
+    assert result.missed_mutants == (line,)
+    assert main(["trend", "nightly", "--store", str(tmp_path)]) == 0
+    assert line in " ".join(capsys.readouterr().out.split())
+    assert line in (tmp_path / "trends" / "nightly.html").read_text()
+
+
 def test_nights_without_a_change_have_no_flag(tmp_path: Path) -> None:
     assert read_trend(make_nights(tmp_path, plain), "nightly").flags == ()
 
