@@ -20,6 +20,7 @@ A spec is YAML, every field optional:
     rate: 20                    # appends per second, all producers together
     acks: all                   # all, 1 or 0
     recency: default            # or strict: an empty poll asserts the end of the log
+    clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
     node_settings:              # settings of single nodes, on top of `settings`: a cluster of mixed versions
@@ -42,6 +43,7 @@ from random import Random
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings
+from harness.client_spec import ClientSpec, ScriptedOperation, check_operations, parse_clients, parse_operations
 from harness.cluster.hosts import Host, check_hosts
 from harness.cluster.systems import SYSTEMS
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
@@ -87,6 +89,9 @@ class Spec:
     rate: float = 20.0
     acks: str = "all"
     recency: str = "default"
+    clients: ClientSpec = field(default_factory=ClientSpec)
+    operations: tuple[ScriptedOperation, ...] = ()
+    """The script of the clients."""
     families: tuple[str, ...] = FAIR_FAMILIES
     """Fault families to draw from; empty with a script."""
     script: Schedule = field(default_factory=Schedule)
@@ -136,7 +141,10 @@ class Spec:
                 raise ValueError(f"faults: {family!r} is not one of {', '.join(FAMILIES)}, all, none")
         names = tuple(f"b{number}" for number in range(1, self.brokers + 1))
         controllers = tuple(f"c{number}" for number in range(1, self.controllers + 1))
-        self.script.check(names, controllers, self.partitions)
+        operation_ids = [scripted.id for scripted in self.operations if scripted.id]
+        self.script.check(names, controllers, self.partitions, operation_ids)
+        nodes = (*names, *controllers, *self.script.bound_names)
+        check_operations(self.operations, nodes, (*self.script.steps, *operation_ids), self.partitions)
         check_hosts(self.hosts, (*names, *controllers), all_needed=self.environment == "ssh")
         for number, planned in enumerate(self.script):
             if planned.at_s >= self.time_limit_s:
@@ -185,6 +193,11 @@ class Spec:
         a silent broker unfenced."""
         names = ("replica.lag.time.max.ms", "broker.session.timeout.ms")
         return sum(int(self.settings[name]) for name in names if name in self.settings) / 1000
+
+    @property
+    def conditional(self) -> bool:
+        """Whether any fault or operation waits for a condition."""
+        return self.script.conditional or any(scripted.trigger is not None for scripted in self.operations)
 
     @property
     def faults_asked(self) -> bool:
@@ -253,7 +266,11 @@ class Spec:
             elif item.name == "hosts":
                 if self.hosts:
                     values["hosts"] = {node: host.to_mapping() for node, host in self.hosts.items()}
-            elif item.name != "script":
+            elif item.name == "clients":
+                values["clients"] = value.to_mapping()
+                if self.operations:
+                    values["clients"]["operations"] = [scripted.to_mapping() for scripted in self.operations]
+            elif item.name not in ("script", "operations"):
                 if isinstance(value, tuple):
                     value = list(value)
                 elif item.name == "node_settings":
@@ -283,11 +300,24 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         for internal in ("families", "script"):
             if internal in merged:
                 raise FieldError(f"{internal}: unknown field; did you mean faults?")
+        if "operations" in merged:
+            raise FieldError("operations: unknown field; did you mean clients.operations?")
+        shorthands, clients, operations = parse_clients(merged.pop("clients", {}))
+        for name in shorthands:
+            if name in merged:
+                raise FieldError(f"clients.{name}: is given a second time, beside {name}; keep one of them")
+        merged |= shorthands
         settings = given.pop("settings", {})
         if "acks" in merged:
             merged["acks"] = str(merged["acks"])
         spec = read(Spec, {"seed": drawn_seed, "families": plan[0], **merged, **given})
-        return replace(spec, script=plan[1], settings={**spec.settings, **settings})
+        return replace(
+            spec,
+            clients=clients,
+            operations=parse_operations(operations, spec.partitions),
+            script=plan[1],
+            settings={**spec.settings, **settings},
+        )
     except ValueError as error:
         raise SpecError(str(error)) from None
 

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, Final
 
 from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality
+from nemesis.situation import Occurrence, Situation
 from nemesis.targets import check_target
 from nemesis.uninterrupted import uninterrupted
 
@@ -77,6 +78,7 @@ class FaultHandle:
         random: Random,
         topic: str = "",
         min_isr: int = 1,
+        situation: Situation | None = None,
         on_evidence: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_evidence` is called whenever there is more evidence."""
@@ -92,6 +94,7 @@ class FaultHandle:
         """What could not be undone, a line each."""
         self._effects = effects
         self._on_evidence = on_evidence
+        self._situation = situation or Situation()
         self.topic = topic
         self.min_isr = min_isr
         """`min.insync.replicas` as the run has it."""
@@ -109,6 +112,10 @@ class FaultHandle:
             nodes_of_targets += [node for node in nodes if node not in nodes_of_targets]
         self.add_targets(nodes_of_targets)
         return tuple(nodes_of_targets)
+
+    def stood_for(self, targets: Iterable[str]) -> tuple[str, ...]:
+        """The nodes that `targets` stood for when they were resolved."""
+        return tuple(node for target in targets for node in self.resolved.get(target, [target]))
 
     def add_targets(self, nodes: Iterable[str]) -> None:
         """Record nodes as targets of the fault."""
@@ -152,6 +159,8 @@ class FaultHandle:
                 self.notes.append(f"{target}: none at the time, drawn instead")
                 return (self.random.choice(brokers),)
             return (leader,)
+        if target in self._situation.names:
+            return self._situation.names[target]
         check_target(target, brokers, controllers)
         raise AssertionError(target)
 
@@ -238,6 +247,7 @@ class FaultHandle:
         async def start() -> None:
             if _release(self._effects.down, node):
                 await self.cluster.start(node)
+                self._situation.occurred(Occurrence.RESTARTED, node)
             else:
                 self._overlapped(1)
 
@@ -267,6 +277,7 @@ class FaultHandle:
         async def start() -> None:
             if node not in self._effects.down:
                 await self.cluster.start(node)
+                self._situation.occurred(Occurrence.RESTARTED, node)
 
         async def free() -> None:
             if not _release(self._effects.full, node):

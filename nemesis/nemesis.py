@@ -1,12 +1,12 @@
 """The nemesis: carries a schedule out and keeps the record of what it did.
 
-Every fault runs by itself, so faults overlap as the schedule has them. A fault is injected at its time, healed when its
-duration is over or the run's is, whichever comes first, and healed as well when the nemesis is cancelled. The duration
-counts from when the fault holds, since a busy machine takes its time to inject it; only that of a fault `in_steps`
-counts from its first step. Each is recorded when it begins, when it holds and whenever something was measured, so that
-a run killed in the middle still shows what was broken at the time, and when it has healed, with its evidence. The last
-record of a number counts. When everything is healed, the nemesis waits for late effects of frozen or cut-off nodes and
-reverts them.
+Every fault runs by itself, so faults overlap as the schedule has them. A fault is injected at its moment. It is healed
+when its duration is over, its end condition holds or the run ends, whichever comes first, and healed as well when the
+nemesis is cancelled. The duration counts from when the fault holds, since a busy machine takes its time to inject it;
+only that of a fault `in_steps` counts from its first step. Each is recorded when it begins, when it holds and whenever
+something was measured, so that a run killed in the middle still shows what was broken at the time, and when it has
+healed, with its evidence. The last record of a number counts. When everything is healed, the nemesis waits for late
+effects of frozen or cut-off nodes and reverts them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from nemesis.faults.fault import Fault
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import ClusterUnderTest
 from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.situation import Situation
+from nemesis.timeline import Timeline
 
 _LATE_S = 4.0
 """Longest time after the last fault in which an unanswered request may still take effect: longer than a broker keeps
@@ -61,13 +63,16 @@ class Nemesis:
         record: Callable[[Injection], None],
         topic: str = "",
         min_isr: int = 1,
+        situation: Situation | None = None,
     ) -> None:
+        """`situation` is what the conditions of the schedule are checked against; a source keeps it up to date."""
         self._cluster = cluster
         self._schedule = schedule
         self._random = random
         self._record = record
         self._topic = topic
         self._min_isr = min_isr
+        self._situation = situation or Situation()
         self._effects = ActiveEffects()
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []
@@ -88,10 +93,11 @@ class Nemesis:
     async def run(self, until_s: float) -> None:
         """Carry the schedule out until the loop's clock reads `until_s`; return then, once everything is healed."""
         start_s = asyncio.get_running_loop().time()
+        timeline = Timeline(self._situation, start_s, until_s)
         # One stream for each fault, drawn before anything happens: the draws of one fault do not shift the others.
         streams = [Random(self._random.getrandbits(64)) for _ in self._schedule]
         faults = [
-            asyncio.ensure_future(self._carry_out(number, scheduled, stream, start_s, until_s))
+            asyncio.ensure_future(self._carry_out(number, scheduled, stream, timeline, until_s))
             for number, (scheduled, stream) in enumerate(zip(self._schedule, streams, strict=True))
             if start_s + scheduled.at_s < until_s
         ]
@@ -105,18 +111,24 @@ class Nemesis:
                 self._unconfirmed.append(f"{purpose}: {type(error).__name__}: {error}")
 
     async def _carry_out(
-        self, number: int, scheduled: ScheduledFault, random: Random, start_s: float, until_s: float
+        self, number: int, scheduled: ScheduledFault, random: Random, timeline: Timeline, until_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, start_s + scheduled.at_s - loop.time()))
+        late = await timeline.reach(scheduled.at_s, scheduled.trigger, scheduled.then_after_s)
         fault = scheduled.fault
         record = _Record(number, fault, self._cluster.now_ns())
 
         def save() -> None:
             self._record(record.injection(handle))
 
-        handle = FaultHandle(self._cluster, self._effects, random, self._topic, self._min_isr, save)
+        handle = FaultHandle(self._cluster, self._effects, random, self._topic, self._min_isr, self._situation, save)
         self._handles.append(handle)
+        if late:
+            handle.notes.append(f"not injected: {late}")
+            record.ended_ns = record.started_ns
+            self.injections.append(record.injection(handle))
+            save()
+            return
         self._active[number] = fault.describe()
         try:
             end_s = min(loop.time() + scheduled.for_s, until_s)
@@ -129,8 +141,11 @@ class Nemesis:
                     limit.reschedule(min(loop.time() + scheduled.for_s, until_s))
                 save()
                 self._active[number] = " ".join((fault.describe(), *_resolved(handle)))
+                if scheduled.binds:
+                    self._situation.names[scheduled.binds] = handle.stood_for(fault.nodes_named())
+                timeline.injected(scheduled.id)
                 if not fault.ends_by_itself:
-                    await loop.create_future()
+                    await (timeline.until(scheduled.until) if scheduled.until else loop.create_future())
         except TimeoutError:
             pass
         except Exception as error:
@@ -142,6 +157,7 @@ class Nemesis:
             del self._active[number]
             self.injections.append(record.injection(handle))
             save()
+            timeline.ended(scheduled.id)
 
 
 @dataclass(slots=True)

@@ -70,6 +70,8 @@ class EnvironmentCapability(StrEnum):
 
     DELAY = "delay"
     """Slow links: `LinkQuality.delay_ms` and `jitter_ms`."""
+    LIVE_TRACE = "live-trace"
+    """The protocol trace while the run goes on: conditions that no metadata shows."""
 
 
 DONE, UNANSWERED = "", "UNANSWERED"
@@ -84,8 +86,27 @@ class AdminResult(NamedTuple):
     """Another node was asked, too, and did not answer: the request may still take effect, even a second time."""
 
 
+class PartitionView(NamedTuple):
+    """A partition as metadata shows it."""
+
+    leader: str | None
+    isr: tuple[str, ...]
+    elr: tuple[str, ...]
+
+
+class ClusterView(NamedTuple):
+    """The cluster as a broker's metadata shows it."""
+
+    brokers: tuple[str, ...]
+    """Those that are not fenced."""
+    partitions: Mapping[int, PartitionView]
+
+
 class ClusterAdmin(Protocol):
     """An administrator of the cluster under test, over Kafka's protocol."""
+
+    async def describe(self, topic: str) -> ClusterView | None:
+        """The cluster and the partitions of a topic, as some broker shows them; None when none answers."""
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """The brokers that hold a partition, the preferred one first; empty when no broker answers."""

@@ -1,51 +1,107 @@
-"""Faults laid out in time.
+"""Faults laid out in time, or after what happens.
 
-A schedule is a list of faults, each with the moment it is injected, counted from the start of the workload, and how
-long it lasts from when it holds. It is a value: scripted in a spec,
+A schedule is a list of faults, each with the moment it is injected and how long it lasts from when it holds. It is a
+value: scripted in a spec,
 
     faults:
-      - {at: 5s, for: 3s, fault: partition, shape: isolate, nodes: [leader/0]}
-      - {at: 6s, for: 10s, fault: power-loss, nodes: [b2], keep: torn}
+      - {at: 5s, for: 3s, fault: partition, shape: isolate, nodes: [leader/0], as: old-leader, id: cut}
+      - {when: {isr: {partition: 0, lacks: old-leader}}, for: 10s, fault: power-loss, nodes: [b2], keep: torn}
+      - {after: cut, then_after: 200ms, until: {elected: b3}, fault: kill, nodes: [old-leader]}
 
 drawn from a seed (`nemesis.swarm`) or made by Hypothesis (`nemesis.strategies`), and written back as the same script.
-Everything is healed at the end of the workload, whatever the schedule says.
+Everything is healed at the end of the workload, whatever the schedule says. The fields of a fault, beside its own:
+
+- `at`: the time from the start of the workload, 0 when it is left out;
+- `when`: the condition that it waits for from then on (`nemesis.conditions`); `after: ID` stands for
+  `when: {healed: ID}`, and with both, both must hold;
+- `then_after`: a time from then to the injection;
+- `timeout`: how long it waits for the condition; a fault whose condition never holds is recorded as not injected;
+- `for` and `until`: it heals after a time, or when a condition holds (`until: ID` stands for `until: {healed: ID}`),
+  whichever comes first; one of them is needed;
+- `id`: its name in conditions of other steps;
+- `as`: a name bound to the nodes that its `nodes` stand for at the injection. Steps after it use the name for a node:
+  `leader/0` is looked up each time anew, a bound name sticks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from nemesis import old_names
+from nemesis.conditions import AllOf, Healed, TriggerCondition, parse_condition
 from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
+from nemesis.observe import Observe
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAMILIES, FAULTS
 from nemesis.targets import TargetError, check_target
 
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """What a step waits for once its time has come."""
+
+    when: TriggerCondition
+    timeout_s: float | None = None
+    """How long it waits; None stands for the rest of the run."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduledFault:
-    """A fault with its time, in seconds from the start of the workload."""
+    """A fault with its moment: its time, in seconds from the start of the workload, and what it waits for from then."""
 
     at_s: float
     for_s: float
+    """Infinite where only `until` ends it, or the run."""
     fault: Fault
+    trigger: Trigger | None = None
+    then_after_s: float = 0.0
+    until: TriggerCondition | None = None
+    id: str = ""
+    binds: str = ""
+    """The name that the nodes it finds are bound to."""
+
+    def conditions(self) -> Iterator[tuple[str, TriggerCondition]]:
+        """Every condition with its field."""
+        if self.trigger is not None:
+            yield "when", self.trigger.when
+        if self.until is not None:
+            yield "until", self.until
 
     def to_mapping(self) -> dict[str, Any]:
         """As a line of a script."""
-        return {"at": round(self.at_s, 6), "for": round(self.for_s, 6)} | self.fault.to_mapping()
+        values: dict[str, Any] = {"id": self.id} if self.id else {}
+        values["at"] = round(self.at_s, 6)
+        if self.trigger is not None:
+            values["when"] = self.trigger.when.to_mapping()
+            if self.trigger.timeout_s is not None:
+                values["timeout"] = round(self.trigger.timeout_s, 6)
+        if self.then_after_s:
+            values["then_after"] = round(self.then_after_s, 6)
+        if self.for_s < math.inf:
+            values["for"] = round(self.for_s, 6)
+        if self.until is not None:
+            values["until"] = self.until.to_mapping()
+        if self.binds:
+            values["as"] = self.binds
+        return values | self.fault.to_mapping()
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Faults in the order of their injection; equal times keep the order given."""
+    """Faults in the order of their times, where none waits for a condition; else, and at equal times, as given."""
 
     faults: tuple[ScheduledFault, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "faults", tuple(sorted(self.faults, key=lambda scheduled: scheduled.at_s)))
+        if not self.conditional:
+            object.__setattr__(self, "faults", tuple(sorted(self.faults, key=lambda scheduled: scheduled.at_s)))
 
     def __iter__(self) -> Iterator[ScheduledFault]:
         return iter(self.faults)
@@ -59,20 +115,57 @@ class Schedule:
         present = [scheduled.fault.family.name for scheduled in self.faults]
         return tuple(family for family in FAMILIES if family in present)
 
-    def check(self, brokers: Sequence[str], controllers: Sequence[str], partitions: int) -> None:
-        """Raise FieldError when a target names nothing in such a cluster."""
+    @property
+    def bound_names(self) -> tuple[str, ...]:
+        """The names that its faults bind nodes to."""
+        return tuple(scheduled.binds for scheduled in self.faults if scheduled.binds)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The ids of its faults."""
+        return tuple(scheduled.id for scheduled in self.faults if scheduled.id)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether any fault waits for a condition or is ended by one."""
+        return any(True for scheduled in self.faults for _ in scheduled.conditions())
+
+    def check(
+        self,
+        brokers: Sequence[str],
+        controllers: Sequence[str],
+        partitions: int,
+        operations: Collection[str] = (),
+    ) -> None:
+        """Raise FieldError when a target or a condition names nothing in such a cluster, no step of this schedule and
+        none of the scripted `operations`."""
+        bound = self.bound_names
+        steps = (*self.steps, *operations)
         for number, scheduled in enumerate(self.faults):
+            where = f"faults[{number}]"
+            if scheduled.id and steps.count(scheduled.id) > 1:
+                raise FieldError(f"{where}.id: {scheduled.id!r} is the id of two steps")
+            if scheduled.binds and not scheduled.fault.nodes_named():
+                raise FieldError(f"{where}.as: {scheduled.fault.name} has no nodes that a name could be bound to")
+            if scheduled.binds and (scheduled.binds in (*brokers, *controllers) or bound.count(scheduled.binds) > 1):
+                raise FieldError(f"{where}.as: {scheduled.binds!r} is the name of a node or of two steps")
             for target in scheduled.fault.targets():
                 try:
-                    check_target(target, brokers, controllers, partitions)
+                    if target not in bound:
+                        check_target(target, brokers, controllers, partitions)
                 except TargetError as error:
-                    raise FieldError(f"faults[{number}]: {error}") from None
+                    raise FieldError(f"{where}: {error}") from None
+            for field, condition in scheduled.conditions():
+                check_condition(condition, f"{where}.{field}", (*brokers, *controllers, *bound), steps, partitions)
 
     def unmet(self, unsupported: Mapping[EnvironmentCapability, str]) -> str:
         """One line: the first fault that needs something unsupported, and the reason; empty when there is none."""
         for number, scheduled in enumerate(self.faults):
             for need in sorted(scheduled.fault.needs() & unsupported.keys()):
                 return f"faults[{number}]: {scheduled.fault.name} needs {need}, and {unsupported[need]}"
+            for field, condition in scheduled.conditions():
+                if line := unseen(condition, f"faults[{number}].{field}", unsupported):
+                    return line
         return ""
 
     def to_script(self) -> list[dict[str, Any]]:
@@ -93,10 +186,89 @@ def _parse(item: object, where: str) -> ScheduledFault:
     values = dict(item)
     name = values.pop("fault", None)
     name = old_names.FAULTS.get(name, name) if isinstance(name, str) else name
-    if name not in FAULTS:
+    kind = Observe if name == Observe.name else FAULTS.get(name) if isinstance(name, str) else None
+    if kind is None:
         raise FieldError(f"{where}.fault: {name!r} is not one of {', '.join(FAULTS)}")
-    for needed in ("at", "for"):
-        if needed not in values:
-            raise FieldError(f"{where}.{needed}: missing; a duration such as 5s")
-    at_s, for_s = seconds(values.pop("at"), f"{where}.at"), seconds(values.pop("for"), f"{where}.for")
-    return ScheduledFault(at_s, for_s, read(FAULTS[name], values, where))
+    where_of = {field: f"{where}.{field}" for field in ("at", "for", "then_after")}
+    times = {field: seconds(values.pop(field), where_of[field]) for field in where_of if field in values}
+    step, binds = (parse_name(values, field, where) for field in ("id", "as"))
+    trigger, until = parse_trigger(values, where), _until(values, where)
+    if "at" not in times and trigger is None:
+        raise FieldError(f"{where}.at: missing; a duration such as 5s, or a condition with when or after")
+    if "for" not in times and until is None and not kind.ends_by_itself:
+        raise FieldError(f"{where}.for: missing; a duration such as 5s, or a condition with until")
+    return ScheduledFault(
+        times.get("at", 0.0),
+        times.get("for", math.inf),
+        read(kind, values, where),
+        trigger,
+        times.get("then_after", 0.0),
+        until,
+        step,
+        binds,
+    )
+
+
+def parse_trigger(values: dict[str, Any], where: str) -> Trigger | None:
+    """What `when`, `after` and `timeout` of a step stand for; takes them out of `values`. Raises FieldError."""
+    conditions: list[TriggerCondition] = []
+    if "after" in values:
+        conditions.append(_healed(values.pop("after"), f"{where}.after"))
+    if "when" in values:
+        conditions.append(parse_condition(values.pop("when"), f"{where}.when"))
+    timeout_s = seconds(values.pop("timeout"), f"{where}.timeout") if "timeout" in values else None
+    if not conditions:
+        if timeout_s is not None:
+            raise FieldError(f"{where}.timeout: there is no condition to wait for")
+        return None
+    return Trigger(conditions[0] if len(conditions) == 1 else AllOf(tuple(conditions)), timeout_s)
+
+
+def _until(values: dict[str, Any], where: str) -> TriggerCondition | None:
+    value = values.pop("until", None)
+    if value is None:
+        return None
+    return _healed(value, f"{where}.until") if isinstance(value, str) else parse_condition(value, f"{where}.until")
+
+
+def _healed(value: object, where: str) -> Healed:
+    if not isinstance(value, str):
+        raise FieldError(f"{where}: {value!r} is not the id of a step")
+    return Healed(value)
+
+
+def parse_name(values: dict[str, Any], field: str, where: str) -> str:
+    """The name that a field of a step gives, taken out of `values`; empty without one. Raises FieldError."""
+    value = values.pop(field, "")
+    if value != "" and (not isinstance(value, str) or not _NAME.fullmatch(value)):
+        raise FieldError(f"{where}.{field}: {value!r} is not a name such as old-leader")
+    return value
+
+
+def check_condition(
+    condition: TriggerCondition, where: str, nodes: Collection[str], steps: Collection[str], partitions: int
+) -> None:
+    """Raise FieldError when a condition names a node, a step or a partition that there is not."""
+    for part in condition.parts():
+        place = f"{where}.{part.name}" if part is condition else where
+        for node in part.nodes():
+            if node not in nodes:
+                raise FieldError(f"{place}: {node!r} is neither a node nor a bound name ({', '.join(nodes)})")
+        for step in part.steps():
+            if step not in steps:
+                raise FieldError(f"{place}: {step!r} is not the id of a step ({', '.join(steps) or 'there is none'})")
+        partition = getattr(part, "partition", None)
+        if partition is not None and not 0 <= partition < partitions:
+            raise FieldError(f"{place}: there is no partition {partition}, only 0 to {partitions - 1}")
+
+
+def unseen(condition: TriggerCondition, where: str, unsupported: Mapping[EnvironmentCapability, str]) -> str:
+    """One line: the part of a condition that this environment cannot see; empty when it sees everything."""
+    if EnvironmentCapability.LIVE_TRACE not in unsupported:
+        return ""
+    for part in condition.parts():
+        if part.rests_on_trace():
+            return (
+                f"{where}: {part.name} is seen in the trace alone, and {unsupported[EnvironmentCapability.LIVE_TRACE]}"
+            )
+    return ""

@@ -14,6 +14,7 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
   busy log is read in handfuls.
 - *End-offset readers* ask each partition for its end about once per `end_offset_interval_s`, sooner after an error.
   One query is one operation.
+- The *scripted client*, one process after the one of the final reads, carries out a script (`workloads.operations`).
 - *Final reads* query the end of every partition until it is answered, then read it from its start until that end is
   reached. They are invoked after the last append completed, so the end covers every acknowledged one.
 
@@ -27,6 +28,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
+from workloads.clients.batching import BatchingProducer
 from workloads.clients.native import (
     AdminClient,
     AdminError,
@@ -36,13 +38,17 @@ from workloads.clients.native import (
     CompletedFetch,
     Consumer,
     ConsumerRecord,
+    ConsumerRules,
+    OffsetOutOfRangeError,
     Producer,
     Truncation,
 )
 from workloads.history import Phase, Recorder
+from workloads.operations import ClientOperation
+from workloads.scripted import ScriptedClient
 from workloads.workload import SetUpError, WorkloadSettings
 
-T = TypeVar("T", Producer, Consumer)
+T = TypeVar("T", BatchingProducer, Consumer)
 
 _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _POLL_TIMEOUT_S = 5.0
@@ -58,8 +64,9 @@ class AppendWorkload:
         self._partitions = range(settings.partitions)
         self._next_value = 0
         self._clients: list[Client] = []
-        self._closing: list[Producer | Consumer] = []
+        self._closing: list[BatchingProducer | Consumer] = []
         """Producers and consumers, closed before their clients."""
+        self._scripted: ScriptedClient | None = None
 
     async def set_up(self) -> None:
         settings = self._settings
@@ -113,6 +120,11 @@ class AppendWorkload:
             return False
         return True
 
+    async def perform(self, operation: ClientOperation) -> None:
+        if self._scripted is None:
+            self._scripted = self._scripted_client()
+        await self._scripted.perform(operation)
+
     async def close(self) -> None:
         for user in self._closing:
             await user.close()
@@ -121,28 +133,35 @@ class AppendWorkload:
 
     # producers
 
+    def _producer(self, name: str) -> BatchingProducer:
+        settings = self._settings
+        producer = Producer(
+            self._client(name),
+            settings.topic,
+            acks=settings.acks,
+            max_in_flight=settings.max_in_flight,
+            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            unix_ahead_ms=settings.unix_ahead_ms,
+        )
+        return self._closed_later(BatchingProducer(producer, settings.batch_records, settings.linger_ms / 1000))
+
+    async def _append(self, process: int, producer: BatchingProducer, partition: int) -> None:
+        """Append the next value of the run as one operation."""
+        value = self._next_value
+        self._next_value += 1
+        index = self._recorder.invoke(process, "append", self._settings.topic, partition, value=value)
+        delivery = await producer.append(partition, b"%d" % value)
+        self._recorder.complete(index, delivery.outcome, offset=delivery.base_offset, error=delivery.error)
+
     async def _produce(self, process: int, until_s: float) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         random = self._stream(f"append/producer-{process}")
-        producer = self._closed_later(
-            Producer(
-                self._client(f"producer-{process}"),
-                settings.topic,
-                acks=settings.acks,
-                max_in_flight=settings.max_in_flight,
-                delivery_timeout_s=settings.delivery_timeout_ms / 1000,
-                unix_ahead_ms=settings.unix_ahead_ms,
-            )
-        )
+        producer = self._producer(f"producer-{process}")
         open_appends = [0] * settings.partitions
         ended = asyncio.Event()
 
         async def append(partition: int) -> None:
-            value = self._next_value
-            self._next_value += 1
-            index = self._recorder.invoke(process, "append", settings.topic, partition, value=value)
-            delivery = await producer.append(partition, [b"%d" % value])
-            self._recorder.complete(index, delivery.outcome, offset=delivery.base_offset, error=delivery.error)
+            await self._append(process, producer, partition)
             open_appends[partition] -= 1
             ended.set()
 
@@ -168,14 +187,17 @@ class AppendWorkload:
         consumer = self._consumer(process, name, "main")
         random = self._stream(f"append/{name}/pause")
         while True:
-            fetched = await consumer.poll(_POLL_TIMEOUT_S)
+            try:
+                fetched = await consumer.poll(_POLL_TIMEOUT_S)
+            except OffsetOutOfRangeError:  # `auto_offset_reset: none`: the application ends
+                return
             for answer in fetched:
                 await self._polled(consumer, answer)
             if any(answer.records for answer in fetched):
                 await asyncio.sleep(self._settings.poll_pause_ms / 1000 * random.uniform(0.5, 1.5))
 
-    def _consumer(self, process: int, name: str, phase: Phase) -> Consumer:
-        """A consumer of every partition from its start, whose fetches are poll operations of `process`."""
+    def _consumer(self, process: int, name: str, phase: Phase, partitions: Sequence[int] | None = None) -> Consumer:
+        """A consumer of every partition, or of some, from the start, whose fetches are poll operations of `process`."""
         settings = self._settings
 
         def invoke(topic: str, partition: int, position: int) -> int:
@@ -187,11 +209,13 @@ class AppendWorkload:
                 fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
                 fetch_bytes_max=settings.fetch_bytes_max,
                 on_fetch=invoke,
-                reset="earliest",
+                reset="earliest" if phase == "final" else settings.auto_offset_reset,
+                read_committed=settings.read_committed,
+                rules=ConsumerRules(validate_position=settings.validate_positions),
                 on_truncation=self._truncation_recorder(process, phase),
             )
         )
-        consumer.assign([(settings.topic, partition) for partition in self._partitions])
+        consumer.assign([(settings.topic, partition) for partition in partitions or self._partitions])
         return consumer
 
     def _truncation_recorder(self, process: int, phase: Phase) -> Callable[[str, int, Truncation], None]:
@@ -208,7 +232,7 @@ class AppendWorkload:
         """Record one answer, and leave an offset that is out of range."""
         if fetched.error is not None:
             self._recorder.complete(fetched.token, "fail", error=fetched.error)
-            if fetched.error == _OUT_OF_RANGE:
+            if fetched.error == _OUT_OF_RANGE and self._settings.auto_offset_reset == "earliest":
                 await consumer.return_to_log(fetched.topic, fetched.partition)
         elif fetched.records or self._settings.record_empty_polls:
             self._recorder.complete(
@@ -220,6 +244,21 @@ class AppendWorkload:
             )
         else:
             self._recorder.discard(fetched.token)
+
+    # the script
+
+    def _scripted_client(self) -> ScriptedClient:
+        settings = self._settings
+        process = settings.producers + settings.consumers + settings.end_offset_readers + 1
+        producer = self._producer("script")
+        return ScriptedClient(
+            process,
+            settings.topic,
+            self._recorder,
+            lambda partition: self._append(process, producer, partition),
+            lambda partition: self._consumer(process, f"script-{partition}", "main", [partition]),
+            self._polled,
+        )
 
     # end offsets
 

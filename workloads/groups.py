@@ -26,7 +26,7 @@ from typing import Final
 
 from workloads.append import AppendWorkload
 from workloads.clients.membership import Assignment, GroupMember, GroupSettings
-from workloads.clients.native import Client, Consumer, OffsetAndEpoch
+from workloads.clients.native import Client, Consumer, ConsumerRules, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
 from workloads.workload import WorkloadSettings
 
@@ -225,5 +225,7 @@ class GroupsWorkload(AppendWorkload):
             fetch_bytes_max=settings.fetch_bytes_max,
             on_fetch=invoke,
             reset="earliest",
+            read_committed=settings.read_committed,
+            rules=ConsumerRules(validate_position=settings.validate_positions),
             on_truncation=self._truncation_recorder(life.process, life.phase),
         )

@@ -84,14 +84,20 @@ class Recorder:
     """Writes the history of one run as it happens.
 
     `path` is created, or emptied; without one the lines are kept in memory. `now_ns` gives the true time since the run
-    began. Not for several threads.
+    began; `on_acknowledged` is called with the partition of each append that ends `ok`. Not for several threads.
     """
 
-    def __init__(self, path: Path | None, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        now_ns: Callable[[], int],
+        on_acknowledged: Callable[[int], None] = lambda partition: None,
+    ) -> None:
         self._path = path
         self._file = path.open("wb", buffering=0) if path is not None else None
         self._lines: list[bytes] = []
         self._now_ns = now_ns
+        self._on_acknowledged = on_acknowledged
         self._next_index = 0
         self._open: dict[int, dict[str, Any]] = {}
         self._counts: dict[tuple[HistoryKind, OperationOutcome], int] = {}
@@ -158,6 +164,8 @@ class Recorder:
             row["error"] = error
         self._write(row)
         self._counts[kind, outcome] = self._counts.get((kind, outcome), 0) + 1
+        if kind == "append" and outcome == "ok":
+            self._on_acknowledged(invocation["partition"])
 
     def discard(self, index: int) -> None:
         """Discard a read without a result. Raises ValueError for an append or a commit: those are never discarded."""

@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Literal, Protocol
 
 from workloads.history import Recorder
+from workloads.operations import ClientOperation
 
 
 class SetUpError(Exception):
@@ -57,6 +58,10 @@ class WorkloadSettings:
     """Batches in flight per partition and producer."""
     pipeline: int = 5
     """Appends a producer has open at once on one partition."""
+    batch_records: int = 1
+    """Records of a batch at most."""
+    linger_ms: int = 0
+    """How long a batch waits for more records."""
     unix_ahead_ms: int = 0
     """How far Unix time, which records' timestamps are in, is ahead of the loop's clock; in simulation they are one."""
     delivery_timeout_ms: int = 8_000
@@ -72,6 +77,11 @@ class WorkloadSettings:
     fetch_wait_ms_max: int = 500
     """How long a broker may hold a consumer's fetch that finds nothing."""
     fetch_bytes_max: int = 1 << 20
+    validate_positions: bool = True
+    """Consumers validate their positions when the leader changes (KIP-320)."""
+    auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest"
+    """Where a tailing consumer goes from a position that the log does not have; with none it ends."""
+    read_committed: bool = False
     poll_pause_ms: int = 100
     """Mean rest of a consumer after a poll that returned records."""
     set_up_timeout_ms: int = 30_000
@@ -81,7 +91,14 @@ class WorkloadSettings:
             raise ValueError("bootstrap: at least one (host, port) is needed")
         if self.acks not in (-1, 0, 1):
             raise ValueError(f"acks: {self.acks} is not one of -1, 0, 1")
-        for name in ("partitions", "replication_factor", "pipeline", "max_in_flight", "delivery_timeout_ms"):
+        for name in (
+            "partitions",
+            "replication_factor",
+            "pipeline",
+            "max_in_flight",
+            "batch_records",
+            "delivery_timeout_ms",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is less than 1")
         for name in ("producers", "consumers", "end_offset_readers"):
@@ -104,6 +121,9 @@ class Workload(Protocol):
 
     async def final_reads(self, until_s: float) -> bool:
         """Read everything back; False when that was not done by `until_s`."""
+
+    async def perform(self, operation: ClientOperation) -> None:
+        """Carry out one operation of a script, while `run` goes on; returns when it has ended."""
 
     async def close(self) -> None:
         """End every task and connection. May be called twice."""

@@ -7,7 +7,8 @@ did not answer may pass the request on when it thaws: then the answer of another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -22,10 +23,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
+from kio.schema.metadata.v12.request import MetadataRequest
 
 from harness.cluster.layout import Layout
 from images.wire.connection import Connection, ConnectionLost
-from nemesis.ports import DONE, UNANSWERED, AdminResult
+from nemesis.ports import DONE, UNANSWERED, AdminResult, ClusterView, PartitionView
 
 ANSWER_LIMIT_S = 1.0
 _METADATA = "__cluster_metadata"
@@ -62,6 +64,49 @@ class Administration:
             if described.partition_index == partition:
                 return tuple(self._names[replica] for replica in described.replica_nodes if replica in self._names)
         return ()
+
+    async def describe(self, topic: str) -> ClusterView | None:
+        """Metadata and DescribeTopicPartitions of all brokers at once; of each partition the answer with the latest
+        leader epoch counts, and of the cluster that of the broker which knows the latest ones."""
+        asked = await asyncio.gather(*(self._describe(address, topic) for address in self._addresses.values()))
+        answers = sorted(
+            (answer for answer in asked if answer is not None), key=lambda answer: -sum(answer[1].values())
+        )
+        if not answers:
+            return None
+        partitions: dict[int, tuple[int, PartitionView]] = {}
+        for view, epochs in answers:
+            for number, partition in view.partitions.items():
+                if number not in partitions or epochs[number] > partitions[number][0]:
+                    partitions[number] = (epochs[number], partition)
+        return ClusterView(answers[0][0].brokers, {number: view for number, (_, view) in sorted(partitions.items())})
+
+    async def _describe(self, address: tuple[str, int], topic: str) -> tuple[ClusterView, dict[int, int]] | None:
+        """The view of one broker, and the leader epoch of each partition in it."""
+        metadata = await _call(
+            address,
+            MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False),
+        )
+        request = describing.DescribeTopicPartitionsRequest(
+            topics=(describing.TopicRequest(name=topic),), response_partition_limit=1 << 16
+        )
+        described = await _call(address, request)
+        if metadata.answer is None or described.answer is None:
+            return None
+        parts = described.answer.topics[0].partitions
+        views = {
+            part.partition_index: PartitionView(
+                self._names.get(part.leader_id),
+                self._known(part.isr_nodes),
+                self._known(part.eligible_leader_replicas or ()),
+            )
+            for part in parts
+        }
+        brokers = self._known(broker.node_id for broker in metadata.answer.brokers)
+        return ClusterView(brokers, views), {part.partition_index: part.leader_epoch for part in parts}
+
+    def _known(self, nodes: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self._names[node] for node in nodes if node in self._names)
 
     async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         """AlterPartitionReassignments; None cancels."""

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
@@ -32,11 +32,18 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
 from harness.errors import EnvironmentUnavailable
 from harness.runner.checking import check_and_save
+from harness.runner.observation import MetadataSource, TraceSource
 from harness.runner.outcome import Outcome, Progress, ProgressListener
+from harness.runner.script import perform_script
 from harness.spec import ACKS, Spec
+from images.trace import TraceEvent
 from nemesis.nemesis import Injection, Nemesis
+from nemesis.ports import EnvironmentCapability
+from nemesis.situation import Situation
+from nemesis.timeline import Timeline
 from results.errors import StoreError
 from results.run.directory import RunDirectory
+from workloads.clients.native import Reset
 from workloads.history import Recorder
 from workloads.registry import WORKLOADS
 from workloads.workload import SetUpError, WorkloadSettings
@@ -112,13 +119,15 @@ class RunSession:
         self._recorder: Recorder | None = None
         self._nemesis: Nemesis | None = None
         self._injection_s = 0.0
+        self._situation = Situation()
+        self._observer: TraceSource | None = None
         self._recovery: dict[str, Any] = {}
 
     def carry_out(self) -> Outcome:
         """Run everything that happens inside the environment."""
         spec = self._spec
         system = SYSTEMS[spec.system]
-        listener = Listener(on_trace=self._directory.append_trace, on_log=lambda node, line: None)
+        listener = Listener(on_trace=self._take_trace, on_log=lambda node, line: None)
         failure = ""
         began = time.process_time()
         try:
@@ -131,6 +140,9 @@ class RunSession:
                 spec.without,
                 spec.node_settings,
             )
+            if spec.conditional:
+                names = {node.node_id: node.name for node in layout.nodes}
+                self._observer = TraceSource(self._situation, names, TOPIC)
             environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
         except (NotCarriedOut, SetUpError, EnvironmentUnavailable) as error:
             failure = str(error)
@@ -173,7 +185,7 @@ class RunSession:
     async def _scenario(self, deployment: Deployment) -> None:
         spec, loop = self._spec, asyncio.get_running_loop()
         self._deployment = deployment
-        recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns)
+        recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns, self._acknowledged)
         ticking = loop.create_task(self._tick())
         workload = WORKLOADS[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
         watch = ReadinessProbe(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
@@ -188,6 +200,7 @@ class RunSession:
 
             self.enter("running")
             until_s = loop.time() + spec.time_limit_s
+            timeline = Timeline(self._situation, loop.time(), until_s)
 
             async def break_and_recover() -> None:
                 await nemesis.run(until_s)
@@ -204,7 +217,19 @@ class RunSession:
                     "waiting_for": list(missing),
                 }
 
-            await asyncio.gather(workload.run(until_s), break_and_recover())
+            async def perform() -> None:
+                outcomes = await perform_script(spec.operations, workload, timeline, until_s)
+                self._directory.write_script(outcomes)
+
+            together = [workload.run(until_s), break_and_recover()]
+            if spec.operations:
+                together.append(perform())
+            observing = self._observe(deployment)
+            try:
+                await asyncio.gather(*together)
+            finally:
+                if observing is not None:
+                    observing.cancel()
 
             self.enter("final reads")
             read = await workload.final_reads(loop.time() + spec.recovery_limit_s)
@@ -263,8 +288,32 @@ class RunSession:
         text = replace(spec, families=(), script=schedule).to_yaml()
         (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
         return Nemesis(
-            deployment, schedule, deployment.stream("nemesis"), self._record_fault, TOPIC, spec.min_insync_replicas
+            deployment,
+            schedule,
+            deployment.stream("nemesis"),
+            self._record_fault,
+            TOPIC,
+            spec.min_insync_replicas,
+            self._situation,
         )
+
+    def _observe(self, deployment: Deployment) -> asyncio.Task[None] | None:
+        """Keep the situation up to date, if anything waits for it; the task that polls, where that is needed."""
+        if not self._spec.conditional:
+            return None
+        if EnvironmentCapability.LIVE_TRACE not in deployment.unsupported:
+            return None
+        return asyncio.get_running_loop().create_task(MetadataSource(self._situation, deployment, TOPIC).run())
+
+    def _take_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
+        self._directory.append_trace(time_ns, node, event)
+        if self._observer is not None:
+            self._observer.take(node, event)
+
+    def _acknowledged(self, partition: int) -> None:
+        counts = self._situation.acknowledged
+        counts[partition] = counts.get(partition, 0) + 1
+        self._situation.changed()
 
     def _record_fault(self, injection: Injection) -> None:
         values = {name: getattr(injection, name) for name in Injection.__slots__}
@@ -316,6 +365,17 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         rate=spec.rate,
         acks=ACKS[spec.acks],
         record_empty_polls=spec.recency == "strict",
+        batch_records=spec.clients.batch,
+        linger_ms=round(spec.clients.linger_s * 1000),
+        max_in_flight=spec.clients.in_flight,
+        pipeline=spec.clients.pipeline,
+        delivery_timeout_ms=round(spec.clients.delivery_timeout_s * 1000),
+        request_timeout_ms=round(spec.clients.request_timeout_s * 1000),
+        validate_positions=spec.clients.validate_positions,
+        auto_offset_reset=cast(Reset, spec.clients.auto_offset_reset),
+        read_committed=spec.clients.isolation == "read_committed",
+        fetch_bytes_max=spec.clients.fetch_bytes,
+        poll_pause_ms=round(spec.clients.poll_pause_s * 1000),
         set_up_timeout_ms=round(spec.ready_limit_s * 1000),
         unix_ahead_ms=0 if spec.environment == "sim" else _unix_ahead_ms(),
     )

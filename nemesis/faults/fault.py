@@ -103,7 +103,11 @@ class Fault:
 
     def targets(self) -> tuple[str, ...]:
         """Every target the fault names, symbolic or not."""
-        return tuple(getattr(self, "nodes", ())) + tuple(getattr(self, "against", ()))
+        return self.nodes_named() + tuple(getattr(self, "against", ()))
+
+    def nodes_named(self) -> tuple[str, ...]:
+        """The targets in the field `nodes`, if it has one."""
+        return tuple(getattr(self, "nodes", ()))
 
     def describe(self) -> str:
         """A few words for people: the fault and its targets."""

@@ -189,6 +189,10 @@ class RunDirectory:
         """Save the result of the liveness phase (`checkers.evidence.RunEvidence.recovery`)."""
         put_json(self.path / "recovery.json", dict(recovery))
 
+    def write_script(self, outcomes: Sequence[Mapping[str, Any]]) -> None:
+        """Save what became of each scripted operation."""
+        put_json(self.path / "script.json", {"operations": list(outcomes)})
+
     def write_digest(self, digest: str | None, trail: Sequence[tuple[int, int, str]] = ()) -> None:
         """Keep the digest of a deterministic run, and its trail of (step, time in ns, digest so far)."""
         if digest is not None:

@@ -53,6 +53,7 @@ from workloads.history import TopicPartition
 
 Reset = Literal["none", "earliest", "latest"]
 
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.name.upper()
 
 
@@ -90,6 +91,7 @@ class Consumer:
         fetch_bytes_max: int = 1 << 20,
         on_fetch: Callable[[str, int, int], int] = lambda _topic, _partition, _position: -1,
         reset: Reset = "none",
+        read_committed: bool = False,
         rules: ConsumerRules = ConsumerRules(),
         on_truncation: Callable[[str, int, Truncation], None] = lambda _topic, _partition, _truncation: None,
     ) -> None:
@@ -98,6 +100,7 @@ class Consumer:
         self._fetch_bytes_max = fetch_bytes_max
         self._on_fetch = on_fetch
         self._reset = reset
+        self._isolation = _READ_COMMITTED if read_committed else _READ_UNCOMMITTED
         self._rules = rules
         self._on_truncation = on_truncation
         self._truncated: dict[TopicPartition, Truncation] = {}
@@ -372,6 +375,7 @@ class Consumer:
             max_wait=timedelta(seconds=self._fetch_wait_s_max),
             min_bytes=1,
             max_bytes=self._fetch_bytes_max,
+            isolation_level=self._isolation,
             topics=(
                 FetchTopic(
                     topic_id=self.client.metadata.topic_id(topic),

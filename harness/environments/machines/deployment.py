@@ -67,7 +67,9 @@ class MachineDeployment:
         self._handles: dict[str, NodeHandle] = {}
         self._watching: set[asyncio.Task[None]] = set()
         self._crashes: list[Crash] = []
-        self._unsupported: dict[EnvironmentCapability, str] = {}
+        self._unsupported: dict[EnvironmentCapability, str] = {
+            EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends"
+        }
         self._link_faults, self._baseline = LinkFaults({}), CounterBaseline({})
         self._collected = False
         self._pauses, self._losses = self.stream("pauses"), self.stream("losses")

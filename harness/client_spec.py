@@ -1,0 +1,151 @@
+"""The field `clients` of a spec: all that clients do.
+
+    clients:
+      library: native             # the client library
+      producers: 3                # these five may stand in the spec itself, too
+      consumers: 2
+      end_offset_readers: 1
+      rate: 20
+      acks: all
+      batch: 1                    # records of a batch at most
+      linger: 0s                  # how long a batch waits for more
+      in_flight: 5                # batches in flight per partition and producer
+      pipeline: 5                 # appends that a producer has open at once on one partition
+      delivery_timeout: 8s        # then the outcome of an append is unknown
+      request_timeout: 1500ms
+      validate_positions: true    # KIP-320: consumers validate their positions when the leader changes
+      auto_offset_reset: earliest # earliest, latest or none
+      isolation: read_uncommitted # or read_committed
+      fetch_bytes: 1048576        # of an answer at most
+      poll_pause: 100ms           # mean rest of a consumer after a poll that returned records
+      operations:                 # a script, one operation after the other (workloads/operations.py)
+        - produce 10 to 0
+        - {do: commit 0, when: {elected: b2}, id: committed}
+
+An operation begins when the one before it has ended and its own moment is there, which has the fields `at`, `when`,
+`after`, `then_after` and `timeout` of a fault (`nemesis.schedule`). With `producers: 0` nothing but the script is
+appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from nemesis.fields import FieldError, read, seconds
+from nemesis.schedule import Trigger, check_condition, parse_name, parse_trigger
+from workloads.operations import ClientOperation, OperationError, operation_text, parse_operation
+
+SHORTHANDS: Final = ("producers", "consumers", "end_offset_readers", "rate", "acks")
+"""Fields of `clients` that may stand in the spec itself."""
+LIBRARIES: Final = ("native",)
+RESETS: Final = ("earliest", "latest", "none")
+ISOLATIONS: Final = ("read_uncommitted", "read_committed")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedOperation:
+    """An operation with its moment."""
+
+    operation: ClientOperation
+    at_s: float = 0.0
+    trigger: Trigger | None = None
+    then_after_s: float = 0.0
+    id: str = ""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As an element of the list."""
+        values: dict[str, Any] = {"do": operation_text(self.operation)}
+        if self.id:
+            values["id"] = self.id
+        if self.at_s:
+            values["at"] = self.at_s
+        if self.trigger is not None:
+            values["when"] = self.trigger.when.to_mapping()
+            if self.trigger.timeout_s is not None:
+                values["timeout"] = self.trigger.timeout_s
+        if self.then_after_s:
+            values["then_after"] = self.then_after_s
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSpec:
+    """See the module's docstring; without the shorthands. Raises ValueError naming the field that is wrong."""
+
+    library: str = "native"
+    batch: int = 1
+    linger_s: float = 0.0
+    in_flight: int = 5
+    pipeline: int = 5
+    delivery_timeout_s: float = 8.0
+    request_timeout_s: float = 1.5
+    validate_positions: bool = True
+    auto_offset_reset: str = "earliest"
+    isolation: str = "read_uncommitted"
+    fetch_bytes: int = 1 << 20
+    poll_pause_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, values in (("library", LIBRARIES), ("auto_offset_reset", RESETS), ("isolation", ISOLATIONS)):
+            if getattr(self, name) not in values:
+                raise FieldError(f"clients.{name}: {getattr(self, name)!r} is not one of {', '.join(values)}")
+        for name, least, most in (("batch", 1, 10_000), ("in_flight", 1, 5), ("pipeline", 1, 1_000)):
+            if not least <= getattr(self, name) <= most:
+                raise FieldError(f"clients.{name}: {getattr(self, name)} is not between {least} and {most}")
+        if not 1 <= self.fetch_bytes <= 1 << 30:
+            raise FieldError(f"clients.fetch_bytes: {self.fetch_bytes} is not between 1 and {1 << 30}")
+        for name in ("delivery_timeout_s", "request_timeout_s"):
+            if not 0 < getattr(self, name) <= 3_600:
+                raise FieldError(
+                    f"clients.{name.removesuffix('_s')}: {getattr(self, name):g} s is not between 0 and an hour"
+                )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As YAML values, all of them."""
+        return {item.name.removesuffix("_s"): getattr(self, item.name) for item in fields(self)}
+
+
+def parse_clients(value: object) -> tuple[dict[str, Any], ClientSpec, object]:
+    """The shorthands that `clients` gives, the rest of it, and its script as YAML values. Raises FieldError."""
+    if not isinstance(value, Mapping):
+        raise FieldError(f"clients: {value!r} is not a mapping of names to values")
+    rest = dict(value)
+    shorthands = {name: rest.pop(name) for name in SHORTHANDS if name in rest}
+    operations = rest.pop("operations", [])
+    return shorthands, read(ClientSpec, rest, "clients"), operations
+
+
+def parse_operations(value: object, partitions: int) -> tuple[ScriptedOperation, ...]:
+    """The script that a list stands for. Raises FieldError."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise FieldError(f"clients.operations: {value!r} is not a list of operations")
+    return tuple(_parse(item, f"clients.operations[{number}]", partitions) for number, item in enumerate(value))
+
+
+def _parse(item: object, where: str, partitions: int) -> ScriptedOperation:
+    values = dict(item) if isinstance(item, Mapping) else {"do": item}
+    if "do" not in values:
+        raise FieldError(f"{where}.do: missing; an operation such as produce 10 to 0")
+    try:
+        operation = parse_operation(values.pop("do"), partitions)
+    except OperationError as error:
+        raise FieldError(f"{where}: {error}") from None
+    times = {name: seconds(values.pop(name), f"{where}.{name}") for name in ("at", "then_after") if name in values}
+    trigger, step = parse_trigger(values, where), parse_name(values, "id", where)
+    if values:
+        raise FieldError(
+            f"{where}.{next(iter(values))}: unknown field; one of: do, id, at, when, after, then_after, timeout"
+        )
+    return ScriptedOperation(operation, times.get("at", 0.0), trigger, times.get("then_after", 0.0), step)
+
+
+def check_operations(
+    operations: Sequence[ScriptedOperation], nodes: Collection[str], steps: Collection[str], partitions: int
+) -> None:
+    """Raise FieldError when a condition of an operation names a node, a step or a partition that there is not."""
+    for number, scripted in enumerate(operations):
+        if scripted.trigger is not None:
+            where = f"clients.operations[{number}].when"
+            check_condition(scripted.trigger.when, where, nodes, steps, partitions)

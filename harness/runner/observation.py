@@ -1,0 +1,136 @@
+"""Sources of the situation that the conditions of a schedule are checked against (`nemesis.situation`).
+
+In simulation every trace event changes it at once. Elsewhere brokers are polled for their metadata every `POLL_S`: a
+condition is seen up to that much later, plus the time of the answers, and what begins and ends between two polls is
+missed. Metadata shows leaders, ISR, ELR, the brokers that are not fenced, the active controller, and the high watermark
+of each leader. Restarts and acknowledged appends are the harness's own doing, and known at once everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from images.trace import TraceEvent
+from nemesis.ports import ClusterUnderTest
+from nemesis.situation import Occurrence, Situation
+
+POLL_S: Final = 0.2
+
+
+class TraceSource:
+    """Keeps a situation up to date from the trace of a whole cluster."""
+
+    def __init__(self, situation: Situation, names: Mapping[int, str], topic: str) -> None:
+        """`names` by node id."""
+        self._situation = situation
+        self._names = names
+        self._topic = topic
+        self._handlers: Mapping[str, Callable[[str, TraceEvent], None]] = {
+            "partition_changed": self._partition_changed,
+            "high_watermark": self._high_watermark,
+            "follower_high_watermark": self._high_watermark,
+            "appended": self._log_end,
+            "log_recovered": self._log_end,
+            "truncated": self._truncated,
+            "broker_registered": self._broker(Occurrence.REGISTERED),
+            "broker_fenced": self._broker(Occurrence.FENCED),
+            "broker_unfenced": self._broker(Occurrence.UNFENCED),
+            "quorum_leader": lambda node, event: self._situation.occurred(Occurrence.CONTROLLER_ELECTED, node),
+        }
+
+    def take(self, node: str, event: TraceEvent) -> None:
+        """Take in one event, in the order of the whole cluster."""
+        handler = self._handlers.get(event.kind)
+        if handler is not None and event.topic in ("", self._topic):
+            handler(node, event)
+
+    def _partition_changed(self, node: str, event: TraceEvent) -> None:
+        state = self._situation.partition(event.partition)
+        leader = self._names.get(event.leader)
+        elr = event.detail.get("elr", ())
+        change = leader != state.leader
+        state.known = True
+        state.leader = leader
+        state.isr = self._members(event.members)
+        state.elr = self._members(elr if isinstance(elr, list | tuple) else ())
+        if change and leader is not None:
+            self._situation.occurred(Occurrence.ELECTED, leader, event.partition)
+        else:
+            self._situation.changed()
+
+    def _high_watermark(self, node: str, event: TraceEvent) -> None:
+        state = self._situation.partition(event.partition)
+        state.high_watermarks[node] = event.high_watermark
+        state.high_watermark = max(state.high_watermark, event.high_watermark)
+        self._situation.changed()
+
+    def _log_end(self, node: str, event: TraceEvent) -> None:
+        self._situation.partition(event.partition).log_ends[node] = event.log_end
+        self._situation.changed()
+
+    def _truncated(self, node: str, event: TraceEvent) -> None:
+        self._situation.partition(event.partition).log_ends[node] = event.offset
+        self._situation.occurred(Occurrence.TRUNCATED, node, event.partition)
+
+    def _broker(self, kind: Occurrence) -> Callable[[str, TraceEvent], None]:
+        def occurred(node: str, event: TraceEvent) -> None:
+            broker = self._names.get(event.broker)
+            if broker is not None:
+                self._situation.occurred(kind, broker)
+
+        return occurred
+
+    def _members(self, ids: object) -> tuple[str, ...]:
+        numbers = ids if isinstance(ids, list | tuple) else ()
+        return tuple(self._names[number] for number in numbers if number in self._names)
+
+
+class MetadataSource:
+    """Keeps a situation up to date from what brokers answer."""
+
+    def __init__(self, situation: Situation, cluster: ClusterUnderTest, topic: str) -> None:
+        self._situation = situation
+        self._cluster = cluster
+        self._topic = topic
+        self._brokers: frozenset[str] | None = None
+        self._controller: str | None = None
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            await self.poll()
+            await asyncio.sleep(POLL_S)
+
+    async def poll(self) -> None:
+        """Ask once."""
+        view = await self._cluster.admin.describe(self._topic)
+        if view is not None:
+            self._compare_brokers(frozenset(view.brokers))
+            for number, partition in sorted(view.partitions.items()):
+                state = self._situation.partition(number)
+                change = partition.leader != state.leader
+                state.known = True
+                state.leader, state.isr, state.elr = partition
+                if change and partition.leader is not None:
+                    self._situation.occurred(Occurrence.ELECTED, partition.leader, number)
+                offsets = await self._cluster.admin.offsets(self._topic, number)
+                if offsets is not None:
+                    state.high_watermark = max(state.high_watermark, offsets[1])
+        controller = await self._cluster.controller()
+        if controller is not None and controller != self._controller:
+            self._controller = controller
+            self._situation.occurred(Occurrence.CONTROLLER_ELECTED, controller)
+        self._situation.changed()
+
+    def _compare_brokers(self, unfenced: frozenset[str]) -> None:
+        """Metadata shows the brokers that are not fenced; one that comes back may have registered anew."""
+        before, self._brokers = self._brokers, unfenced
+        if before is None:
+            return
+        for broker in sorted(before - unfenced):
+            self._situation.occurred(Occurrence.FENCED, broker)
+        for broker in sorted(unfenced - before):
+            self._situation.occurred(Occurrence.REGISTERED, broker)
+            self._situation.occurred(Occurrence.UNFENCED, broker)

@@ -1,0 +1,394 @@
+"""Conditions: what a step of a schedule waits for, and how long a fault lasts.
+
+    when: {elected: b2}                                  an occurrence, since the step began to wait
+    when: {isr: {partition: 0, below: 2}}                a state; at once when it holds already
+    when: {all: [{leader: {partition: 0, node: b2}}, {high_watermark: {partition: 0, at_least: 10}}]}
+    until: {healed: cut}                                 a step of the schedule, by its id
+
+A mapping with one key. An occurrence may be written with its node or id alone. Nodes are named, or by a name that
+an earlier step has bound (`as: old-leader`). Each condition is a frozen value that holds or not in a
+`nemesis.situation.Situation`; those that rest on the trace alone say so, and are refused where there is none while the
+run goes on.
+
+| occurrence | it happens |
+|---|---|
+| `elected` | a node is elected leader (of a partition) |
+| `restarted` | the process of a node starts again |
+| `registered` | the controller registers a broker |
+| `fenced`, `unfenced` | the controller fences a broker, or lets it take part again |
+| `truncated` | a replica cuts its log (trace) |
+| `controller_elected` | a node becomes the active controller |
+| `injected`, `healed` | a fault of the schedule takes hold, has healed; an operation has ended (`healed`) |
+
+| state | it holds |
+|---|---|
+| `leader` | a partition is led by `node`, or by none with `node: none` |
+| `isr`, `elr` | it has fewer than `below` or `at_least` members, `has` a node, `lacks` a node |
+| `high_watermark` | it is `at_least` an offset; with `node`, that replica's (trace) |
+| `log_end` | a replica's log reaches an offset (trace) |
+| `acknowledged` | at least `at_least` appends (to a partition) were acknowledged |
+
+`all: […]` and `any: […]` combine conditions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Final
+
+from nemesis.fields import FieldError, read
+from nemesis.situation import Occurrence, Situation
+
+NOBODY: Final = "none"
+"""The node of a `leader` condition that waits for a partition without a leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCondition:
+    """Something that holds in a situation, or not."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether it holds now; of occurrences only those from number `since` on count."""
+
+    def parts(self) -> Iterator[TriggerCondition]:
+        """The condition itself and every condition within it."""
+        yield self
+
+    def rests_on_trace(self) -> bool:
+        """Whether no metadata that a broker answers shows it."""
+        return False
+
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes, or bound names, that it speaks of."""
+        return ()
+
+    def steps(self) -> tuple[str, ...]:
+        """The ids of steps that it speaks of."""
+        return ()
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As `parse_condition` reads it."""
+        values = {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        return {self.name: values}
+
+    def describe(self) -> str:
+        """A few words for people."""
+        words = [f"{name.replace('_', ' ')} {value}" for name, value in self.to_mapping()[self.name].items()]
+        return " ".join([self.name.replace("_", " "), *words])
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOccurrence(TriggerCondition):
+    """An occurrence at a node."""
+
+    node: str
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether it occurred to the node."""
+        nodes = situation.nodes_of(self.node)
+        return any(event.kind == self.name and event.subject in nodes for event in situation.events[since:])
+
+    def nodes(self) -> tuple[str, ...]:
+        """The node."""
+        return (self.node,)
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted(NodeOccurrence):
+    """The process of a node starts again."""
+
+    name: ClassVar[str] = Occurrence.RESTARTED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(NodeOccurrence):
+    """The controller registers a broker."""
+
+    name: ClassVar[str] = Occurrence.REGISTERED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced(NodeOccurrence):
+    """The controller fences a broker."""
+
+    name: ClassVar[str] = Occurrence.FENCED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Unfenced(NodeOccurrence):
+    """The controller lets a broker take part again."""
+
+    name: ClassVar[str] = Occurrence.UNFENCED.value
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerElected(NodeOccurrence):
+    """A node becomes the active controller."""
+
+    name: ClassVar[str] = Occurrence.CONTROLLER_ELECTED.value
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOccurrence(NodeOccurrence):
+    """An occurrence at a node in a partition; in any without `partition`."""
+
+    partition: int | None = None
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether it occurred to the node in the partition."""
+        nodes = situation.nodes_of(self.node)
+        return any(
+            event.kind == self.name and event.subject in nodes and self.partition in (None, event.partition)
+            for event in situation.events[since:]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Elected(PartitionOccurrence):
+    """A node is elected leader."""
+
+    name: ClassVar[str] = Occurrence.ELECTED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated(PartitionOccurrence):
+    """A replica cuts its log."""
+
+    name: ClassVar[str] = Occurrence.TRUNCATED.value
+
+    def rests_on_trace(self) -> bool:
+        """Clients are not told."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class StepOccurrence(TriggerCondition):
+    """A step of the schedule goes on or ends."""
+
+    id: str
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether it has, at any time: a step happens once."""
+        return any(event.kind == self.name and event.subject == self.id for event in situation.events)
+
+    def steps(self) -> tuple[str, ...]:
+        """Its id."""
+        return (self.id,)
+
+
+@dataclass(frozen=True, slots=True)
+class Injected(StepOccurrence):
+    """A fault has taken hold."""
+
+    name: ClassVar[str] = Occurrence.INJECTED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Healed(StepOccurrence):
+    """A fault has healed, or an operation has ended."""
+
+    name: ClassVar[str] = Occurrence.HEALED.value
+
+
+@dataclass(frozen=True, slots=True)
+class LedBy(TriggerCondition):
+    """A partition is led by a node."""
+
+    name: ClassVar[str] = "leader"
+    node: str
+    partition: int = 0
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether it is."""
+        state = situation.partition(self.partition)
+        if self.node == NOBODY:
+            return state.known and state.leader is None
+        return state.leader in situation.nodes_of(self.node)
+
+    def nodes(self) -> tuple[str, ...]:
+        """The leader."""
+        return () if self.node == NOBODY else (self.node,)
+
+
+@dataclass(frozen=True, slots=True)
+class Members(TriggerCondition):
+    """A set of replicas of a partition has some size, a member, or not."""
+
+    partition: int = 0
+    below: int | None = None
+    at_least: int | None = None
+    has: str | None = None
+    lacks: str | None = None
+
+    def __post_init__(self) -> None:
+        if not any(value is not None for value in (self.below, self.at_least, self.has, self.lacks)):
+            raise ValueError("one of below, at_least, has, lacks is needed")
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether all that is asked of it holds; not before it is known."""
+        state = situation.partition(self.partition)
+        members = state.isr if self.name == "isr" else state.elr
+        return (
+            state.known
+            and (self.below is None or len(members) < self.below)
+            and (self.at_least is None or len(members) >= self.at_least)
+            and (self.has is None or set(situation.nodes_of(self.has)) <= set(members))
+            and (self.lacks is None or not set(situation.nodes_of(self.lacks)) & set(members))
+        )
+
+    def nodes(self) -> tuple[str, ...]:
+        """The members that it speaks of."""
+        return tuple(node for node in (self.has, self.lacks) if node is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Isr(Members):
+    """The in-sync replicas."""
+
+    name: ClassVar[str] = "isr"
+
+
+@dataclass(frozen=True, slots=True)
+class Elr(Members):
+    """The eligible leader replicas."""
+
+    name: ClassVar[str] = "elr"
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermark(TriggerCondition):
+    """The high watermark reaches an offset: that of a replica, or of any."""
+
+    name: ClassVar[str] = "high_watermark"
+    at_least: int
+    partition: int = 0
+    node: str | None = None
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether it does."""
+        state = situation.partition(self.partition)
+        if self.node is None:
+            return state.high_watermark >= self.at_least
+        return any(state.high_watermarks.get(node, -1) >= self.at_least for node in situation.nodes_of(self.node))
+
+    def rests_on_trace(self) -> bool:
+        """A single replica's does."""
+        return self.node is not None
+
+    def nodes(self) -> tuple[str, ...]:
+        """The replica."""
+        return () if self.node is None else (self.node,)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd(TriggerCondition):
+    """A replica's log reaches an offset."""
+
+    name: ClassVar[str] = "log_end"
+    node: str
+    at_least: int
+    partition: int = 0
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether it does."""
+        ends = situation.partition(self.partition).log_ends
+        return any(ends.get(node, -1) >= self.at_least for node in situation.nodes_of(self.node))
+
+    def rests_on_trace(self) -> bool:
+        """Clients are told the leader's at most."""
+        return True
+
+    def nodes(self) -> tuple[str, ...]:
+        """The replica."""
+        return (self.node,)
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged(TriggerCondition):
+    """Appends were acknowledged, so many: of a partition, or of all."""
+
+    name: ClassVar[str] = "acknowledged"
+    at_least: int
+    partition: int | None = None
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether they were."""
+        counts = situation.acknowledged
+        return (sum(counts.values()) if self.partition is None else counts.get(self.partition, 0)) >= self.at_least
+
+
+@dataclass(frozen=True, slots=True)
+class Combination(TriggerCondition):
+    """Several conditions as one."""
+
+    conditions: tuple[TriggerCondition, ...]
+
+    def parts(self) -> Iterator[TriggerCondition]:
+        """All conditions within."""
+        for condition in self.conditions:
+            yield from condition.parts()
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As it is read."""
+        return {self.name: [condition.to_mapping() for condition in self.conditions]}
+
+    def describe(self) -> str:
+        """A few words for people."""
+        return {"all": " and ", "any": " or "}[self.name].join(part.describe() for part in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf(Combination):
+    """All of them at once."""
+
+    name: ClassVar[str] = "all"
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether all hold."""
+        return all(condition.holds(situation, since) for condition in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf(Combination):
+    """Any of them."""
+
+    name: ClassVar[str] = "any"
+
+    def holds(self, situation: Situation, since: int) -> bool:
+        """Whether one holds."""
+        return any(condition.holds(situation, since) for condition in self.conditions)
+
+
+_SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
+    kind.name: kind
+    for kind in (
+        Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ControllerElected, Injected, Healed,
+        LedBy, Isr, Elr, HighWatermark, LogEnd, Acknowledged,
+    )
+}  # fmt: skip
+_COMBINED: Final[Mapping[str, type[Combination]]] = {kind.name: kind for kind in (AllOf, AnyOf)}
+
+
+def parse_condition(value: object, where: str) -> TriggerCondition:
+    """The condition that a mapping with one key stands for. Raises FieldError; messages begin with `where`."""
+    known = ", ".join((*_SINGLE, *_COMBINED))
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise FieldError(f"{where}: {value!r} is not a condition such as {{elected: b2}}; one of: {known}")
+    ((name, content),) = value.items()
+    place = f"{where}.{name}"
+    if name in _COMBINED:
+        if not isinstance(content, Sequence) or isinstance(content, str) or not content:
+            raise FieldError(f"{place}: {content!r} is not a list of conditions")
+        parts = tuple(parse_condition(part, f"{place}[{number}]") for number, part in enumerate(content))
+        return _COMBINED[name](parts)
+    if name not in _SINGLE:
+        raise FieldError(f"{place}: unknown condition; one of: {known}")
+    kind = _SINGLE[name]
+    if not isinstance(content, Mapping):
+        content = {fields(kind)[0].name: content}
+    return read(kind, content, place)

@@ -1,0 +1,103 @@
+"""The situation of a cluster: what the conditions of a schedule are checked against.
+
+A source feeds it: in simulation the protocol trace, as it happens; elsewhere the metadata that brokers answer, as often
+as it is polled (`harness.runner.observation`). The nemesis adds what it does itself. A situation has two parts:
+
+- the *state* that holds now: leaders, ISR, high watermarks …;
+- the *occurrences* so far: elections, restarts, truncations, injected and healed faults …
+
+Nodes go by their names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Occurrence(StrEnum):
+    """A kind of occurrence."""
+
+    ELECTED = "elected"
+    """A node becomes leader of a partition."""
+    RESTARTED = "restarted"
+    """A process starts again."""
+    REGISTERED = "registered"
+    """The controller registers a broker."""
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    TRUNCATED = "truncated"
+    """A replica cuts its log."""
+    CONTROLLER_ELECTED = "controller_elected"
+    INJECTED = "injected"
+    """A fault of the schedule has taken hold; its id stands in `subject`."""
+    HEALED = "healed"
+    """A fault of the schedule has healed, or a scripted operation has ended."""
+
+
+class Event(NamedTuple):
+    """One occurrence: to which node or step it happened, and in which partition (-1 where that means nothing)."""
+
+    kind: Occurrence
+    subject: str
+    partition: int = -1
+
+
+@dataclass(slots=True)
+class PartitionSituation:
+    """The state of one partition; what is not known yet is empty or -1."""
+
+    leader: str | None = None
+    isr: tuple[str, ...] = ()
+    elr: tuple[str, ...] = ()
+    high_watermark: int = -1
+    """The highest that any replica is known to have had."""
+    high_watermarks: dict[str, int] = field(default_factory=dict)
+    """By replica."""
+    log_ends: dict[str, int] = field(default_factory=dict)
+    """By replica."""
+    known: bool = False
+    """Whether leader and ISR have been reported."""
+
+
+class Situation:
+    """State and occurrences; wakes those that wait for a change."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.partitions: dict[int, PartitionSituation] = {}
+        self.acknowledged: dict[int, int] = {}
+        """Acknowledged appends of each partition."""
+        self.names: dict[str, tuple[str, ...]] = {}
+        """The nodes that the names of a schedule (`as: old-leader`) are bound to."""
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def partition(self, number: int) -> PartitionSituation:
+        """The state of a partition; a fresh one when nothing is known of it."""
+        return self.partitions.setdefault(number, PartitionSituation())
+
+    def occurred(self, kind: Occurrence, subject: str, partition: int = -1) -> None:
+        """Add an occurrence."""
+        self.events.append(Event(kind, subject, partition))
+        self.changed()
+
+    def changed(self) -> None:
+        """Have every condition that is waited for checked again. Costs nothing while nobody waits."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def nodes_of(self, name: str) -> tuple[str, ...]:
+        """The nodes that `name` is bound to; the node itself when it is no bound name."""
+        return self.names.get(name, (name,))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return once `holds` is true, checked at every change."""
+        while not holds():
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future

@@ -1,0 +1,144 @@
+"""Conditions and triggers: what a schedule may wait for, and what a script may name."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from nemesis.conditions import parse_condition
+from nemesis.fields import FieldError
+from nemesis.nemesis import Injection, Nemesis
+from nemesis.ports import EnvironmentCapability
+from nemesis.schedule import parse_script
+from nemesis.situation import Occurrence, Situation
+from tests.nemesis.fake_cluster import FakeCluster
+from tests.workloads.virtual_time import run
+
+BROKERS, CONTROLLERS = ("b1", "b2", "b3"), ("c1",)
+
+
+def holds(condition: object, situation: Situation, since: int = 0) -> bool:
+    return parse_condition(condition, "when").holds(situation, since)
+
+
+def led_by(leader: str | None, isr: tuple[str, ...]) -> Situation:
+    situation = Situation()
+    state = situation.partition(0)
+    state.known, state.leader, state.isr = True, leader, isr
+    return situation
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ({"leader": "b1"}, True),
+        ({"leader": {"node": "b2"}}, False),
+        ({"leader": {"node": "none"}}, False),
+        ({"isr": {"below": 2}}, False),
+        ({"isr": {"below": 3}}, True),
+        ({"isr": {"at_least": 2, "has": "b2", "lacks": "b3"}}, True),
+        ({"isr": {"lacks": "b2"}}, False),
+        ({"elr": {"below": 1}}, True),
+        ({"all": [{"leader": "b1"}, {"isr": {"has": "b3"}}]}, False),
+        ({"any": [{"leader": "b2"}, {"isr": {"has": "b2"}}]}, True),
+    ],
+)
+def test_a_state_holds_or_not(condition: object, expected: bool) -> None:
+    assert holds(condition, led_by("b1", ("b1", "b2"))) is expected
+
+
+def test_a_state_does_not_hold_before_it_is_known() -> None:
+    for condition in ({"isr": {"below": 3}}, {"leader": {"node": "none"}}, {"elr": {"below": 1}}):
+        assert not holds(condition, Situation())
+    assert holds({"leader": {"node": "none"}}, led_by(None, ()))
+
+
+def test_an_occurrence_counts_only_from_when_the_step_began_to_wait() -> None:
+    situation = Situation()
+    situation.occurred(Occurrence.ELECTED, "b2", 1)
+    assert holds({"elected": "b2"}, situation)
+    assert holds({"elected": {"node": "b2", "partition": 1}}, situation)
+    assert not holds({"elected": {"node": "b2", "partition": 0}}, situation)
+    assert not holds({"elected": "b2"}, situation, since=1)
+
+
+def test_a_bound_name_stands_for_its_node_in_conditions() -> None:
+    situation = led_by("b3", ("b3",))
+    situation.names["old-leader"] = ("b1",)
+    assert holds({"isr": {"lacks": "old-leader"}}, situation)
+    assert not holds({"leader": "old-leader"}, situation)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"fault": "kill", "for": "1s", "nodes": ["b1"]}, r"faults\[0\].at: missing"),
+        ({"at": "1s", "fault": "kill", "nodes": ["b1"]}, r"faults\[0\].for: missing"),
+        ({"when": {"elected": "b9"}, "for": "1s"}, r"faults\[0\].when.elected: 'b9' is neither a node nor"),
+        ({"when": {"isr": {"partition": 7, "below": 2}}, "for": "1s"}, r"when.isr: there is no partition 7"),
+        ({"when": {"isr": {"partition": 0}}, "for": "1s"}, r"when.isr: one of below, at_least, has, lacks"),
+        ({"when": {"elected": "b1", "leader": "b1"}, "for": "1s"}, r"is not a condition"),
+        ({"when": {"sunrise": "b1"}, "for": "1s"}, r"when.sunrise: unknown condition"),
+        ({"when": {"all": []}, "for": "1s"}, r"when.all: \[\] is not a list of conditions"),
+        ({"after": "nothing", "for": "1s"}, r"when.healed: 'nothing' is not the id of a step"),
+        ({"at": "1s", "timeout": "1s", "for": "1s"}, r"timeout: there is no condition to wait for"),
+        ({"at": "1s", "for": "1s", "as": "b2"}, r"as: 'b2' is the name of a node"),
+        ({"at": "1s", "for": "1s", "id": "5"}, r"id: '5' is not a name"),
+    ],
+)
+def test_a_step_that_makes_no_sense_is_refused_with_its_field(line: dict[str, object], message: str) -> None:
+    with pytest.raises(FieldError, match=message):
+        parse_script([{"fault": "kill", "nodes": ["b1"], **line}]).check(BROKERS, CONTROLLERS, 2)
+
+
+SCRIPT = [
+    {"id": "cut", "at": 1, "for": 30, "until": {"leader": "b2"}, "as": "old", "fault": "pause", "nodes": ["leader/0"]},
+    {"when": {"isr": {"lacks": "old"}}, "timeout": 5, "for": 2, "fault": "kill", "nodes": ["old"]},
+    {"after": "cut", "then_after": 0.2, "for": 1, "fault": "kill", "nodes": ["b3"]},
+    {"when": {"injected": "cut"}, "fault": "observe", "nodes": ["leader/1"], "as": "other"},
+]
+
+
+def test_a_script_with_conditions_reads_back_as_itself() -> None:
+    schedule = parse_script(SCRIPT)
+    schedule.check(BROKERS, CONTROLLERS, 2)
+    assert parse_script(schedule.to_script()) == schedule
+
+
+def test_a_condition_that_only_a_trace_shows_needs_one_while_the_run_goes_on() -> None:
+    schedule = parse_script([{"when": {"truncated": "b2"}, "for": 1, "fault": "kill", "nodes": ["b1"]}])
+    lacking = {EnvironmentCapability.LIVE_TRACE: "traces come at the end"}
+    assert schedule.unmet({}) == ""
+    assert schedule.unmet(lacking) == "faults[0].when: truncated is seen in the trace alone, and traces come at the end"
+
+
+def test_faults_follow_what_happens_and_bound_names_stick() -> None:
+    cluster, situation = FakeCluster(), Situation()
+    records: list[Injection] = []
+
+    async def scenario() -> None:
+        cluster.now_ns()
+        loop = asyncio.get_running_loop()
+        nemesis = Nemesis(cluster, parse_script(SCRIPT), Random(1), records.append, "t", situation=situation)
+        running = loop.create_task(nemesis.run(loop.time() + 60))
+        await asyncio.sleep(10)  # b1, the leader, is paused since 1 s; the second step has given up by now
+        cluster.leading[("t", 0)] = "b2"
+        state = situation.partition(0)
+        state.known, state.leader, state.isr = True, "b2", ("b2", "b3")
+        situation.changed()
+        await running
+
+    run(scenario())
+    last = {record.number: record for record in records}
+    times = {number: (record.started_ns / 1e9, (record.ended_ns or 0) / 1e9) for number, record in last.items()}
+    assert last[0].nodes == ("b1",)
+    assert times[0] == (1.0, 10.0)
+    assert last[1].note.endswith("not injected: the condition did not hold within 5 s: isr partition 0 lacks old")
+    assert not last[1].took_effect
+    assert last[2].nodes == ("b3",)
+    assert times[2] == (10.2, 11.2)
+    assert last[3].nodes == ("b2",)
+    assert times[3][0] == 1.0
+    assert situation.names == {"old": ("b1",), "other": ("b2",)}

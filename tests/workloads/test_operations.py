@@ -1,0 +1,88 @@
+"""Scripted operations: their texts, and the client that carries them out in a running cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import faultline
+from harness.runner.run import run_in_simulation
+from harness.spec import Spec, loads, parse
+from harness.yaml_document import SpecError
+from workloads.operations import OperationError, operation_text, parse_operation
+
+TEXTS = ("produce 10 to 0", "poll 1", "poll 1 until 7", "seek 0 to 3", "seek 0 to 3 in epoch 2", "commit 0", "resume 1")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_operation_reads_back_as_its_text(text: str) -> None:
+    assert operation_text(parse_operation(text, 2)) == text
+
+
+@pytest.mark.parametrize("text", ["produce 1", "produce ten to 0", "poll 2", "commit", "", 7, "seek 0 to 99999999999"])
+def test_a_text_that_is_no_operation_is_refused(text: object) -> None:
+    with pytest.raises(OperationError):
+        parse_operation(text, 2)
+
+
+def spec(**clients: Any) -> Spec:
+    return parse(
+        {"seed": 3, "time_limit": 12, "faults": "none", "clients": {"producers": 0, "consumers": 0, **clients}}
+    )
+
+
+def test_a_script_appends_reads_commits_and_resumes(tmp_path: Any) -> None:
+    operations = [
+        "produce 10 to 0",
+        "poll 0 until 10",
+        "commit 0",
+        "produce 3 to 0",
+        "seek 0 to 0",
+        "resume 0",
+        "poll 0",
+    ]
+    outcome = run_in_simulation(spec(operations=operations), tmp_path)
+    assert outcome.directory is not None
+    history = faultline.history(outcome.directory)
+    script = history[history["phase"] == "main"]
+    assert list(script[script["kind"] == "append"]["offset"]) == list(range(13))
+    commits = script[script["kind"] == "commit"]
+    assert set(commits["offset"]) == {10}
+    assert list(commits["outcome"])[-1] == "ok"
+    assert list(script[script["kind"] == "assign"]["offset"]) == [10]
+    assert script[script["kind"] == "poll"].iloc[-1]["offset"] == 10
+
+
+def test_records_of_a_batch_follow_each_other(tmp_path: Any) -> None:
+    outcome = run_in_simulation(spec(batch=4, linger="5ms", operations=["produce 10 to 0"]), tmp_path)
+    assert outcome.directory is not None
+    appends = faultline.history(outcome.directory).query("kind == 'append'")
+    assert list(appends["offset"]) == list(range(10))
+    assert (appends["completed_ns"] // 1_000_000).nunique() == 3  # three answers, each within a millisecond
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ({"library": "guess"}, "clients.library: 'guess' is not one of native"),
+        ({"in_flight": 6}, "in_flight: 6 is not between 1 and 5"),
+        ({"operations": ["dance"]}, r"clients.operations\[0\]: 'dance' is not an operation"),
+        ({"operations": [{"do": "commit 0", "when": {"elected": "b9"}}]}, r"operations\[0\].when.elected: 'b9'"),
+        ({"operations": [{"do": "commit 0", "on": 3}]}, r"operations\[0\].on: unknown field"),
+        ({"batches": 3}, "clients.batches: unknown field"),
+    ],
+)
+def test_clients_that_make_no_sense_are_refused_with_their_field(clients: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec(**clients)
+
+
+def test_a_spec_with_a_script_reads_back_as_itself() -> None:
+    whole = spec(operations=["produce 1 to 0", {"do": "commit 0", "when": {"acknowledged": 1}, "id": "c"}], batch=2)
+    assert loads(whole.to_yaml()) == whole
+
+
+def test_a_field_given_twice_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"clients.producers: is given a second time"):
+        parse({"producers": 2, "clients": {"producers": 3}})

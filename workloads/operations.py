@@ -1,0 +1,102 @@
+"""Scripted operations: what one client does step by step, beside the clients that a workload drives at random.
+
+    produce 10 to 0                 append ten records to partition 0, and wait until all have ended
+    poll 0                          read partition 0 from its position until it returns records
+    poll 0 until 10                 read partition 0 from its position until that is 10 or more
+    seek 0 to 3                     move the position; `seek 0 to 3 in epoch 2` has it validated
+    commit 0                        commit the position
+    resume 0                        move the position to the committed offset
+
+Each is a frozen value; `parse_operation` reads one. The scripted client is one process of the history: it has an
+idempotent producer, a consumer with its positions, and a group of its own for commits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+
+class OperationError(ValueError):
+    """A text that is no operation; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOperation:
+    """One step of the scripted client."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRecords(ClientOperation):
+    """Append records, one after the other, and wait until all have ended."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PollRecords(ClientOperation):
+    """Read until the position is `until`, or until records came."""
+
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeekPosition(ClientOperation):
+    """Move the position."""
+
+    offset: int
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPosition(ClientOperation):
+    """Commit the position."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCommitted(ClientOperation):
+    """Move the position to the committed offset and its epoch; to 0 when nothing was committed."""
+
+
+_FORMS: Final[Mapping[str, type[ClientOperation]]] = {
+    r"produce (?P<count>\d+) to (?P<partition>\d+)": ProduceRecords,
+    r"poll (?P<partition>\d+)(?: until (?P<until>\d+))?": PollRecords,
+    r"seek (?P<partition>\d+) to (?P<offset>\d+)(?: in epoch (?P<epoch>\d+))?": SeekPosition,
+    r"commit (?P<partition>\d+)": CommitPosition,
+    r"resume (?P<partition>\d+)": ResumeCommitted,
+}
+_DIGITS_MAX: Final = 9
+
+
+def parse_operation(text: object, partitions: int) -> ClientOperation:
+    """The operation that a text stands for. Raises OperationError."""
+    for form, kind in _FORMS.items():
+        match = re.fullmatch(form, " ".join(text.split())) if isinstance(text, str) else None
+        if match is None:
+            continue
+        numbers = {name: number for name, number in match.groupdict().items() if number is not None}
+        if any(len(number) > _DIGITS_MAX for number in numbers.values()):
+            raise OperationError(f"{text!r} has a number of more than {_DIGITS_MAX} digits")
+        operation = kind(**{name: int(number) for name, number in numbers.items()})
+        if operation.partition >= partitions:
+            raise OperationError(f"{text!r}: there is no partition {operation.partition}, only 0 to {partitions - 1}")
+        return operation
+    raise OperationError(
+        f"{text!r} is not an operation such as produce 10 to 0, poll 0, seek 0 to 3, commit 0, resume 0"
+    )
+
+
+def operation_text(operation: ClientOperation) -> str:
+    """The text that `parse_operation` reads as this operation."""
+    form = next(form for form, kind in _FORMS.items() if kind is type(operation))
+    values = {item.name: getattr(operation, item.name) for item in fields(operation)}
+    optional = re.sub(
+        r"\(\?:([^()]*)\(\?P<(\w+)>[^()]*\)\)\?",
+        lambda part: "" if values[part[2]] is None else f"{part[1]}{values[part[2]]}",
+        form,
+    )
+    return re.sub(r"\(\?P<(\w+)>[^()]*\)", lambda part: str(values[part[1]]), optional)

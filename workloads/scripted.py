@@ -1,0 +1,107 @@
+"""The scripted client: carries out the operations of a script (`workloads.operations`), one at a time.
+
+Its appends, polls and commits are operations of the history like those of any other client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from workloads.clients.membership import GroupMember
+from workloads.clients.native import Backoff, CompletedFetch, Consumer, OffsetAndEpoch
+from workloads.history import Recorder, TopicPartition
+from workloads.operations import (
+    ClientOperation,
+    CommitPosition,
+    PollRecords,
+    ProduceRecords,
+    ResumeCommitted,
+    SeekPosition,
+)
+
+GROUP: Final = "faultline-script"
+_POLL_S: Final = 1.0
+_NO_GENERATION: Final = -1
+
+
+class ScriptedClient:
+    """One process; see the module's docstring."""
+
+    def __init__(
+        self,
+        process: int,
+        topic: str,
+        recorder: Recorder,
+        append: Callable[[int], Awaitable[None]],
+        consumer_of: Callable[[int], Consumer],
+        record_poll: Callable[[Consumer, CompletedFetch], Awaitable[None]],
+    ) -> None:
+        """`append` appends the next value to a partition; `consumer_of` makes a consumer of a partition, and
+        `record_poll` records an answer that it got."""
+        self._process = process
+        self._topic = topic
+        self._recorder = recorder
+        self._append = append
+        self._consumer_of = consumer_of
+        self._record_poll = record_poll
+        self._consumers: dict[int, Consumer] = {}
+        """A consumer for each partition, so that each keeps its position while another is read."""
+
+    async def perform(self, operation: ClientOperation) -> None:
+        """Carry out one operation; returns when it has ended."""
+        partition = operation.partition
+        match operation:
+            case ProduceRecords(count=count):
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(count):
+                        group.create_task(self._appended(partition))
+            case PollRecords(until=until):
+                await self._poll(partition, until)
+            case SeekPosition(offset=offset, epoch=epoch):
+                self._consumer(partition).seek(self._topic, partition, offset, epoch)
+            case CommitPosition():
+                await self._commit(self._consumer(partition), (self._topic, partition))
+            case ResumeCommitted():
+                await self._resume(self._consumer(partition), (self._topic, partition))
+
+    async def _appended(self, partition: int) -> None:
+        await self._append(partition)
+
+    def _consumer(self, partition: int) -> Consumer:
+        if partition not in self._consumers:
+            self._consumers[partition] = self._consumer_of(partition)
+        return self._consumers[partition]
+
+    async def _poll(self, partition: int, until: int | None) -> None:
+        consumer = self._consumer(partition)
+        while True:
+            records = 0
+            for fetched in await consumer.poll(_POLL_S):
+                await self._record_poll(consumer, fetched)
+                records += len(fetched.records)
+            if records if until is None else consumer.position(self._topic, partition) >= until:
+                return
+
+    async def _commit(self, consumer: Consumer, key: TopicPartition) -> None:
+        position = consumer.next_offsets()[key]
+        backoff = Backoff(consumer.client.timeouts, consumer.client.random)
+        while True:
+            index = self._recorder.invoke(self._process, "commit", *key, value=_NO_GENERATION, offset=position.offset)
+            result = await _group(consumer, key).commit({key: position})
+            self._recorder.complete(index, result.outcome, error=result.error)
+            if result.outcome == "ok":
+                return
+            await asyncio.sleep(backoff.next_s())
+
+    async def _resume(self, consumer: Consumer, key: TopicPartition) -> None:
+        index = self._recorder.invoke(self._process, "assign", *key, value=_NO_GENERATION)
+        position = (await _group(consumer, key).committed((key,)))[key] or OffsetAndEpoch(0)
+        self._recorder.complete(index, "ok", offset=position.offset, leader_epoch=position.epoch)
+        consumer.seek(*key, position.offset, position.epoch)
+
+
+def _group(consumer: Consumer, key: TopicPartition) -> GroupMember:
+    """A member that never joins: a group without members takes commits from anybody."""
+    return GroupMember(consumer.client, GROUP, (key[0],))
