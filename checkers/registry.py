@@ -22,7 +22,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, logs, loss, positions, processes, producers, raft, reads
+from checkers import availability, faults, groups, logs, loss, processes, raft, reads
+from checkers.clients import positions, producers, visibility
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
@@ -39,6 +40,7 @@ _MODULES: Final = (
     linearizability,
     loss,
     reads,
+    visibility,
     positions,
     producers,
     logs,
@@ -73,15 +75,16 @@ def applicable_checkers(
 ) -> Mapping[str, Checker]:
     """The checkers that apply to a run with these settings, in order; all of them when the settings are not known.
 
-    `protocol` and `raft` need a trace whose events have an order across nodes, `groups` needs consumers that form a
-    group. A checker without its subject is left out instead of saying `unknown`, which would keep every run of that
-    system, environment or workload from being valid.
+    `protocol`, `raft` and `visibility` need a trace whose events have an order across nodes, `groups` needs consumers
+    that form a group. A checker without its subject is left out instead of saying `unknown`, which would keep every run
+    of that system, environment or workload from being valid.
     """
     if any(gap.part is EvidencePart.SETTINGS for gap in gaps):
         return checkers
     applies = {
         protocol.NAME: settings.has_ordered_trace,
         raft.NAME: settings.has_ordered_trace,
+        visibility.NAME: settings.has_ordered_trace,
         groups.NAME: settings.groups,
     }
     return {name: checker for name, checker in checkers.items() if applies.get(name, True)}

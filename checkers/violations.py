@@ -66,6 +66,7 @@ INEXCUSABLE = frozenset(
         "producer-epoch-fell",
         "producer-id-twice",
         "leader-epoch-fell",
+        "read-above-high-watermark",
         "torn-log",
         "corrupt-log",
     }

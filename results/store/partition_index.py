@@ -22,7 +22,10 @@ from workloads.history import SCHEMA as HISTORY
 
 WHOLE_RUN = -1
 """The partition number of the unit for the whole run."""
-LIGHT = ("index", "kind", "phase", "topic", "partition", "invoked_ns", "completed_ns", "outcome")
+LIGHT = (
+    *("index", "process", "kind", "phase", "topic", "partition", "invoked_ns", "completed_ns", "outcome"),
+    *("offset", "leader_epoch", "offsets"),
+)
 """Columns of the history that the checkers of whole runs look at where no consumers form a group."""
 _KEYS = ("run", "topic", "partition")
 

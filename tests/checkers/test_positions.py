@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from checkers import positions
+from checkers.clients import positions
 from checkers.evidence import RunEvidence
 from checkers.verdict import Validity, Verdict
 from checkers.violations import FaultModelExceeded, Tolerance

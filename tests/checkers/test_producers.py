@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from checkers import producers
+from checkers.clients import producers
 from checkers.tables import REPLICAS
 from checkers.verdict import Validity, Verdict
 from checkers.violations import Tolerance

@@ -217,6 +217,7 @@ def good_run() -> RunEvidence:
         trace=small_evidence.trace(
             small_evidence.event(0, "c1", "quorum_recovered", leader_epoch=0, offset=0, log_end=0),
             small_evidence.event(1, "b1", "appended", offset=0, log_end=1, leader_epoch=1),
+            small_evidence.event(2, "b1", "acknowledged", offset=0, log_end=1, high_watermark=1),
         ),
         recovery=WHOLE,
     )
@@ -237,7 +238,7 @@ def test_a_run_without_evidence_is_never_valid() -> None:
 @pytest.mark.parametrize("settings", [{"has_trace": False}, {"comparable_clocks": False}])
 def test_protocol_and_raft_are_left_out_without_a_trace_or_without_comparable_clocks(settings: dict[str, bool]) -> None:
     run = replace(good_run(), settings=CheckSettings(**settings))
-    assert not {"protocol", "raft"} & {verdict.checker for verdict in registry.check(run)}
+    assert not {"protocol", "raft", "visibility"} & {verdict.checker for verdict in registry.check(run)}
 
 
 def test_a_trace_that_a_system_has_but_nobody_recorded_is_unknown() -> None:
@@ -295,7 +296,7 @@ def test_a_gap_of_the_trace_concerns_checkers_of_reads_only_in_a_run_that_lost_o
     run = replace(good_run(), gaps=(EvidenceGap(EvidencePart.TRACE, "cut in half"),))
     lossy = small_evidence.faults(small_evidence.fault("power-loss", ["b1"], 1, 2, {"lost_bytes": 9}))
     resting_on_losses = {name for name, parts in registry.RESTS_ON.items() if EvidencePart.LOSSES in parts}
-    own = {"protocol", "raft", "liveness"}
+    own = {"protocol", "raft", "liveness", "visibility"}
     for faults_table, unknown in ((run.faults, own), (lossy, (own | resting_on_losses) - {"groups"})):
         verdicts = registry.check(replace(run, faults=faults_table))
         lacking = [each.checker for each in verdicts if each.findings and each.findings[0].kind == "missing-evidence"]

@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="names of the anomalies, all unless given")
     parser.add_argument("--unmodified", type=int, default=0, help="check so many unmodified runs instead")
     parser.add_argument("--first", type=int, default=0, help="number of the first unmodified run")
-    parser.add_argument("--keep", type=Path, help="directory of unmodified runs; those in it are not played again")
+    parser.add_argument("--keep", type=Path, help="directory of runs; those in it are not played again")
     options = parser.parse_args()
     console = Console(width=160)
     if options.unmodified:
@@ -31,7 +31,7 @@ def main() -> int:
     alien = sorted(set(options.only or ()) - set(known))
     if alien:
         parser.error(f"{alien[0]!r} is not one of {', '.join(known)}")
-    return 0 if inject_all(tuple(options.only or known), options.runs, console) else 1
+    return 0 if inject_all(tuple(options.only or known), options.runs, options.keep, console) else 1
 
 
 if __name__ == "__main__":

@@ -36,10 +36,15 @@ class Result:
     lines: tuple[str, ...] = ()
 
 
-def try_anomalies(names: tuple[str, ...], number: int) -> Result:
-    """Inject each of the anomalies in the run of this number, unless a checker found something in the run itself."""
-    run = record(number)
-    outcomes = {}
+def try_anomalies(names: tuple[str, ...], keep: Path | None, number: int) -> Result:
+    """Inject each of the anomalies in the run of this number, unless a checker found something in the run itself.
+
+    Kept runs have settings that vary; those that permit losses are left out, since they permit anomalies, too.
+    """
+    run = record(number, varied=keep is not None, keep=keep)
+    outcomes: dict[str, str] = {}
+    if run.evidence.settings.acks != -1 or run.evidence.settings.unclean_election:
+        return Result(run.name)
     for anomaly in (each for each in ANOMALIES if each.name in names):
         if run.verdicts.get(anomaly.checker) != "valid":
             continue
@@ -79,12 +84,12 @@ def results(work: Callable[[int], Result], numbers: Iterable[int]) -> Iterator[R
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def inject_all(names: tuple[str, ...], runs: int, console: Console) -> bool:
+def inject_all(names: tuple[str, ...], runs: int, keep: Path | None, console: Console) -> bool:
     """Every anomaly in `runs` runs; whether each was found in all of them."""
     injected, found = Counter[str](), Counter[str]()
     missed: list[str] = []
     numbers = range(runs * RUNS_PER_INJECTION_MAX)
-    for result in track(results(partial(try_anomalies, names), numbers), "runs", len(numbers), console=console):
+    for result in track(results(partial(try_anomalies, names, keep), numbers), "runs", len(numbers), console=console):
         for name, outcome in result.outcomes.items():
             if injected[name] < runs:
                 injected[name] += 1

@@ -1,9 +1,11 @@
-"""Anomalies of consumers: positions that skip records or go back."""
+"""Anomalies of consumers: positions that skip records or go back, records read too early."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+
+import pyarrow.compute as pc
 
 from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
@@ -61,7 +63,43 @@ def read_again(evidence: RunEvidence, random: Random) -> Injection | None:
     return None
 
 
+def read_uncommitted(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A poll returns the next record, too, before any high watermark has passed it; later it is committed."""
+    if not evidence.settings.has_ordered_trace:
+        return None
+    rows = rows_of(evidence.history)
+    values = {
+        (row["topic"], row["partition"], offset): value
+        for row in rows
+        for offset, value in zip(row["offsets"] or (), row["values"] or (), strict=True)
+    }
+    marks = evidence.trace.filter(pc.field("high_watermark") >= 0)
+    marks = marks.select(["topic", "partition", "time_ns", "high_watermark"]).to_pylist()
+    for poll in overlapping(rows, random, _is_read):
+        place, offset = (poll["topic"], poll["partition"]), poll["offsets"][-1] + 1
+        passed_ns = min(
+            (
+                mark["time_ns"]
+                for mark in marks
+                if (mark["topic"], mark["partition"]) == place and mark["high_watermark"] > offset
+            ),
+            default=None,
+        )
+        if passed_ns is None or passed_ns <= poll["completed_ns"] or (*place, offset) not in values:
+            continue
+        longer = poll | {
+            "offsets": [*poll["offsets"], offset],
+            "values": [*poll["values"], values[(*place, offset)]],
+        }
+        early_ms = (passed_ns - poll["completed_ns"]) / 1e6
+        line = f"#{poll['index']} returned offset {offset}, {early_ms:.3f} ms before it was committed"
+        changed = _changed(evidence, rows, poll, longer)
+        return Injection(changed, line, *place, offset, poll["index"])
+    return None
+
+
 CONSUMER_ANOMALIES = (
     Anomaly("records-skipped", "positions", "position-skipped", skip_records),
     Anomaly("records-read-again", "positions", "position-went-back", read_again),
+    Anomaly("uncommitted-record-read", "visibility", "read-above-high-watermark", read_uncommitted),
 )
