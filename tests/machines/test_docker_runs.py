@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -280,10 +280,12 @@ def test_an_engine_without_fuse_is_one_line_and_leaves_nothing(tmp_path: Path) -
 def test_a_port_in_use_is_one_line_and_what_the_node_said_is_there(tmp_path: Path) -> None:
     def take_the_port() -> None:
         listen = "import socket, time; s = socket.create_server(('0.0.0.0', 9092)); print(flush=True); time.sleep(600)"
-        _, output = container_of(tmp_path, "b1").exec_run(["python3", "-c", listen], stream=True)
-        next(output)  # it listens
+        command = ["docker", "exec", container_of(tmp_path, "b1").name, "python3", "-c", listen]
+        listener = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+        assert listener.stdout is not None
+        assert listener.stdout.readline(), "it does not listen"
 
-    with docker_proxy(tmp_path, before={STARTING: take_the_port}) as engine:
+    with ExitStack() as stack, docker_proxy(tmp_path, before={STARTING: take_the_port}) as engine:
         done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "b1" in done.complaint

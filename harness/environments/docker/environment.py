@@ -43,6 +43,9 @@ _FIRST_HOST = 10
 _THREADS = 64
 _SUBNET_DRAWS = 64
 _STARTED_LIMIT_S = 60.0
+_WHEN_TOLD: Final = ("sh", "-c", 'read -r _; exec "$@"', "sh")
+"""Starts a command once it has read a line. The SDK drops whatever arrives together with the engine's answer to the
+start of a command: on a busy machine that was the command's first output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +260,10 @@ class Container:
     def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
         api = self._client.api
         with _as_machine_errors(self._name), _Starting(self._starting) as starting:
-            command = api.exec_create(self._id, list(argv), stdin=True)["Id"]
+            command = api.exec_create(self._id, [*_WHEN_TOLD, *argv], stdin=True)["Id"]
             stream = api.exec_start(command, socket=True)
             try:
-                out, err = _exchange(getattr(stream, "_sock", stream), stdin, timeout_s, starting.over)
+                out, err = _exchange(getattr(stream, "_sock", stream), b"\n" + stdin, timeout_s, starting.over)
             except TimeoutError:
                 raise MachineError(f"{self._name}: {argv[0]} has not ended after {timeout_s:g} s") from None
             finally:

@@ -92,12 +92,20 @@ class NodeHandle:
         """Freeze the whole machine if asked to and it can be, else stop the process. Nothing when it is paused."""
         if self.paused or not self.alive:
             return
-        if from_outside and isinstance(self.machine, _Freezes):
-            await self.machine.freeze()
-            self.frozen, self.frozen_at_s, self.missed = True, time.monotonic(), 0
-        else:
+        if not (from_outside and await self._freeze()):
             await self.ask("pause")
         self.paused = True
+
+    async def _freeze(self) -> bool:
+        """Freeze the machine; False when it cannot be: an engine gives up when a busy machine takes its time."""
+        if not isinstance(self.machine, _Freezes):
+            return False
+        try:
+            await self.machine.freeze()
+        except MachineError:
+            return False
+        self.frozen, self.frozen_at_s, self.missed = True, time.monotonic(), 0
+        return True
 
     async def thaw(self) -> None:
         """Let the machine run again; nothing when it does."""

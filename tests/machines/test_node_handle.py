@@ -1,0 +1,47 @@
+"""A node on its machine: pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.cluster.layout import cluster_layout
+from harness.environments.machines.machine import MachineError
+from harness.environments.machines.node_handle import NodeHandle
+from images.system import Service
+
+
+@dataclass
+class BusyMachine:
+    """A machine that the engine cannot freeze; its agent answers."""
+
+    name: str = "b1"
+    address: str = "192.0.2.1"
+    commands: list[str] = field(default_factory=list)
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+        self.commands.append(argv[1])
+        return json.dumps({"frozen_seconds": 2.0, "missed": 3, "missed_bytes": 0}).encode()
+
+    async def freeze(self) -> None:
+        raise MachineError("b1: OCI runtime pause failed: unable to freeze")
+
+    async def thaw(self) -> int:
+        raise AssertionError("it is not frozen")
+
+
+def test_a_process_is_stopped_where_its_machine_cannot_be_frozen() -> None:
+    machine = BusyMachine()
+    (node,) = cluster_layout(1, 0, lambda _: ("192.0.2.1", 9092)).brokers
+    service = Service(argv=(), files={}, data="", log="", trace="", stop_limit_s=1.0)
+
+    async def scenario() -> dict[str, float]:
+        handle = NodeHandle(node, machine, service, alive=True)  # type: ignore[arg-type]
+        await handle.pause(from_outside=True)
+        assert (handle.paused, handle.frozen) == (True, False)
+        return dict(await handle.resume())
+
+    assert asyncio.run(scenario()) == {"frozen_seconds": 2.0, "missed": 3, "missed_bytes": 0}
+    assert machine.commands == ["pause", "resume"]
