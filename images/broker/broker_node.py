@@ -39,7 +39,7 @@ from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.apis.producer_ids import ProducerIdApis
 from images.broker.apis.reassignments import ReassignmentApis
 from images.broker.apis.replica_log_info import ReplicaLogInfoApis
-from images.broker.apis.topics import AppliedTopicNames, TopicApis
+from images.broker.apis.topics import TopicApis
 from images.broker.apis.transactions import TransactionApis
 from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
@@ -221,7 +221,6 @@ class BrokerNode:
         return Server(
             {api: self._fatal_error.guard(handler) for api, handler in handlers.items()},
             log=self._node_ports.log,
-            topic_names=AppliedTopicNames(image),
             max_frame_bytes=config.number("socket.request.max.bytes"),
         )
 

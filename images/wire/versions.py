@@ -4,9 +4,8 @@ Most fields are translated by name (`convert`). The remaining differences:
 
 API            versions  difference                                             here
 -------------  --------  -----------------------------------------------------  ------------------------------------
-Fetch          to 12     topics by name, later by id                            names looked up; an unknown name gets
-                                                                                an id made from it, so that the
-                                                                                handler refuses it as it would an id
+Fetch          to 12     topics by name, later by id                            each name has an id made from it, and
+                                                                                the handler looks the name up
 Fetch          to 14     the replica is one field, later a struct               replica epoch unknown (-1)
 Metadata       0         an empty list means every topic, later null does       empty becomes null
 DeleteTopics   to 5      a list of names, later a list of structs               one struct for each name
@@ -32,8 +31,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
-from typing import Protocol
 from uuid import UUID, uuid5
 
 from kio.schema.errors import ErrorCode
@@ -42,54 +39,31 @@ from images.wire.group_versions import LAST_SINGLE_VERSION, to_list_form, to_sin
 from images.wire.messages import CANONICAL, SUPPORTED, Api, request_class, response_class
 from images.wire.schema import Entity, convert, shapes
 
-Names = Mapping[UUID, str]
-"""Topics that a request names, by the id assigned to each."""
+Names = dict[UUID, str]
+"""Topics by name, by the id that stands for each."""
 
-_NO_NAMES: Names = MappingProxyType({})
-_UNKNOWN_TOPICS = UUID("7c2d3f6e-52b1-5d0c-9a51-0f6f0d8a4e10")
-"""Namespace of the ids assigned to unknown names."""
-
-
-class TopicNames(Protocol):
-    """Topic names and ids, as far as this node knows."""
-
-    def topic_id(self, name: str) -> UUID | None:
-        """The id of the topic of that name."""
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        """The name of the topic with that id."""
+_NAMED_TOPICS = UUID("7c2d3f6e-52b1-5d0c-9a51-0f6f0d8a4e10")
+"""Namespace of the ids that stand for names."""
 
 
-class NoTopics:
-    """A node without topics."""
-
-    def topic_id(self, name: str) -> UUID | None:
-        return None
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return None
+def named_topic_id(name: str) -> UUID:
+    """The id that stands for a topic's name, whether there is such a topic or not: always the same for one name."""
+    return uuid5(_NAMED_TOPICS, name)
 
 
-def unknown_topic_id(name: str) -> UUID:
-    """The id assigned to an unknown topic name: always the same for one name."""
-    return uuid5(_UNKNOWN_TOPICS, name)
-
-
-def to_canonical(api: Api, version: int, body: Entity, topics: TopicNames) -> tuple[Entity, Names]:
-    """A request of `version` in the canonical version, and the names of its topics."""
+def to_canonical(api: Api, version: int, body: Entity) -> tuple[Entity, Names]:
+    """A request of `version` in the canonical version, and its topics' names if it has names where that has ids."""
     if version == CANONICAL[api]:
-        return body, _NO_NAMES
-    names: Names = _NO_NAMES
+        return body, {}
+    names: Names = {}
     canonical = convert(body, request_class(api))
     if api is Api.FETCH:
         if version <= 14:
             state = type(canonical.replica_state)(replica_id=body.replica_id, replica_epoch=-1)
             canonical = replace(canonical, replica_state=state)
         if version <= 12:
-            ids = {topic.topic: topics.topic_id(topic.topic) or unknown_topic_id(topic.topic) for topic in body.topics}
             forgotten = getattr(body, "forgotten_topics_data", ())
-            for topic in forgotten:
-                ids[topic.topic] = topics.topic_id(topic.topic) or unknown_topic_id(topic.topic)
+            ids = {topic.topic: named_topic_id(topic.topic) for topic in (*body.topics, *forgotten)}
             names = {topic_id: name for name, topic_id in ids.items()}
             canonical = replace(
                 canonical,
@@ -106,8 +80,8 @@ def to_canonical(api: Api, version: int, body: Entity, topics: TopicNames) -> tu
     return canonical, names
 
 
-def from_canonical(api: Api, version: int, answer: Entity, topics: TopicNames, names: Names) -> Entity:
-    """A canonical response in the `version` of its request. `names` are those of the request."""
+def from_canonical(api: Api, version: int, answer: Entity, names: Names) -> Entity:
+    """A canonical response in the `version` of its request. `names` has the topics of a request by name."""
     if version == CANONICAL[api]:
         return answer
     older = errors_before(api, version)
@@ -120,7 +94,7 @@ def from_canonical(api: Api, version: int, answer: Entity, topics: TopicNames, n
         converted = replace(
             converted,
             responses=tuple(
-                replace(topic, topic=names.get(by_id.topic_id) or topics.topic_name(by_id.topic_id) or "")
+                replace(topic, topic=names[by_id.topic_id])
                 for topic, by_id in zip(converted.responses, answer.responses, strict=True)
             ),
         )

@@ -35,7 +35,7 @@ from images.wire.connection import (
     request_class,
     response_class,
 )
-from tests.broker.one_topic import ORDERS, Topics
+from images.wire.versions import named_topic_id
 from tests.wire.message_values import EVERY_VERSION, filled, leaves
 
 
@@ -91,7 +91,7 @@ async def serving(max_frame_bytes: int = 1 << 20, **handlers: Handler) -> AsyncI
     """A server with a handler for each API named, and `echo` for INIT_PRODUCER_ID."""
     lines: list[str] = []
     named = {Api.INIT_PRODUCER_ID: echo, **{Api[name.upper()]: handler for name, handler in handlers.items()}}
-    server = Server(named, log=lines.append, topic_names=Topics(), max_frame_bytes=max_frame_bytes)
+    server = Server(named, log=lines.append, max_frame_bytes=max_frame_bytes)
     await server.start("127.0.0.1", 0)
     try:
         yield Running(server, lines)
@@ -117,7 +117,8 @@ def test_every_supported_version_of_every_api_is_served() -> None:
                 seen.append(request)
                 filled_answer = filled(response_class(api))
                 if api is Api.FETCH:
-                    answered = tuple(replace(topic, topic_id=ORDERS) for topic in filled_answer.responses)
+                    topic_id = request.body.topics[0].topic_id
+                    answered = tuple(replace(topic, topic_id=topic_id) for topic in filled_answer.responses)
                     filled_answer = replace(filled_answer, responses=answered)
                 return filled_answer
 
@@ -199,7 +200,7 @@ async def test_api_versions_in_an_unknown_version_are_answered_in_version_0_with
 async def test_an_old_fetch_by_name_is_told_3_for_a_topic_that_does_not_exist() -> None:
     async def fetch(request: Request) -> Any:
         topics = request.body.topics
-        assert topics[0].topic_id == ORDERS
+        assert topics[0].topic_id == named_topic_id("orders")
         answer = filled(response_class(Api.FETCH))
         codes = (ErrorCode.none, ErrorCode.unknown_topic_id)
         return replace(
@@ -348,7 +349,7 @@ async def test_a_client_that_reads_no_answers_is_not_served_without_end() -> Non
         handled += 1
         answer = filled(response_class(Api.FETCH))
         big = replace(answer.responses[0].partitions[0], records=bytes(1 << 20))
-        return replace(answer, responses=(replace(answer.responses[0], topic_id=ORDERS, partitions=(big,)),))
+        return replace(answer, responses=(replace(answer.responses[0], partitions=(big,)),))
 
     async with serving(fetch=produce_much) as running:
         reader, writer = await running.streams()

@@ -25,14 +25,12 @@ from images.wire.group_versions import LAST_SINGLE_VERSION
 from images.wire.messages import CANONICAL, Api, request_class, response_class
 from images.wire.schema import convert, shapes
 from images.wire.versions import (
-    NoTopics,
     api_versions,
     errors_before,
     from_canonical,
+    named_topic_id,
     to_canonical,
-    unknown_topic_id,
 )
-from tests.broker.one_topic import ORDERS, Topics
 from tests.wire.message_values import EVERY_VERSION, filled, leaves
 
 
@@ -50,6 +48,7 @@ def for_one_thing(api: Api, version: int) -> bool:
     return version <= LAST_SINGLE_VERSION.get(api, -1)
 
 
+ORDERS = UUID(int=7)
 EVERY = every([(api, version) for api, version in EVERY_VERSION if not for_one_thing(api, version)])
 FOR_ONE_THING = every([(api, version) for api, version in EVERY_VERSION if for_one_thing(api, version)])
 DROPPED = ((Api.METADATA, "include_cluster_authorized_operations"), (Api.OFFSET_COMMIT, "retention_time"))
@@ -59,7 +58,7 @@ DROPPED = ((Api.METADATA, "include_cluster_authorized_operations"), (Api.OFFSET_
 @EVERY
 def test_a_request_of_every_version_reaches_the_handler_with_every_field(api: Api, version: int) -> None:
     asked = filled(request_class(api, version))
-    canonical, names = to_canonical(api, version, asked, NoTopics())
+    canonical, names = to_canonical(api, version, asked)
     assert type(canonical) is request_class(api)
     common = shared(asked, canonical)
     assert common or api in (Api.API_VERSIONS, Api.LIST_GROUPS)
@@ -85,7 +84,7 @@ def test_an_answer_reaches_a_client_of_every_version_with_every_field_it_knows(a
         answer = replace(answer, responses=tuple(replace(topic, topic_id=ORDERS) for topic in answer.responses))
     if errors := [found for found in _errors(answer) if found in errors_before(api, version)]:
         pytest.fail(f"the filled answer has errors that older versions lack: {errors}")
-    told = from_canonical(api, version, answer, Topics(), {})
+    told = from_canonical(api, version, answer, {ORDERS: "orders"})
     assert type(told) is response_class(api, version)
     assert all(left == right for left, right in shared(told, answer).values())
     for path, value in leaves(told):
@@ -102,7 +101,7 @@ def _errors(answer: Any) -> list[ErrorCode]:
 @FOR_ONE_THING
 def test_a_request_for_one_thing_reaches_the_handler_as_a_list_of_one(api: Api, version: int) -> None:
     asked = filled(request_class(api, version))
-    canonical, names = to_canonical(api, version, asked, NoTopics())
+    canonical, names = to_canonical(api, version, asked)
     assert type(canonical) is request_class(api)
     seen = [value for _, value in leaves(canonical)]
     assert names == {}
@@ -114,7 +113,7 @@ def test_the_answer_about_one_thing_reaches_its_client(api: Api, version: int) -
     answer = filled(response_class(api))
     listed = next(shape.name for shape in shapes(type(answer)) if shape.struct)
     answer = replace(answer, **{listed: getattr(answer, listed)[:1]})
-    told = from_canonical(api, version, answer, NoTopics(), {})
+    told = from_canonical(api, version, answer, {})
     assert type(told) is response_class(api, version)
     known = [value for _, value in leaves(answer)]
     assert all(value in known for _, value in leaves(told))
@@ -123,7 +122,7 @@ def test_the_answer_about_one_thing_reaches_its_client(api: Api, version: int) -
 def test_a_client_that_leaves_alone_is_told_its_own_error() -> None:
     member = replace(filled(LeaveGroupResponse).members[0], error_code=ErrorCode.unknown_member_id)
     answer = LeaveGroupResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, members=(member,))
-    told = from_canonical(Api.LEAVE_GROUP, 2, answer, NoTopics(), {})
+    told = from_canonical(Api.LEAVE_GROUP, 2, answer, {})
     assert told.error_code is ErrorCode.unknown_member_id
 
 
@@ -131,38 +130,32 @@ def test_a_client_that_leaves_alone_is_told_its_own_error() -> None:
 def test_the_canonical_version_is_passed_on_untouched(api: Api, version: int) -> None:
     if version == CANONICAL[api]:
         request, answer = filled(request_class(api)), filled(response_class(api))
-        assert to_canonical(api, version, request, NoTopics()) == (request, {})
-        assert from_canonical(api, version, answer, NoTopics(), {}) is answer
+        assert to_canonical(api, version, request) == (request, {})
+        assert from_canonical(api, version, answer, {}) is answer
 
 
 def test_names_in_an_old_fetch_become_ids_and_names_again() -> None:
     asked = filled(FetchByName)
     asked = replace(asked, topics=(replace(asked.topics[0], topic="orders"), replace(asked.topics[1], topic="gone")))
-    canonical, names = to_canonical(Api.FETCH, 12, asked, Topics())
-    assert [topic.topic_id for topic in canonical.topics] == [ORDERS, unknown_topic_id("gone")]
-    answer = fetch_answer((ORDERS, ErrorCode.none), (unknown_topic_id("gone"), ErrorCode.unknown_topic_id))
-    told = from_canonical(Api.FETCH, 12, answer, Topics(), names)
+    canonical, names = to_canonical(Api.FETCH, 12, asked)
+    assert [topic.topic_id for topic in canonical.topics] == [named_topic_id("orders"), named_topic_id("gone")]
+    answer = fetch_answer(
+        (named_topic_id("orders"), ErrorCode.none), (named_topic_id("gone"), ErrorCode.unknown_topic_id)
+    )
+    told = from_canonical(Api.FETCH, 12, answer, names)
     assert [(topic.topic, topic.partitions[0].error_code) for topic in told.responses] == [
         ("orders", ErrorCode.none),
         ("gone", ErrorCode.unknown_topic_or_partition),
     ]
 
 
-def test_a_topic_deleted_while_an_old_fetch_waits_is_still_answered_by_its_name() -> None:
-    asked = filled(FetchByName)
-    asked = replace(asked, topics=(replace(asked.topics[0], topic="orders"),))
-    _, names = to_canonical(Api.FETCH, 12, asked, Topics())
-    told = from_canonical(Api.FETCH, 12, fetch_answer((ORDERS, ErrorCode.none)), NoTopics(), names)
-    assert told.responses[0].topic == "orders"
-
-
-def test_the_id_of_an_unknown_name_is_always_the_same_and_no_two_share_one() -> None:
-    assert unknown_topic_id("a") == unknown_topic_id("a") != unknown_topic_id("b")
+def test_the_id_that_stands_for_a_name_is_always_the_same_and_no_two_share_one() -> None:
+    assert named_topic_id("a") == named_topic_id("a") != named_topic_id("b")
 
 
 def test_a_newer_fetch_keeps_the_newer_error() -> None:
     answer = fetch_answer((ORDERS, ErrorCode.unknown_topic_id))
-    told = from_canonical(Api.FETCH, 13, answer, NoTopics(), {})
+    told = from_canonical(Api.FETCH, 13, answer, {})
     assert told.responses[0].partitions[0].error_code is ErrorCode.unknown_topic_id
 
 
@@ -174,20 +167,20 @@ def test_a_latest_offset_not_known_yet_has_another_error_before_version_5(versio
     answer = ListOffsetsResponse(
         throttle_time=timedelta(0), topics=(ListOffsetsTopicResponse(name="orders", partitions=(partition,)),)
     )
-    asked = from_canonical(Api.LIST_OFFSETS, version, answer, NoTopics(), {})
+    asked = from_canonical(Api.LIST_OFFSETS, version, answer, {})
     assert asked.topics[0].partitions[0].error_code is told
 
 
 def test_the_oldest_metadata_request_asks_for_every_topic_with_an_empty_list() -> None:
-    canonical, _ = to_canonical(Api.METADATA, 0, MetadataV0(topics=()), NoTopics())
+    canonical, _ = to_canonical(Api.METADATA, 0, MetadataV0(topics=()))
     assert canonical.topics is None
-    canonical, _ = to_canonical(Api.METADATA, 1, MetadataV1(topics=()), NoTopics())
+    canonical, _ = to_canonical(Api.METADATA, 1, MetadataV1(topics=()))
     assert canonical.topics == ()
 
 
 def test_topics_to_delete_come_as_names_or_as_structs() -> None:
     asked = DeleteTopicsByName(topic_names=("a", "b"), timeout=timedelta(seconds=1))
-    canonical, _ = to_canonical(Api.DELETE_TOPICS, 5, asked, NoTopics())
+    canonical, _ = to_canonical(Api.DELETE_TOPICS, 5, asked)
     assert [(topic.name, topic.topic_id) for topic in canonical.topics] == [("a", None), ("b", None)]
     assert canonical.timeout == timedelta(seconds=1)
 

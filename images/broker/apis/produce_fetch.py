@@ -134,11 +134,15 @@ class ProduceFetchApis:
         body = request.body
         until = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
         replica_id = body.replica_state.replica_id
-        by_name = request.version <= LAST_FETCH_BY_NAME
-        context = self._sessions.open(body, of_follower=_is_follower(replica_id), by_name=by_name)
+        names = request.names if request.version <= LAST_FETCH_BY_NAME else None
+        context = self._sessions.open(body, of_follower=_is_follower(replica_id), names=names)
         if context.error is not ErrorCode.none:
             return FetchResponse(throttle_time=NO_THROTTLE, error_code=context.error, responses=())
-        fetches = [self._find_by_id(topic_id, part, context.session) for topic_id, part in context.partitions]
+        if names is not None:
+            names.update((context.session.names if context.session is not None else None) or {})
+            fetches = [self._find_by_name(names[key], key, part) for key, part in context.partitions]
+        else:
+            fetches = [self._find_by_id(topic_id, part, context.session) for topic_id, part in context.partitions]
         # fetch.max.bytes limits consumers; a follower's own setting limits followers.
         max_bytes = body.max_bytes if _is_follower(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
         min_bytes = min(body.min_bytes, max_bytes)
@@ -155,6 +159,10 @@ class ProduceFetchApis:
                 if fetch.replica is not None and result.error is ErrorCode.none:
                     fetch.replica.answered(replica_id, request.connection)
         return _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
+
+    def _find_by_name(self, name: str, key: Any, partition: Any) -> _PartitionFetch:
+        replica, error = self._find(name, partition.partition)
+        return _PartitionFetch(key, partition, replica, error)
 
     def _find_by_id(self, topic_id: Any, partition: Any, session: FetchSession | None) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)

@@ -7,7 +7,6 @@ broker has applied, ELR and LastKnownELR included.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
@@ -136,23 +135,6 @@ class TopicApis:
             if first + len(partitions) < len(topic.partitions):
                 return _page(topics, Cursor(topic_name=name, partition_index=first + len(partitions)))
         return _page(topics, None)
-
-
-class AppliedTopicNames:
-    """Topic ids and names in the metadata that this broker has applied, for the message versions that name topics."""
-
-    def __init__(self, image: Callable[[], ClusterImage]) -> None:
-        self._image = image
-
-    def topic_id(self, name: str) -> uuid.UUID | None:
-        """The id of the topic `name`, None if there is no such topic."""
-        topic = self._image().topics.get(name)
-        return topic.id if topic is not None else None
-
-    def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """The name of the topic with this id, None if there is no such topic."""
-        topic = self._image().topic_by_id(topic_id)
-        return topic.name if topic is not None else None
 
 
 def leader_error(partition: PartitionImage) -> ErrorCode:

@@ -14,14 +14,15 @@ its session and an epoch that counts its requests:
 
 A session that has no partition left is closed, and its last request is served without a session. A session that does
 not exist is answered with FETCH_SESSION_ID_NOT_FOUND (70), an epoch out of turn with INVALID_FETCH_SESSION_EPOCH (71),
-a request by name for a session by id with FETCH_SESSION_TOPIC_ID_ERROR (106). Of a partition twice in a request the
-last entry counts. A session saves bytes and no checks: each of its fetches reads every partition, with the leader epoch
-that the client last sent for it, so it is fenced like any other fetch.
+a request by name for a session by id, or the other way round, with FETCH_SESSION_TOPIC_ID_ERROR (106). Of a partition
+twice in a request the last entry counts. A session saves bytes and no checks: each of its fetches reads every
+partition, with the leader epoch that the client last sent for it, so it is fenced like any other fetch.
 
 If all slots are taken, a new session replaces the one that has been idle longest, provided it has been idle for long
 enough, or belongs to a consumer while the new one belongs to a follower. Otherwise the request is served without a
-session, whose id is then 0. So is a request with topic names instead of ids (up to version 12), since the topic of a
-name may be gone by the time of the answer.
+session, whose id is then 0.
+
+A session whose requests name topics (up to version 12) keeps the names, and each of its fetches looks them up anew.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class FetchSession:
     id: int
     of_follower: bool
     used_s: float
+    names: dict[Any, str] | None = None
+    """The topics by name, by the id that stands for each; None in a session by id."""
     epoch: int = 1
     """The epoch of the next request."""
     requested: dict[Key, Any] = field(default_factory=dict)
@@ -118,19 +121,20 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: Any, *, of_follower: bool, by_name: bool = False) -> FetchContext:
-        """The partitions of a FetchRequest, and its session if it continues or creates one."""
+    def open(self, request: Any, *, of_follower: bool, names: Mapping[Any, str] | None = None) -> FetchContext:
+        """The partitions of a FetchRequest, and its session if it continues or creates one. `names` has the topics of
+        a request by name."""
         requested = {(topic.topic_id, part.partition): part for topic in request.topics for part in topic.partitions}
         sent = [SessionPartition(topic_id, part) for (topic_id, _), part in requested.items()]
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            creates = request.session_epoch == INITIAL_EPOCH and not by_name
-            session = self._create(requested, of_follower) if creates else None
+            creates = request.session_epoch == INITIAL_EPOCH
+            session = self._create(requested, of_follower, names) if creates else None
             return FetchContext(partitions=sent, session=session)
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchContext(ErrorCode.fetch_session_id_not_found)
-        if by_name:
+        if (names is None) is not (session.names is None):
             return FetchContext(ErrorCode.fetch_session_topic_id_error)
         if request.session_epoch != session.epoch:
             return FetchContext(ErrorCode.invalid_fetch_session_epoch)
@@ -141,20 +145,26 @@ class FetchSessionCache:
             for index in topic.partitions:
                 session.requested.pop((topic.topic_id, index), None)
                 session.last_answer.pop((topic.topic_id, index), None)
+        if session.names is not None and names is not None:
+            every_name = {**session.names, **names}
+            session.names = {topic_id: every_name[topic_id] for topic_id, _ in session.requested}
         if not session.requested:
             del self._sessions[session.id]
             return FetchContext(partitions=sent)
         unfenced = frozenset() if self._fences_every_fetch else session.requested.keys() - requested.keys()
         return FetchContext(partitions=session.partitions(unfenced), session=session, incremental=True)
 
-    def _create(self, requested: dict[Key, Any], of_follower: bool) -> FetchSession | None:
+    def _create(
+        self, requested: dict[Key, Any], of_follower: bool, names: Mapping[Any, str] | None
+    ) -> FetchSession | None:
         now_s = self._clock()
         if len(self._sessions) >= self._slots and not self._evict(now_s, of_follower):
             return None
         number = NO_SESSION
         while number == NO_SESSION or number in self._sessions:
             number = self._random.randrange(1, _LAST_EPOCH)
-        session = self._sessions[number] = FetchSession(number, of_follower, now_s)
+        kept_names = None if names is None else dict(names)
+        session = self._sessions[number] = FetchSession(number, of_follower, now_s, kept_names)
         session.requested = requested
         return session
 

@@ -42,9 +42,9 @@ from images.wire.messages import (
     response_class,
 )
 from images.wire.schema import Entity
-from images.wire.versions import NoTopics, TopicNames, api_versions, from_canonical, to_canonical
+from images.wire.versions import Names, api_versions, from_canonical, to_canonical
 
-__all__ = ["CloseConnection", "Handler", "Request", "Server", "TopicNames"]
+__all__ = ["CloseConnection", "Handler", "Request", "Server"]
 
 Body = TypeVar("Body")
 
@@ -69,6 +69,8 @@ class Request(NamedTuple, Generic[Body]):
     connection: int
     """Number of the connection, counted from 1."""
     body: Body
+    names: Names
+    """Topics of a Fetch by name, by the id that `body` has for each; the handler adds those of the fetch session."""
     client_host: str = ""
     """Address of the client in Kafka's form: `/127.0.0.1`."""
 
@@ -93,7 +95,6 @@ class Server:
         handlers: Mapping[Api, Handler],
         *,
         log: Callable[[str], None],
-        topic_names: TopicNames | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         handlers = {**handlers, Api.API_VERSIONS: self._api_versions}
@@ -101,7 +102,6 @@ class Server:
             int(api): _ServedApi(api, handler, SUPPORTED[api], response_class(api)) for api, handler in handlers.items()
         }
         self.log = log
-        self._topics: TopicNames = topic_names or NoTopics()
         self._max_frame_bytes = max_frame_bytes
         self._listener: AbstractServer | None = None
         self._client_connections: dict[int, _ClientConnection] = {}
@@ -163,7 +163,7 @@ class Server:
             api_keys=api_versions({}),
             throttle_time=timedelta(0),
         )
-        return encode_response(from_canonical(Api.API_VERSIONS, 0, refusal, self._topics, {}), head.correlation_id)
+        return encode_response(from_canonical(Api.API_VERSIONS, 0, refusal, {}), head.correlation_id)
 
     async def answer(self, frame: bytes, connection: int, host: str, requests: RequestDecoder) -> bytes | None:
         """The response frame for a request frame; None if the request wants no response. Raises Malformed."""
@@ -177,13 +177,13 @@ class Server:
                 return self._refuse_versions(head)
             raise Malformed(f"{api.name} v{head.version} is not supported")
         message = requests.decode(frame, head)
-        body, names = to_canonical(api, head.version, message, self._topics)
-        answer = await served.handler(Request(api, head.version, head.client_id, connection, body, host))
+        body, names = to_canonical(api, head.version, message)
+        answer = await served.handler(Request(api, head.version, head.client_id, connection, body, names, host))
         if answer is None:
             return None
         if type(answer) is not served.answer:
             raise TypeError(f"{type(answer).__name__} is no answer to {api.name} v{CANONICAL[api]}")
-        return encode_response(from_canonical(api, head.version, answer, self._topics, names), head.correlation_id)
+        return encode_response(from_canonical(api, head.version, answer, names), head.correlation_id)
 
 
 class _ClientConnection(asyncio.Protocol):

@@ -125,7 +125,7 @@ def test_a_reassignment_is_listed_as_soon_as_it_is_accepted(tmp_path: Path) -> N
 
             async def listed(*topics: listing.ListPartitionReassignmentsTopics) -> Any:
                 asked = listing.ListPartitionReassignmentsRequest(timeout=SECOND, topics=topics or None)
-                request = Request(Api.LIST_PARTITION_REASSIGNMENTS, 0, "test", 1, asked)
+                request = Request(Api.LIST_PARTITION_REASSIGNMENTS, 0, "test", 1, asked, {})
                 return (await broker_without_metadata.list_partition_reassignments(request)).topics
 
             (moving,) = await listed()

@@ -40,7 +40,7 @@ from images.broker.runtime.server import CloseConnection, Request
 from images.trace import TraceEvent
 from images.wire import batch as batches
 from images.wire.messages import SUPPORTED, Api, encode_response
-from images.wire.versions import NoTopics, from_canonical
+from images.wire.versions import from_canonical
 from tests.broker.log.disk_model import DiskModel
 
 CONFIG = NodeConfig.parse(
@@ -116,11 +116,11 @@ class Broker:
         """A request from connection 1; the answer, which every version can tell."""
         version = SUPPORTED[api][-1] if version is None else version
         handler = self.handlers[api]
-        answer = await handler(Request(api, version, "test", 1, body))
+        answer = await handler(Request(api, version, "test", 1, body, {}))
         if answer is not None:
             names = {TOPIC: "t", uuid.UUID(int=0): ""}
             for each in SUPPORTED[api]:
-                assert encode_response(from_canonical(api, each, answer, NoTopics(), names), 1)
+                assert encode_response(from_canonical(api, each, answer, names), 1)
         return answer
 
     async def produce(

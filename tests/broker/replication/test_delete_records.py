@@ -341,7 +341,7 @@ def asked(*parts: tuple[str, int, int], timeout_s: float = 1.0) -> Request:
         for topic, index, offset in parts
     )
     body = deleting.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=timeout_s))
-    return Request(Api.DELETE_RECORDS, 2, "test", 1, body)
+    return Request(Api.DELETE_RECORDS, 2, "test", 1, body, {})
 
 
 def test_every_partition_is_answered_with_its_low_watermark_or_error() -> None:

@@ -185,7 +185,7 @@ def test_a_request_by_name_does_not_continue_a_session_by_id() -> None:
     session = leader.open(request(SessionRequest(0, 0, _list(part(0)), [])), of_follower=False).session
     assert session is not None
     by_name = request(SessionRequest(session.id, 1, [], []))
-    assert leader.open(by_name, of_follower=False, by_name=True).error is ErrorCode.fetch_session_topic_id_error
+    assert leader.open(by_name, of_follower=False, names={}).error is ErrorCode.fetch_session_topic_id_error
     assert leader.open(by_name, of_follower=False).error is ErrorCode.none, "the session and its epoch are as they were"
 
 
@@ -214,11 +214,17 @@ def _changed() -> Any:
     return FetchSessionHandler().next_request(wanted(part(0))).changed
 
 
-def test_a_request_by_name_is_served_without_a_session() -> None:
-    context = sessions().open(
-        request(SessionRequest(0, INITIAL_EPOCH, [*_changed()], [])), of_follower=False, by_name=True
-    )
-    assert (context.session, partitions_of(context)) == (None, wanted(part(0)))
+def test_a_session_by_name_keeps_the_names_of_its_partitions_and_of_no_others() -> None:
+    leader = sessions()
+    first = SessionRequest(0, INITIAL_EPOCH, [*_changed(), SessionPartition(OTHER, part(0))], [])
+    session = leader.open(request(first), of_follower=False, names={TOPIC: "t", OTHER: "o"}).session
+    assert session is not None
+    by_id = request(SessionRequest(session.id, 1, [], []))
+    assert leader.open(by_id, of_follower=False).error is ErrorCode.fetch_session_topic_id_error
+    forgetting = request(SessionRequest(session.id, 1, [], [(OTHER, 0)]))
+    context = leader.open(forgetting, of_follower=False, names={OTHER: "o"})
+    assert (context.session, partitions_of(context)) == (session, wanted(part(0)))
+    assert session.names == {TOPIC: "t"}
 
 
 # --- at a broker ------------------------------------------------------------------------------------------------------
