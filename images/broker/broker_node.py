@@ -171,8 +171,10 @@ class BrokerNode:
                 self._leave_unregistered(previous_epoch)
 
     def _leave(self, replica_manager: ReplicaManager) -> None:
-        if not replica_manager.close() and self._config.rules.clean_claim_after_flush:
-            raise OSError(EIO, "stopped, but not every record is on disk: the next start counts as after a crash")
+        failure = replica_manager.close()
+        if failure is not None and self._config.rules.clean_claim_after_flush:
+            message = f"stopped, but not every record is on disk: the next start counts as after a crash: {failure}"
+            raise OSError(failure.errno or EIO, message)
         leave_clean_shutdown(self._node_ports.files, self._epoch)
         self._node_ports.log("shut down cleanly")
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,7 +45,7 @@ class BreakableFile:
 
     def fsync(self) -> None:
         if self._files.unsyncable in self._path:
-            raise OSError(5, "Input/output error")
+            raise OSError(self._files.sync_errno, "no sync")
         self._file.fsync()
 
     def __getattr__(self, name: str) -> Any:
@@ -56,6 +56,7 @@ class BreakableFiles(RealFiles):
     """The disk of one broker. The names say which files it fails: those with these letters in their path."""
 
     full_for = unsyncable = "nothing yet"
+    sync_errno = EIO
 
     def open(self, path: str) -> Any:
         return BreakableFile(super().open(path), path, self)

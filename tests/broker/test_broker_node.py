@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -170,10 +171,13 @@ def test_a_broker_that_cannot_sync_its_log_claims_a_clean_shutdown_exactly_witho
             async with cluster.broker() as (life, stopping):
                 await cluster.create_topic()
                 await cluster.produce(b"a")
-                cluster.files.unsyncable = ".log"
+                cluster.files.unsyncable, cluster.files.sync_errno = ".log", ENOSPC
                 stopping.set()
                 await asyncio.wait((life,))
-                assert (life.exception() is not None) is rule_on
+                failure = await failure_of(life) if rule_on else life.exception()
+                assert (failure is not None) is rule_on
+                if isinstance(failure, OSError):
+                    assert failure.errno == ENOSPC, "a stop that a full disk interrupts says so"
             assert cluster.files.exists(CLEAN_SHUTDOWN) is not rule_on
             cluster.files.unsyncable = "nothing"
             async with cluster.broker():

@@ -132,17 +132,21 @@ class Log:
             log._recover(bases)
         return log
 
-    def close(self, clean: bool) -> bool:
+    def close(self, clean: bool) -> OSError | None:
         """Close the files. With `clean` all batches are synced first, and the next open has none to check.
 
-        Never raises: a clean close that fails is logged, and the next open checks all batches. Returns whether all
-        appended batches are certainly on disk.
+        Never raises: a clean close that fails is logged, and the next open checks all batches. Returns the error after
+        which appended batches may not be on disk, if `clean` was asked for.
         """
-        flushed = False
+        failed_flush: OSError | None = None
         if clean:
             try:
                 self.flush()
-                flushed = True
+            except OSError as error:
+                failed_flush = error
+                self._log_line(f"log {self.directory}: not closed cleanly: {error}")
+        if clean and failed_flush is None:
+            try:
                 if self.end > self._segments[0].base_offset:
                     self._snapshots.write(self.end, self.producers)
                 write_epoch_checkpoint(self._files, self.directory, self.epochs)
@@ -153,7 +157,7 @@ class Log:
             except OSError as error:
                 self._log_line(f"log {self.directory}: not closed cleanly: {error}")
         self._segments.close_all()
-        return flushed
+        return failed_flush
 
     def _open_clean(self, bases: list[int], closed: CleanShutdownMarker) -> bool:
         """Open without checking batches. False, with no segment open, if the files are not those that were closed."""
@@ -459,7 +463,8 @@ class Log:
     def _check_usable(self) -> None:
         """Raises OSError when an earlier failure has left the log's state on disk unknown."""
         if self._fatal_error is not None:
-            raise OSError(EIO, f"the log failed before ({self._fatal_error})", self.directory)
+            number = self._fatal_error.errno or EIO
+            raise OSError(number, f"the log failed before ({self._fatal_error})", self.directory)
 
     # ---- producer snapshots --------------------------------------------------------------------------------------
 

@@ -129,15 +129,15 @@ class ReplicaManager:
         text = "\n".join(["0", str(len(lines)), *lines, ""])
         write_durably(self._node_ports.files, HIGH_WATERMARKS, text.encode())
 
-    def close(self) -> bool:
-        """Stop fetching, close the logs cleanly and write the high watermarks. Returns whether every record is
-        certainly on disk. Raises OSError."""
+    def close(self) -> OSError | None:
+        """Stop fetching, close the logs cleanly and write the high watermarks. Returns an error after which records may
+        not be on disk, if there is one. Raises OSError."""
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
-        written = [replica.log.close(clean=True) for replica in self]
+        failures = [replica.log.close(clean=True) for replica in self]
         self.checkpoint_high_watermarks()
-        return all(written)
+        return next((failure for failure in failures if failure is not None), None)
 
     def _configure(self, replica: Replica, topic: TopicImage) -> None:
         """Apply a topic's configuration to a replica, before the metadata that was decided by it."""

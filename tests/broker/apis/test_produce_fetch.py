@@ -615,10 +615,10 @@ def test_a_broker_that_leaves_before_it_opened_a_replica_leaves_the_high_waterma
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")))
-        assert broker.replica_manager.close()
+        assert broker.replica_manager.close() is None
         before = read_whole(broker.disk, HIGH_WATERMARKS)
         broker.restart()
-        assert broker.replica_manager.close()
+        assert broker.replica_manager.close() is None
         assert read_whole(broker.disk, HIGH_WATERMARKS) == before
         assert b"t 0 1" in (before or b"")
 
@@ -634,7 +634,7 @@ def test_records_of_an_unknown_topic_are_not_deleted(content: bytes) -> None:
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")))
-        assert broker.replica_manager.close()
+        assert broker.replica_manager.close() is None
         for index in (0, 1):
             broker.disk.delete(f"t-{index}/{PARTITION_METADATA}")
             broker.disk.open(f"t-{index}/{PARTITION_METADATA}").append(content)
@@ -654,7 +654,7 @@ def test_the_remains_of_a_deleted_topic_do_not_become_a_new_topic_of_its_name() 
     async def scenario() -> None:
         broker = Broker()
         await broker.produce((0, produced(b"a")), (1, produced(b"b")))
-        assert broker.replica_manager.close()
+        assert broker.replica_manager.close() is None
         broker.disk.delete(f"t-0/{PARTITION_METADATA}")
         broker.disk.delete(f"t-1/{PARTITION_METADATA}")
         broker.disk.open(f"t-1/{PARTITION_METADATA}").append(f"version: 0\ntopic_id: {uuid.UUID(int=41)}\n".encode())

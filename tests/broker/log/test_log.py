@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errno import EIO
+from errno import EIO, ENOSPC
 from itertools import pairwise
 from pathlib import Path
 
@@ -344,22 +344,26 @@ def test_a_flush_interval_counts_records() -> None:
     assert log.recovery_point == 5
 
 
-def test_after_a_failed_fsync_nothing_more_is_taken() -> None:
+@pytest.mark.parametrize("number", [EIO, ENOSPC])
+def test_after_a_failed_fsync_nothing_more_is_taken(number: int) -> None:
     disk = DiskModel()
     log = open_log(disk)
     log.append(batch(0))
-    disk.fsync_error = OSError(EIO, "Input/output error")
-    with pytest.raises(OSError, match="Input/output error"):
+    disk.fsync_error = OSError(number, "out of order")
+    with pytest.raises(OSError, match="out of order"):
         log.flush()
     disk.fsync_error = None
     assert log.recovery_point == 0
     for change in (log.flush, lambda: log.append(batch(1)), lambda: log.truncate(0)):
-        with pytest.raises(OSError, match="the log failed before"):
+        with pytest.raises(OSError, match="the log failed before") as refusal:
             change()
+        assert refusal.value.errno == number, "a full disk is told from a broken one"
     assert log.read(0, EVERYTHING, 1) == batch(0)
     lines: list[str] = []
     log._log_line = lines.append
-    log.close(clean=True)
+    failure = log.close(clean=True)
+    assert failure is not None
+    assert failure.errno == number
     assert "not closed cleanly" in lines[0]
     assert not open_log(disk).recovery.clean
 
