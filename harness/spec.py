@@ -66,6 +66,10 @@ _PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
 """The default of Kafka, and of every system here."""
 
 
+INCIDENT_FIELDS: Final = ("title", "source", "story", "variants", "expect", "docker")
+"""Fields of an incident (`harness.incidents.incident`) that are none of a spec's: a spec leaves them aside."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """See the module's docstring. Raises ValueError naming the field that is wrong."""
@@ -291,7 +295,7 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         values = {}
     if not isinstance(values, Mapping):
         raise SpecError(f"a spec is a mapping of names to values, not {values!r}")
-    merged = dict(values)
+    merged = {name: value for name, value in values.items() if name not in INCIDENT_FIELDS}
     try:
         plan = faults_of(merged.pop("faults", "all"))
         given = {name: value for name, value in overrides.items() if value is not None}

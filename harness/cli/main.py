@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from harness.cli import machine, measuring, runs, store, suites
+from harness.cli import incidents, machine, measuring, runs, store, suites
 from harness.cli.usage import Usage
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT
 from results.version import version
@@ -60,6 +60,6 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"faultline {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in (runs, machine, suites, store, measuring):
+    for group in (runs, incidents, machine, suites, store, measuring):
         group.add(commands)
     return parser

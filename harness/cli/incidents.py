@@ -1,0 +1,173 @@
+"""`faultline incident list | show | run | new`: field incidents as files.
+
+`run` ends with 0 exactly when every variant shows what is expected of it; with 1 when a run shows something else, and
+with 3 when one could not be carried out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
+
+if TYPE_CHECKING:
+    from harness.incidents.incident import Incident
+    from harness.incidents.telling import Telling
+
+
+def add(commands: Commands) -> None:
+    """The command and its subcommands."""
+    parser = commands.add_parser("incident", help="tell field incidents: list, show, run, new")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="list the shipped incidents")
+    listing.set_defaults(command=_list)
+    showing = actions.add_parser("show", help="show an incident: its story, its variants and its file")
+    showing.add_argument("incident", metavar="NAME|FILE.yaml")
+    showing.set_defaults(command=_show)
+    running = actions.add_parser("run", help="run the variants of an incident, and compare with what is expected")
+    running.add_argument("incidents", nargs="*", metavar="NAME|FILE.yaml")
+    running.add_argument("--all", action="store_true", help="all shipped incidents")
+    running.add_argument("--variant", metavar="NAME", help="only this variant")
+    running.add_argument("--environment", default="sim", metavar="NAME", help="sim or docker (default: sim)")
+    running.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
+    add_store(running)
+    running.set_defaults(command=_run)
+    making = actions.add_parser("new", help="make an incident out of a recorded run")
+    making.add_argument("--from", dest="directory", type=Path, required=True, metavar="RUN_DIR")
+    making.add_argument("--out", type=Path, metavar="FILE.yaml", help="the file to write (default: standard output)")
+    making.set_defaults(command=_new)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from rich.table import Table
+
+    from harness.incidents.incident import library, load_incident
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("incident", "what", "source", "variants"):
+        table.add_column(heading)
+    for name in library():
+        incident = load_incident(name)
+        table.add_row(name, incident.title, incident.source, ", ".join(each.name for each in incident.variants))
+    terminal().print(table)
+    return VALID
+
+
+def _show(options: argparse.Namespace) -> int:
+    from harness.incidents.incident import LIBRARY
+
+    incident = _load(options.incident)
+    console = terminal()
+    console.print(incident.title, style="bold", highlight=False)
+    if incident.source:
+        console.print(f"source: {incident.source}", highlight=False)
+    console.print(incident.story.strip(), highlight=False, soft_wrap=True)
+    for variant in incident.variants:
+        console.print(f"  {variant.name}: {variant.expect.describe()}", highlight=False, soft_wrap=True)
+    path = Path(options.incident)
+    path = path if path.exists() else LIBRARY / f"{incident.name}.yaml"
+    console.print(f"file: {path}", highlight=False, soft_wrap=True)
+    print(path.read_text(encoding="utf-8"), end="")
+    return VALID
+
+
+def _run(options: argparse.Namespace) -> int:
+    from harness.cli.display import LiveProgress
+    from harness.incidents.incident import library
+    from harness.incidents.telling import tell
+    from results.errors import StoreError
+    from results.run.paths import store_path
+
+    if bool(options.incidents) == options.all:
+        raise Usage("faultline incident run: name incidents, or give --all")
+    if options.environment not in ("sim", "docker"):
+        raise Usage(f"faultline incident run: --environment: {options.environment!r} is not one of sim, docker")
+    incidents = [_load(name) for name in (library() if options.all else options.incidents)]
+    if options.environment == "docker" and options.all:
+        incidents = [incident for incident in incidents if incident.docker_tries]
+    tellings: list[Telling] = []
+    try:
+        store = store_path(options.store)
+        for incident in incidents:
+            for variant in incident.variants:
+                if options.variant in (None, variant.name):
+                    with LiveProgress(terminal(stderr=True), variant.spec) as on_progress:
+                        told = tell(incident, variant, store, environment=options.environment, on_progress=on_progress)
+                    tellings.append(told)
+                    if not options.json:
+                        _print(told)
+    except StoreError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    if not tellings:
+        raise Usage(f"faultline incident run: no variant is called {options.variant!r}")
+    met = sum(telling.met for telling in tellings)
+    if options.json:
+        print(json.dumps({"met": met == len(tellings), "variants": [_to_json(telling) for telling in tellings]}))
+    else:
+        terminal().print(f"{met} of {len(tellings)} variants are as expected")
+    if any(telling.outcome.failure for telling in tellings):
+        return NOT_CARRIED_OUT
+    return VALID if met == len(tellings) else INVALID
+
+
+def _print(telling: Telling) -> None:
+    console = terminal()
+    mark, style = ("✓", "green") if telling.met else ("✗", "red")
+    tries = f", {telling.tries} tries" if telling.tries > 1 else ""
+    line = f"{mark} {telling.incident.name}, {telling.variant.name}: {telling.variant.expect.describe()}"
+    console.print(f"{line} ({telling.seconds:.1f} s{tries})", style=style, soft_wrap=True, highlight=False)
+    for reason in telling.unmet:
+        console.print(f"    {reason}", soft_wrap=True, highlight=False)
+    if not telling.met:
+        console.print(f"    {telling.outcome.report or telling.outcome.directory}", soft_wrap=True, highlight=False)
+
+
+def _to_json(telling: Telling) -> dict[str, object]:
+    return {
+        "incident": telling.incident.name,
+        "variant": telling.variant.name,
+        "met": telling.met,
+        "unmet": list(telling.unmet),
+        "tries": telling.tries,
+        "seconds": round(telling.seconds, 2),
+        "run": str(telling.outcome.directory),
+    }
+
+
+def _new(options: argparse.Namespace) -> int:
+    from harness.incidents.recording import incident_of
+    from harness.yaml_document import SpecError
+    from results.errors import StoreError
+    from results.run.directory import RunDirectory
+
+    try:
+        text = incident_of(RunDirectory.open(options.directory))
+    except (SpecError, StoreError) as error:
+        raise Usage(f"faultline incident new: {error}") from None
+    if options.out is None:
+        print(text, end="")
+        return VALID
+    try:
+        options.out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Usage(f"faultline incident new: {options.out}: {error.strerror}") from None
+    return VALID
+
+
+def _load(named: str) -> Incident:
+    from harness.incidents.incident import load_incident
+    from harness.yaml_document import SpecError
+
+    try:
+        return load_incident(named)
+    except SpecError as error:
+        raise Usage(f"faultline incident: {error}") from None

@@ -1,0 +1,139 @@
+"""An incident: a spec with a story, in variants, each with its expectation.
+
+    title: A leader that stands alone acknowledges what nobody else has
+    source: KAFKA-1211
+    story: |
+      In plain words: what happened, and why.
+    seed: 1                         # the fields of a spec, which all variants share
+    clients: {producers: 0, operations: [produce 10 to 0]}
+    faults:
+      - {at: 2s, for: 5s, fault: partition, nodes: [leader/0], as: old-leader}
+    variants:
+      as it was:
+        settings: {min.insync.replicas: 1}
+        expect: {verdict: invalid, check: loss}
+      two replicas:                 # on top of the shared fields; settings and clients are merged
+        expect: {verdict: valid}
+    docker: {tries: 5}              # also told in Docker; without it in simulation alone
+
+`faultline run` takes such a file as a spec, too: its shared fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from harness.incidents.expectation import Expectation, parse_expectation
+from harness.spec import INCIDENT_FIELDS, Spec, parse
+from harness.yaml_document import SpecError, YamlDocument, read_document
+from nemesis.fields import FieldError
+
+LIBRARY: Final = Path(__file__).parent / "library"
+TRIES_MAX: Final = 100
+_MERGED: Final = ("settings", "clients", "node_settings")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way in which an incident is told."""
+
+    name: str
+    spec: Spec
+    expect: Expectation
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """See the module's docstring."""
+
+    name: str
+    title: str
+    source: str
+    story: str
+    variants: tuple[Variant, ...]
+    docker_tries: int = 0
+    """How many seeds a variant may take in Docker to be as expected; 0 where it is told in simulation alone."""
+
+
+def library() -> tuple[str, ...]:
+    """The names of the shipped incidents."""
+    return tuple(sorted(path.stem for path in LIBRARY.glob("*.yaml")))
+
+
+def load_incident(named: str) -> Incident:
+    """The incident in the file `named`, or the shipped one of that name. Raises SpecError."""
+    path = Path(named)
+    if not path.exists():
+        if named not in library():
+            raise SpecError(
+                f"{named}: there is no such file, and no shipped incident of that name; shipped are: "
+                f"{', '.join(library())}"
+            )
+        path = LIBRARY / f"{named}.yaml"
+    return read_incident(read_document(path), path.stem)
+
+
+def read_incident(document: YamlDocument, name: str) -> Incident:
+    """The incident that a document holds. Raises SpecError with file and line."""
+    try:
+        return _incident(document.values, name)
+    except (FieldError, SpecError) as error:
+        raise SpecError(document.located(str(error))) from None
+
+
+def _incident(values: object, name: str) -> Incident:
+    if not isinstance(values, Mapping):
+        raise FieldError(f"an incident is a mapping of names to values, not {values!r}")
+    shared = {field: value for field, value in values.items() if field not in INCIDENT_FIELDS}
+    variants = values.get("variants", {"as told": {}})
+    if not isinstance(variants, Mapping) or not variants:
+        raise FieldError(f"variants: {variants!r} is not a mapping of names to fields of a spec")
+    docker = values.get("docker", {"tries": 0})
+    tries = docker.get("tries") if isinstance(docker, Mapping) and set(docker) <= {"tries"} else None
+    if not isinstance(tries, int) or not 0 <= tries <= TRIES_MAX:
+        raise FieldError(f"docker: {docker!r} is not {{tries: N}} with at most {TRIES_MAX}")
+    return Incident(
+        name=name,
+        title=_text(values, "title"),
+        source=_text(values, "source"),
+        story=_text(values, "story"),
+        variants=tuple(_variant(str(each), shared, fields, values.get("expect")) for each, fields in variants.items()),
+        docker_tries=tries,
+    )
+
+
+def _variant(name: str, shared: Mapping[str, Any], fields: object, expect: object) -> Variant:
+    where = f"variants.{name}"
+    if fields is None:
+        fields = {}
+    if not isinstance(fields, Mapping):
+        raise FieldError(f"{where}: {fields!r} is not a mapping of names to values")
+    own = dict(fields)
+    wanted, place = (own.pop("expect"), f"{where}.expect") if "expect" in own else (expect, "expect")
+    if wanted is None:
+        raise FieldError(f"{where}.expect: missing; the incident has none for all variants either")
+    merged = {**shared, **own}
+    for field in _MERGED:
+        if isinstance(shared.get(field), Mapping) and isinstance(own.get(field), Mapping):
+            merged[field] = {**shared[field], **own[field]}
+    try:
+        spec = parse({"name": plain(name), **merged})
+    except SpecError as error:
+        blamed = str(error).partition(":")[0].partition(".")[0].partition("[")[0]
+        raise SpecError(f"{where}.{error}" if blamed in own else str(error)) from None
+    return Variant(name, spec, parse_expectation(wanted, place))
+
+
+def plain(name: str) -> str:
+    """A name as it can stand in a path."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split()) or "variant"
+
+
+def _text(values: Mapping[str, Any], field: str) -> str:
+    value = values.get(field, "")
+    if not isinstance(value, str):
+        raise FieldError(f"{field}: {value!r} is not a text")
+    return value

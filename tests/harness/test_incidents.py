@@ -1,0 +1,125 @@
+"""Incidents: their files, what is expected of them, and the command that tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checkers.verdict import Finding, Validity, Verdict
+from harness.cli.main import main
+from harness.incidents.expectation import parse_expectation
+from harness.incidents.incident import library, load_incident
+from harness.spec import load
+from harness.yaml_document import SpecError
+from nemesis.fields import FieldError
+
+LOST = Verdict(
+    "loss", Validity.INVALID, (Finding("lost-append", ("",), "t", 0, offsets=(7,)),), {"lost": 2.0, "promised": 9.0}
+)
+SOUND = Verdict("logs", Validity.VALID)
+
+
+@pytest.mark.parametrize(
+    ("expect", "unmet"),
+    [
+        ({"verdict": "invalid"}, 0),
+        ({"verdict": "valid"}, 1),
+        ({"check": "loss", "finding": "lost-append", "about": {"partition": 0, "offset": 7}}, 0),
+        ({"check": "logs", "finding": "lost-append"}, 1),
+        ({"finding": "lost-append", "about": {"offset": 8}}, 1),
+        ({"figures": {"loss.lost": ">= 2", "loss.promised": "< 10", "acknowledged_lost": "== 2"}}, 0),
+        ({"figures": {"loss.lost": "> 2", "loss.found": ">= 0"}}, 2),
+    ],
+)
+def test_an_expectation_is_met_by_all_its_parts(expect: object, unmet: int) -> None:
+    expectation = parse_expectation(expect, "expect")
+    assert len(expectation.unmet([LOST, SOUND])) == unmet
+    assert parse_expectation(expectation.to_mapping(), "expect") == expectation
+
+
+@pytest.mark.parametrize(
+    ("expect", "message"),
+    [
+        ({"verdict": "fine"}, "expect.verdict: 'fine' is not one of"),
+        ({"check": "luck"}, "expect: check: 'luck' is not one of"),
+        ({"figures": {"loss.lost": "some"}}, "figures.loss.lost: 'some' is not a comparison"),
+        ({"figures": {"lost": ">= 1"}}, "figures.lost: is neither"),
+        ({"about": {"place": 1}}, "expect.about.place: unknown field"),
+        ("valid", "expect: 'valid' is not a mapping"),
+    ],
+)
+def test_an_expectation_that_makes_no_sense_is_refused(expect: object, message: str) -> None:
+    with pytest.raises(FieldError, match=message):
+        parse_expectation(expect, "expect")
+
+
+STORY = """title: Nothing happens
+time_limit: 4s
+seed: 1
+faults: none
+clients: {rate: 5}
+variants:
+  calm: {expect: {verdict: valid}}
+  wrongly expected:
+    clients: {batch: 2}
+    expect: {verdict: invalid, check: loss}
+"""
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    path = tmp_path / "story.yaml"
+    path.write_text(STORY)
+    return path
+
+
+def test_variants_stand_on_the_shared_fields(story: Path) -> None:
+    calm, other = load_incident(str(story)).variants
+    assert (calm.spec.time_limit_s, calm.spec.rate, calm.spec.clients.batch) == (4.0, 5.0, 1)
+    assert (other.spec.rate, other.spec.clients.batch) == (5.0, 2)
+    assert load(story).time_limit_s == 4.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("calm: {expect", "calm: {brokers: many, expect"), "story.yaml:7: variants.calm.brokers: 'many'"),
+        (("batch: 2", "batch: none"), "story.yaml:9: variants.wrongly expected.clients.batch"),
+        (("check: loss", "check: luck"), "story.yaml:10: variants.wrongly expected.expect: check"),
+        (("faults: none", "faults: some"), "story.yaml:4: faults: 'some'"),
+        (("{expect: {verdict: valid}}", "{}"), "variants.calm.expect: missing"),
+        (("title: Nothing happens", "title: [7]"), "story.yaml:1: title: "),
+    ],
+)
+def test_an_error_names_the_file_the_line_and_the_variant(story: Path, change: tuple[str, str], message: str) -> None:
+    story.write_text(STORY.replace(*change))
+    with pytest.raises(SpecError, match=message):
+        load_incident(str(story))
+
+
+def test_running_ends_with_0_exactly_when_every_variant_is_as_expected(
+    story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ["--store", str(tmp_path / "runs")]
+    assert main(["incident", "run", str(story), "--variant", "calm", *store]) == 0
+    assert main(["incident", "run", str(story), *store]) == 1
+    output = capsys.readouterr().out
+    assert "1 of 2 variants are as expected" in output
+    assert "the verdict is valid, not invalid" in output
+    assert main(["incident", "run", "no-such-story", *store]) == 64
+
+
+def test_an_incident_made_from_a_run_is_told_as_the_run_ended(story: Path, tmp_path: Path) -> None:
+    runs, new = tmp_path / "runs", tmp_path / "new.yaml"
+    assert main(["incident", "run", str(story), "--variant", "calm", "--store", str(runs)]) == 0
+    assert main(["incident", "new", "--from", str(runs / "latest"), "--out", str(new)]) == 0
+    assert main(["incident", "run", str(new), "--store", str(runs)]) == 0
+
+
+@pytest.mark.parametrize("name", library())
+def test_a_shipped_incident_can_be_read_and_has_its_story(name: str) -> None:
+    incident = load_incident(name)
+    assert incident.title
+    assert incident.story
+    assert incident.source
