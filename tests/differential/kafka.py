@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from images.broker.config import DEFAULT_CLUSTER_ID
+from tests.clients.kafka_jars import fetch_jars
 from tests.differential.scene import NODE
 
-VERSION = "4.1.1"
 SETTINGS: Mapping[str, str] = {
     "num.partitions": "1",
     "default.replication.factor": "1",
@@ -41,38 +39,10 @@ _KAFKA_ONLY: Mapping[str, str] = {
 _START_LIMIT_S = 90.0
 _STOP_LIMIT_S = 30.0
 _HEAP = "-Xmx350m"
-_POM = """<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>faultline.tests</groupId><artifactId>kafka</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 
 
 class KafkaError(RuntimeError):
-    """Kafka could not be got or started; the message says where its output is."""
-
-
-def artefacts() -> Path:
-    """The directory with Kafka's jars; Maven fetches them the first time."""
-    home = Path(tempfile.gettempdir()) / f"faultline-kafka-{VERSION}"
-    libraries = home / "libs"
-    if not libraries.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "pom.xml").write_text(_POM.format(version=VERSION))
-        partial = home / "libs.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
-        subprocess.run(command, cwd=home, check=True)
-        partial.rename(libraries)
-    return libraries
+    """Kafka could not be started; the message says where its output is."""
 
 
 class Kafka:
@@ -115,7 +85,7 @@ class Kafka:
         return False
 
     def _start(self) -> None:
-        libraries = artefacts()
+        libraries = fetch_jars()
         config = self._directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
         log = self._directory / "kafka.log"

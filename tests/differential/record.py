@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.clients.kafka_jars import VERSION
 from tests.differential.broker import AT_ONCE, Broker
 from tests.differential.cases.all_cases import MODULES
-from tests.differential.kafka import VERSION, Kafka
+from tests.differential.kafka import Kafka
 from tests.differential.messages import Plain
 from tests.differential.scene import CASES, play_all
 
