@@ -23,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 
 from checkers import availability, faults, groups, logs, loss, processes, raft, reads
-from checkers.clients import positions, producers, visibility
+from checkers.clients import coordinator, positions, producers, visibility
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
@@ -47,6 +47,7 @@ _MODULES: Final = (
     protocol,
     raft,
     groups,
+    coordinator,
     liveness,
     faults,
     availability,
@@ -76,8 +77,8 @@ def applicable_checkers(
     """The checkers that apply to a run with these settings, in order; all of them when the settings are not known.
 
     `protocol`, `raft` and `visibility` need a trace whose events have an order across nodes, `groups` needs consumers
-    that form a group. A checker without its subject is left out instead of saying `unknown`, which would keep every run
-    of that system, environment or workload from being valid.
+    that form a group, `coordinator` both. A checker without its subject is left out instead of saying `unknown`, which
+    would keep every run of that system, environment or workload from being valid.
     """
     if any(gap.part is EvidencePart.SETTINGS for gap in gaps):
         return checkers
@@ -86,6 +87,7 @@ def applicable_checkers(
         raft.NAME: settings.has_ordered_trace,
         visibility.NAME: settings.has_ordered_trace,
         groups.NAME: settings.groups,
+        coordinator.NAME: settings.groups and settings.has_ordered_trace,
     }
     return {name: checker for name, checker in checkers.items() if applies.get(name, True)}
 

@@ -67,6 +67,8 @@ INEXCUSABLE = frozenset(
         "producer-id-twice",
         "leader-epoch-fell",
         "read-above-high-watermark",
+        "commit-uncommitted",
+        "offset-uncommitted",
         "torn-log",
         "corrupt-log",
     }

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from tests.checkers.anomalies.anomaly import Anomaly
 from tests.checkers.anomalies.consumer_anomalies import CONSUMER_ANOMALIES
+from tests.checkers.anomalies.group_anomalies import GROUP_ANOMALIES
 from tests.checkers.anomalies.log_anomalies import LOG_ANOMALIES
 from tests.checkers.anomalies.producer_anomalies import PRODUCER_ANOMALIES
 from tests.checkers.anomalies.trace_anomalies import TRACE_ANOMALIES
 
-ANOMALIES: tuple[Anomaly, ...] = (*PRODUCER_ANOMALIES, *LOG_ANOMALIES, *CONSUMER_ANOMALIES, *TRACE_ANOMALIES)
+ANOMALIES: tuple[Anomaly, ...] = (
+    *PRODUCER_ANOMALIES,
+    *LOG_ANOMALIES,
+    *CONSUMER_ANOMALIES,
+    *GROUP_ANOMALIES,
+    *TRACE_ANOMALIES,
+)
