@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-WORKERS ?= auto
+# One more than there are cores: tests of containers mostly wait.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
 PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
@@ -18,7 +19,9 @@ help: ## list the targets
 run: $(READY) ## set up, then one run under faults (ARGS="--seed 7 --faults kill" passes options on)
 	$(BIN)/faultline run $(ARGS)
 
-test: lint types pythons pytest ## run everything that CI checks
+test: $(READY) ## run everything that CI checks
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types pythons
+	@$(MAKE) --no-print-directory pytest
 
 pythons: $(READY) ## give another Python of this machine the libraries of the simulation, so that tests compare digests
 	$(BIN)/python -m tests.simulation.other_pythons install
@@ -36,7 +39,7 @@ format: $(READY) ## format the sources
 	$(BIN)/ruff check --fix $(PACKAGES)
 
 pytest: $(READY) ## run the tests alone (ARGS="-k high_watermark" chooses)
-	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 torture: $(READY) ## test the full protocol on 500 seeds, and find every mutant
 	$(BIN)/faultline torture $(ARGS)

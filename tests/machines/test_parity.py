@@ -32,12 +32,13 @@ class Row:
     bit: frozenset[str]
 
 
-def row(spec: str, *bit: str, verdict: Validity = Validity.VALID) -> Row:
-    return Row(spec if "time_limit" in spec else f"time_limit: 9s\n{spec}", verdict, frozenset(bit))
+def row(spec: str, *bit: str, verdict: Validity = Validity.VALID, controllers: int = 1) -> Row:
+    limit = "" if "time_limit" in spec else "time_limit: 9s\n"
+    return Row(f"controllers: {controllers}\n{limit}{spec}", verdict, frozenset(bit))
 
 
 TABLE = {
-    "nothing": row("faults: none"),
+    "nothing": row("faults: none", controllers=3),
     "partition of a leader": row(
         "faults: [{at: 1, for: 4, fault: partition, shape: isolate, nodes: [leader/0]}]", "partition"
     ),
@@ -45,9 +46,11 @@ TABLE = {
         "faults: [{at: 1, for: 4, fault: partition, shape: one-way, nodes: [b1], against: [b2], flavour: reset}]",
         "partition",
     ),
-    "ring": row("faults: [{at: 1, for: 4, fault: partition, shape: ring}]", "partition"),
+    "ring": row("faults: [{at: 1, for: 4, fault: partition, shape: ring}]", "partition", controllers=3),
     "kills": row(
-        "faults: [{at: 1, for: 3, fault: kill, nodes: [leader/0]}, {at: 5, for: 3, fault: kill, nodes: [c1]}]", "kill"
+        "faults: [{at: 1, for: 3, fault: kill, nodes: [leader/0]}, {at: 5, for: 3, fault: kill, nodes: [c1]}]",
+        "kill",
+        controllers=3,
     ),
     "pauses": row(
         "faults: [{at: 1, for: 3, fault: pause, nodes: [leader/0]}, {at: 5, for: 3, fault: pause, nodes: [leader/1]}]",
@@ -62,6 +65,7 @@ TABLE = {
         "faults: [{at: 1, for: 3, fault: clock, nodes: [b1], jump_ms: 900},"
         " {at: 5, for: 3, fault: clock, nodes: [c1], rate: 0.5}]",
         "clock",
+        controllers=3,
     ),
     "a full disk": row("faults: [{at: 2, for: 4, fault: disk-full, nodes: [leader/0], room_bytes: 300}]", "disk-full"),
     "a slow disk": row("faults: [{at: 2, for: 4, fault: slow-disk, nodes: [leader/0], delay_ms: 20}]", "slow-disk"),

@@ -61,5 +61,6 @@ def test_appends_to_a_slow_disk_are_acknowledged_later() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_full_and_slow_disks_together_are_withstood(seed: int) -> None:
-    outcome = run_in_simulation(parse({"seed": seed, "faults": ["disk-full", "slow-disk", "pause", "kill"]}))
+    faults = ["disk-full", "slow-disk", "pause", "kill"]
+    outcome = run_in_simulation(parse({"seed": seed, "time_limit": "30s", "faults": faults}))
     assert outcome.validity is Validity.VALID, outcome.verdicts

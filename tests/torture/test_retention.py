@@ -11,8 +11,8 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 
-BY_TIME = {"retention.ms": "20000", "segment.ms": "3000", "segment.bytes": "2048"}
-BY_SIZE = {"retention.bytes": "8192", "segment.bytes": "2048"}
+BY_TIME = {"retention.ms": "8000", "segment.ms": "2000", "segment.bytes": "2048"}
+BY_SIZE = {"retention.bytes": "4096", "segment.bytes": "2048"}
 
 
 def figure(outcome: Outcome, checker: str, name: str) -> float:
@@ -23,7 +23,8 @@ def figure(outcome: Outcome, checker: str, name: str) -> float:
 @pytest.mark.parametrize("workload", ["append", "groups"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_topic_with_retention_withstands_all_faults(settings: dict[str, str], workload: str, seed: int) -> None:
-    outcome = run_in_simulation(parse({"seed": seed, "workload": workload, "settings": settings}))
+    spec = parse({"seed": seed, "workload": workload, "time_limit": "30s", "settings": settings})
+    outcome = run_in_simulation(spec)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert figure(outcome, "loss", "deleted") > 50
     assert figure(outcome, "loss", "promised") > figure(outcome, "loss", "deleted")
