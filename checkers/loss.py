@@ -140,12 +140,13 @@ def check_partition(
     def explain(number: int) -> Finding:
         which = int(lost[number])
         row, value, offset = int(rows[which]), int(values[which]), int(offsets[which])
+        place = offset if promises.placed[which] else -1
         return Finding(
             kind="lost-append" if columns.kind[row] == APPEND else "lost-read",
             lines=(
                 columns.describe(row),
                 *(() if promises.placed[which] else ("it was acknowledged without an offset",)),
-                *_where(columns, final, replicas, value, offset if promises.placed[which] else -1, finally_read),
+                *_where(columns, final, replicas, value, place, finally_read, every_log),
             ),
             topic=topic,
             partition=partition,
@@ -304,7 +305,13 @@ def _unpromised_lost(promises: _Promises, acks: int, finally_read: bool) -> int:
 
 
 def _where(
-    columns: Columns, final: npt.NDArray[np.bool_], replicas: pa.Table, value: int, offset: int, read: bool
+    columns: Columns,
+    final: npt.NDArray[np.bool_],
+    replicas: pa.Table,
+    value: int,
+    offset: int,
+    read: bool,
+    every_log: bool,
 ) -> tuple[str, ...]:
     """The records at that place instead, according to the final reads and the disks."""
     lines = []
@@ -316,9 +323,10 @@ def _where(
             f"the final reads did not return value {value}: "
             + (f"offset {offset} held value {instead[0]}" if len(instead) else f"they ended at {end}")
         )
-    if replicas.num_rows or not read:
+    if replicas.num_rows or every_log:
         holders = _holders(replicas, value)
-        lines.append(f"on disk at the end: {', '.join(holders) if holders else 'on no replica'}")
+        nowhere = "on no replica" if every_log else "in none of the logs collected, which are not all"
+        lines.append(f"on disk at the end: {', '.join(holders) if holders else nowhere}")
     return tuple(lines)
 
 

@@ -58,6 +58,12 @@ def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:
 
 
 def _last_line(error: str) -> tuple[str, ...]:
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    """The error at the end of a traceback, and its place: in that of an exception group those of its last member."""
+    lines = [line for line in map(_unruled, error.splitlines()) if line]
     where = [line for line in lines if line.startswith("File ")]
-    return tuple(line for line in (lines[-1:] + where[-1:]) if line)
+    return (*lines[-1:], *where[-1:])
+
+
+def _unruled(line: str) -> str:
+    """A line without the rulers that tracebacks of exception groups are drawn with."""
+    return line.strip(" \t|+-")

@@ -2,7 +2,8 @@
 
 appends, acknowledged        in the main phase, whatever the settings promise about them
 lost                         acknowledged records missing at the end: not read back, or, without completed final reads,
-                             on no replica's disk; deleted records (checkers.deletions) are not lost
+                             in none of the logs collected, if there are any; deleted records (checkers.deletions) are
+                             not lost
 duplicated                   additional offsets at which a value was read back
 reordered                    records invoked only after a record at a higher offset had been acknowledged
 unavailable_s                seconds, on the worst partition, in windows of at least 100 ms without an acknowledgement
@@ -115,6 +116,8 @@ class RunFigure:
 
 def _lost(records: PartitionRecords) -> float:
     columns, acknowledged = records.columns, records.acknowledged
+    if not records.has_final_reads and not records.replicas.num_rows:
+        return 0.0
     present = records.read_back[0] if records.has_final_reads else _values_on_disk(records.replicas)
     not_deleted = (columns.offset[acknowledged] < 0) | (columns.offset[acknowledged] >= records.deleted_below)
     return float((not_deleted & ~np.isin(columns.value[acknowledged], present)).sum())

@@ -168,7 +168,8 @@ def place(columns: Columns, *, recency: str = "default", offsets_binding: bool =
         filled, filled_by, misplaced = _place_seen(columns, value_at, unknown, failed, odd)
         seen = len(filled)
         latest[filled] = columns.invoked_ns[filled_by]
-        holes = np.flatnonzero(value_at == NOTHING)
+        # An offset at which a misplaced record was read is no hole: it has that finding, and needs no unseen append.
+        holes = np.setdiff1d(np.flatnonzero(value_at == NOTHING), columns.poll_offset[odd])
         if len(holes):
             unseen = np.setdiff1d(unknown, filled_by, assume_unique=True)
             unseen = unseen[np.argsort(columns.invoked_ns[unseen], kind="stable")]
