@@ -56,6 +56,8 @@ class CheckSettings:
     """`retention.bytes` of the topic; -1 for no limit."""
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
+    planned_appends: int = 0
+    """Rate × time of the spec; 0 where it is not known."""
     groups: bool = False
     """Whether the workload's consumers form a group, so that there is something for `checkers.groups` to check."""
 

@@ -2,7 +2,8 @@
 
 Every fault leaves evidence measured by the environment (`nemesis.ports`), and records whether it took effect (`bit`). A
 fault without effect (a kill of a node that was down already, a partition that stopped no message) is named; the run is
-still as good as its other faults, so the verdict stays `valid` and each such fault is a finding `fault-missed`. The
+still as good as its other faults, so the verdict stays `valid` and each such fault is a finding `fault-missed`, or
+`effect-unknown` where its effect could not be read back (`unknown_<name>` in its evidence). The
 verdict is `unknown` when faults were asked for and none took effect, or none was injected at all.
 
 Figures: `injected`, `bit`, `missed`, and `bit <family>` for each family.
@@ -12,10 +13,13 @@ Blind spots: whether a fault that took effect could have broken anything; false 
 
 from __future__ import annotations
 
+import json
+
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "faults"
+_UNKNOWN = "unknown_"
 RESTS_ON = frozenset({EvidencePart.FAULTS, EvidencePart.SETTINGS})
 
 
@@ -39,6 +43,10 @@ def _missed(row: dict[str, object]) -> Finding:
     assert isinstance(nodes, list)
     started_ns = int(str(row["started_ns"]))
     unfinished = row["ended_ns"] is None
+    unknown = [name.removeprefix(_UNKNOWN) for name in json.loads(str(row["evidence"] or "{}")) if _UNKNOWN in name]
+    if unknown:
+        line = f"{row['fault']} at {started_ns / 1e9:.3f} s: {', '.join(unknown)} could not be read back"
+        return Finding("effect-unknown", (line, str(row["note"])), time_ns=started_ns)
     return Finding(
         kind="fault-missed",
         lines=(

@@ -16,9 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from checkers.evidence import CheckSettings
 from checkers.verdict import Validity, Verdict, worst
 from harness.runner.outcome import Outcome, Progress
 from harness.spec import Spec
+from results.headline import headline
 
 _REDRAW_S = 0.1
 _SHOWN = {
@@ -77,8 +79,11 @@ def _progress(progress: Progress, spec: Spec) -> RenderableType:
     return Group(head, appends, faults)
 
 
-def summary(console: Console, verdicts: Sequence[Verdict], *, outcome: Outcome | None = None) -> None:
-    """Print verdicts and findings; with an `outcome` also faults and operations."""
+def summary(
+    console: Console, verdicts: Sequence[Verdict], settings: CheckSettings, *, outcome: Outcome | None = None
+) -> None:
+    """Print verdicts and findings, and the headline of a run with these settings; with an `outcome` also faults and
+    operations."""
     if outcome is not None:
         console.print(_faults(outcome))
         console.print(_run_line(outcome), highlight=False)
@@ -93,7 +98,7 @@ def summary(console: Console, verdicts: Sequence[Verdict], *, outcome: Outcome |
     if lost:
         console.print(f"lost.csv in the run directory lists all {lost:.0f} lost records, by value and offset")
     answer = worst(verdict.validity for verdict in verdicts)
-    console.print(Text(str(answer), style=_COLOURS[answer]))
+    console.print(Text(headline(verdicts, settings), style=_COLOURS[answer]))
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> Table:

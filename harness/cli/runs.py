@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
     if outcome.failure:
         print(f"faultline: {outcome.failure}\nits directory: {directory.path}", file=sys.stderr)
         return outcome.exit_code
-    summary(console, outcome.verdicts, outcome=outcome)
+    summary(console, outcome.verdicts, spec.check_settings(), outcome=outcome)
     console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)
     console.print(f"again:  {outcome.again}   (seed {spec.seed})", soft_wrap=True, highlight=False)
     return outcome.exit_code
@@ -154,7 +154,7 @@ def _check(options: argparse.Namespace) -> int:
         console = terminal()
         for gap in gaps:
             console.print(f"note: {gap}", style="yellow", soft_wrap=True)
-        summary(console, verdicts)
+        summary(console, verdicts, evidence.settings)
         console.print(f"report: {report}", soft_wrap=True, highlight=False)
     return EXIT_CODES[worst(verdict.validity for verdict in verdicts)]
 

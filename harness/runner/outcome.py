@@ -72,6 +72,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as one JSON object, for scripts."""
+        from results.headline import headline
         from results.run.json_encoding import verdicts_to_json
 
         operations: dict[str, dict[str, int]] = {}
@@ -87,6 +88,7 @@ class Outcome:
             "seed": self.spec.seed,
             "failure": self.failure or None,
             **(verdicts_to_json(self.verdicts) if not self.failure else {}),
+            "headline": None if self.failure else headline(self.verdicts, self.spec.check_settings()),
             "operations": operations,
             "faults": faults,
             "recovery": dict(self.recovery),

@@ -29,6 +29,7 @@ from checkers.evidence import RunEvidence
 from checkers.verdict import Validity, Verdict, worst
 from results.figures import operations, partitions
 from results.figures.faults import family_colour
+from results.headline import remarks
 from results.number_format import counted
 from results.pages import page
 from results.run.directory import RunDirectory, Status
@@ -149,6 +150,7 @@ def _sentence(subject: Subject) -> str:
         words.append(f"Undecided: {', '.join(unsure)}.")
     if not words:
         words.append(f"All {checks} passed: every promise checked was kept.")
+    words += [f"{remark[0].upper()}{remark[1:]}." for remark in remarks(verdicts, subject.evidence.settings)]
     if not subject.whole:
         return " ".join(words)
     done = counted(subject.evidence.history.num_rows, "operation")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import node_failures, replica_losses, tolerances
+from checkers.fault_model import ReplicaLoss, fault_model_excesses, node_failures, replica_losses, tolerances
 from tests.checkers import small_evidence
+from tests.checkers.small_evidence import S
 from tests.checkers.small_histories import append
 
 T = ("t", 0)
@@ -148,3 +149,32 @@ def test_a_second_loss_on_two_replicas_is_an_excess_of_its_own() -> None:
     twice = [power_loss(node, time_s) for node in both for time_s in (5, 15)]
     found = tolerances(evidence(events, *twice))[T].exceeded
     assert [(excess.offset, excess.time_ns // small_evidence.S) for excess in found] == [(4, 5), (15, 15)]
+
+
+def test_a_loss_that_was_not_measured_excuses_by_name_what_the_trace_does_not_deny() -> None:
+    """Two wiped disks, one of them without an answer: the verdict is unknown, and says whose effect is."""
+
+    def fault(node: str, numbers: dict[str, float]) -> dict[str, Any]:
+        return small_evidence.fault("wipe-disk", [node], 5, 6, {"nodes": {node: {"down_ns": 5 * S, **numbers}}})
+
+    def losses(*events: dict[str, Any]) -> list[ReplicaLoss]:
+        faults = small_evidence.faults(fault("b1", {"lost_bytes": 9}), fault("b2", {"unknown_lost_bytes": 1}))
+        written = [small_evidence.event(1, node, "appended", offset=0, log_end=4) for node in ("b1", "b2")]
+        empty = small_evidence.event(7, "b1", "log_recovered", offset=0, log_end=0)
+        trace = small_evidence.trace(*written, empty, *events)
+        return replica_losses(RunEvidence(trace=trace, faults=faults))["t", 0]
+
+    (excess,) = fault_model_excesses(losses(), 1)
+    assert "b2 from 0 on at 5.000 s (the effect of wipe-disk on it is unknown)" in excess.lines[1]
+    assert "b1 from 0 on at 5.000 s," in excess.lines[1]
+    unharmed = small_evidence.event(8, "b2", "log_recovered", offset=0, log_end=4)
+    assert fault_model_excesses(losses(unharmed), 1) == ()
+
+
+def test_a_node_that_vanished_has_lost_its_log() -> None:
+    vanished = {"vanished": [{"node": "b3", "time_ns": 9 * S}]}
+    written = small_evidence.event(1, "b3", "appended", offset=0, log_end=4)
+    lost = replica_losses(RunEvidence(trace=small_evidence.trace(written), recovery=vanished))["t", 0]
+    assert [(loss.node, loss.first, loss.since_ns, loss.unmeasured) for loss in lost] == [
+        ("b3", 0, 9 * S, "it vanished")
+    ]

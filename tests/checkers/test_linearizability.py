@@ -246,3 +246,12 @@ def test_an_append_invoked_before_a_loss_and_placed_after_it_may_come_from_the_l
     lost = Tolerance(exceeded=(FaultModelExceeded(0, 13, ()),))
     verdict = verdict_on(append(1, 8, 9, 0), append(2, 12, 13, 1), append(3, 11, completed, 0), tolerance=lost)
     assert verdict.validity is validity
+
+
+def test_an_offset_at_which_a_duplicate_was_read_is_no_hole() -> None:
+    """One finding, the misplaced record: its offset needs no unseen append."""
+    rows = (append(1, 0, 1, 0), append(2, 2, 3, 1), poll(0, 4, 5, 1, 2, 1), append(3, 6, 7, 3))
+    verdict = verdict_on(*rows)
+    assert verdict.validity is INVALID
+    assert "unexplained-offset" not in kinds(verdict)
+    assert len(verdict.findings) == 1

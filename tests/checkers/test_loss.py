@@ -51,6 +51,15 @@ def test_a_record_on_no_disk_is_lost_even_without_final_reads() -> None:
     assert verdict.validity is Validity.INVALID
 
 
+def test_nothing_is_said_of_disks_that_were_not_collected() -> None:
+    main, final = [append(7, 1, 2, 0), append(8, 3, 4, 1)], [poll(0, 9, 10, 8)]
+    (line,) = verdict_on(main, final).findings[0].lines[1:]
+    assert "disk" not in line
+    replicas, ends = small_evidence.logs(b1=[(1, 8)])
+    lines = verdict_on(main, final, replicas=replicas, replica_ends=ends).findings[0].lines
+    assert lines[-1] == "on disk at the end: in none of the logs collected, which are not all"
+
+
 def test_a_record_on_some_disk_is_unknown_without_final_reads() -> None:
     replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[], b3=[])
     assert verdict_on([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends).validity is Validity.UNKNOWN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,24 @@ def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
 # processes
 
 
+def test_a_node_that_ended_over_an_exception_group_names_the_error_inside() -> None:
+    async def fail() -> None:
+        raise ValueError("the log is not readable")
+
+    async def groups() -> None:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup():
+            outer.create_task(fail())
+
+    try:
+        asyncio.run(groups())
+    except BaseExceptionGroup as error:
+        text = "".join(traceback.format_exception(error))
+    crash = {"node": "b2", "time_ns": 12 * 10**9, "error": text}
+    (finding,) = processes.check(RunEvidence(recovery=WHOLE | {"crashes": [crash]})).findings
+    assert finding.lines[1] == "ValueError: the log is not readable"
+    assert finding.lines[2].endswith(", in fail")
+
+
 NO_SPACE = "b2 failed: [Errno 28] No space left on device"
 
 
@@ -253,6 +273,13 @@ def test_the_groups_checker_runs_where_consumers_form_a_group() -> None:
     run = replace(good_run(), settings=CheckSettings(groups=True))
     (verdict,) = [verdict for verdict in registry.check(run) if verdict.checker == "groups"]
     assert verdict.validity is Validity.UNKNOWN
+
+
+def test_a_fault_whose_effect_was_not_read_back_is_not_called_a_miss() -> None:
+    row = small_evidence.fault("wipe-disk", ["b2"], 5, 6, {"nodes": {"b2": {}}, "unknown_lost_bytes": 1.0}, bit=False)
+    verdict = faults.check(RunEvidence(faults=small_evidence.faults(row)))
+    assert [finding.kind for finding in verdict.findings] == ["effect-unknown"]
+    assert "lost_bytes could not be read back" in verdict.findings[0].lines[0]
 
 
 def test_a_checker_that_crashes_says_unknown_and_the_others_still_run() -> None:

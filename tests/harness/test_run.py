@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
+from harness.environments.sim import SimDeployment
 from harness.exit_codes import INTERRUPTED
 from harness.runner.outcome import Outcome, Progress
 from harness.runner.replay import compare, replay
@@ -229,3 +231,35 @@ def test_a_run_told_to_stop_is_interrupted_however_a_shell_started_it(tmp_path: 
 
 def _has_lines(store: Path, lines: int) -> bool:
     return any(path.read_bytes().count(b"\n") > lines for path in store.glob("*/history.jsonl"))
+
+
+def test_the_recovery_limit_counts_from_the_end_of_healing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a killed node takes 20 s here, twice the limit: that is healing, and no part of the recovery."""
+    start = SimDeployment.start
+
+    async def slow(deployment: SimDeployment, node: str) -> None:
+        await asyncio.sleep(20.0 if deployment.now_ns() > 3e9 else 0.0)
+        await start(deployment, node)
+
+    monkeypatch.setattr(SimDeployment, "start", slow)
+    faults = [{"at": 3, "for": 2, "fault": "kill", "nodes": ["b2"]}]
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 6, "recovery_limit": 10, "faults": faults}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.recovery["healing_seconds"] >= 18
+    assert outcome.recovery["seconds"] < 10
+
+
+def test_a_node_that_cannot_be_started_again_leaves_liveness_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = SimDeployment.start
+
+    async def refused(deployment: SimDeployment, node: str) -> None:
+        if deployment.now_ns() > 2e9:
+            raise RuntimeError(f"{node} does not start")
+        await start(deployment, node)
+
+    monkeypatch.setattr(SimDeployment, "start", refused)
+    faults = [{"at": 3, "for": 1, "fault": "kill", "nodes": ["b2"]}]
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 6, "recovery_limit": 5, "faults": faults}))
+    (liveness,) = (verdict for verdict in outcome.verdicts if verdict.checker == "liveness")
+    assert (liveness.validity, liveness.findings[0].kind) == (Validity.UNKNOWN, "not-healed")
+    assert "RuntimeError: b2 does not start" in liveness.findings[0].lines

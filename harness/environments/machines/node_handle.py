@@ -2,7 +2,8 @@
 
 A command on a machine always runs to its end: a fault cancelled within one would not know its state. A machine
 that is frozen from outside runs no command. When one is needed all the same, because another fault falls on a node that
-is paused, the machine is thawed and its process stopped at once instead: it may run for an instant between.
+is paused, the machine is thawed and its process stopped at once instead. It runs in between, on a busy machine for
+seconds: `awake_seconds` in the evidence of the pause, and not part of `frozen_seconds`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class NodeHandle:
     """When (monotonic) the pause began, if it began as a freeze."""
     missed: int = 0
     """Packets that came while it was frozen."""
+    awake_s: float = 0.0
+    """How long it ran within the pause at most, when it was thawed for a command."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -73,8 +76,10 @@ class NodeHandle:
     async def ask(self, *arguments: str, request: object = None, timeout_s: float = COMMAND_LIMIT_S) -> dict[str, Any]:
         """Run a command of the agent; its answer. Raises MachineError."""
         if self.frozen:
+            thawed_s = time.monotonic()
             await self.thaw()
             await self._ask_agent("pause")
+            self.awake_s += time.monotonic() - thawed_s
         return await self._ask_agent(*arguments, request=request, timeout_s=timeout_s)
 
     async def _ask_agent(
@@ -104,7 +109,7 @@ class NodeHandle:
             await self.machine.freeze()
         except MachineError:
             return False
-        self.frozen, self.frozen_at_s, self.missed = True, time.monotonic(), 0
+        self.frozen, self.frozen_at_s, self.missed, self.awake_s = True, time.monotonic(), 0, 0.0
         return True
 
     async def thaw(self) -> None:
@@ -114,7 +119,7 @@ class NodeHandle:
             self.frozen = False
 
     async def resume(self) -> Mapping[str, float]:
-        """Undo a pause of either kind: `frozen_seconds`, `missed`."""
+        """Undo a pause of either kind: `frozen_seconds`, `missed`; `awake_seconds`, if it ran in between."""
         since_s, was_frozen, was_paused = self.frozen_at_s, self.frozen, self.paused
         await self.thaw()
         self.frozen_at_s, self.paused = None, False
@@ -124,7 +129,9 @@ class NodeHandle:
             return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed}
         answer = await self._ask_agent("resume")
         if since_s is not None:  # frozen first, stopped later
-            return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed + answer["missed"]}
+            frozen_s = time.monotonic() - since_s - self.awake_s
+            missed = self.missed + answer["missed"]
+            return {"frozen_seconds": frozen_s, "missed": missed, "awake_seconds": self.awake_s}
         return {name: answer[name] for name in ("frozen_seconds", "missed", "missed_bytes")}
 
     async def until_ended(self, incarnation: int) -> dict[str, Any]:

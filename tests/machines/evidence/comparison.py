@@ -2,8 +2,10 @@
 
 A sample is compared where it lies within a time for which the evidence says something: within a fault, from when it
 held until its healing began, what the fault does must show; outside all faults that may do it, it must not show. So
-the comparison is as sharp as the sampling, and no sharper. Steps of scripted faults and of administrators have no times
-of their own: during them nothing is expected and nothing is excluded, except for the losses that they measured.
+the comparison is as sharp as the sampling, and no sharper. A process that a pause let run for a command
+(`awake_seconds`) may show either, and a change of the clock stops a process for an instant. Steps of scripted faults
+and of administrators have no times of their own: during them nothing is expected and nothing is excluded, except for
+the losses that they measured.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ def compare(faults: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[
     """`faults`: the rows of the run's table; `samples` by node."""
     result = Comparison()
     nodes = list(samples)
-    spans: dict[str, dict[str, list[Span]]] = {kind: {node: [] for node in nodes} for kind in ("table", "T", "")}
+    kinds = ("table", "T", "", "blinks")
+    spans: dict[str, dict[str, list[Span]]] = {kind: {node: [] for node in nodes} for kind in kinds}
     vague: list[Span] = []
     for row in faults:
         span = _span(row)
@@ -85,6 +88,12 @@ def compare(faults: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[
         for node, kind in _shown(row, nodes):
             own = _evidence(row).get("nodes", {}).get(node, {}).get("down_ns", span.sure_ns) if kind == "" else None
             spans[kind][node].append(span if own is None else Span(span.first_ns, own, span.healing_ns, span.last_ns))
+        for node in row["nodes"]:
+            if row["fault"] == "clock":
+                spans["blinks"][node].append(Span(span.first_ns, span.first_ns, span.sure_ns, span.sure_ns))
+                spans["blinks"][node].append(Span(span.healing_ns, span.healing_ns, span.last_ns, span.last_ns))
+            elif _evidence(row).get("nodes", {}).get(node, {}).get("awake_seconds"):
+                spans["blinks"][node].append(span)
     full = [(_span(row), row["nodes"]) for row in faults if row["fault"] == "disk-full"]
     for node, of_node in samples.items():
         for sample in of_node:
@@ -116,10 +125,11 @@ def _compare_sample(
     elif not unclear and not any(span.touches(sample) for span in cut):
         result.count("no nftables table", not sample.table, lambda: f"one on {when}")
     may_be_down = unclear or ending or any(span.touches(sample) for span in down)
-    may_be_paused = unclear or any(span.touches(sample) for span in paused)
+    blinking = any(span.touches(sample) for span in spans["blinks"][node])
+    may_be_paused = unclear or blinking or any(span.touches(sample) for span in paused)
     if any(span.holds(sample) for span in down):
         result.count("process ended", not sample.state, lambda: f"state {sample.state} on {when}")
-    elif any(span.holds(sample) for span in paused) and not may_be_down:
+    elif any(span.holds(sample) for span in paused) and not may_be_down and not blinking:
         result.count("process stopped", sample.state == "T", lambda: f"state {sample.state!r} on {when}")
     elif not may_be_down and not may_be_paused:
         agrees = sample.state != "" and sample.state != "T"

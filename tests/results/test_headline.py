@@ -1,0 +1,57 @@
+"""The headline of a run says what the verdict alone would hide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from checkers.evidence import CheckSettings
+from checkers.verdict import Validity, Verdict
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
+from results.headline import headline
+
+SETTINGS = CheckSettings(planned_appends=1200)
+
+
+def verdict(checker: str, **figures: float) -> Verdict:
+    return Verdict(checker, Validity.VALID, figures=figures)
+
+
+@pytest.mark.parametrize(
+    ("checker", "figures", "settings", "words"),
+    [
+        ("availability", {"ok": 32}, SETTINGS, "valid; 32 of 1,200 planned appends were acknowledged"),
+        ("availability", {"ok": 300}, SETTINGS, "valid"),
+        ("availability", {"ok": 0}, replace(SETTINGS, planned_appends=0), "valid"),
+        (
+            "loss",
+            {"acknowledged_lost_allowed": 750, "allowed": 1},
+            replace(SETTINGS, acks=1, unclean_election=True),
+            "valid; 751 acknowledged records lost, permitted by acks=1 and unclean election",
+        ),
+        (
+            "loss",
+            {"allowed": 1},
+            replace(SETTINGS, unclean_election=True),
+            "valid; 1 acknowledged record lost, permitted by unclean election",
+        ),
+        ("loss", {"lost": 0.0, "allowed": 0.0}, replace(SETTINGS, unclean_election=True), "valid"),
+        ("faults", {"injected": 45, "missed": 43}, SETTINGS, "valid; 43 of 45 faults missed"),
+        ("faults", {"injected": 4, "missed": 2}, SETTINGS, "valid"),
+        ("faults", {"injected": 0, "missed": 0}, SETTINGS, "valid"),
+    ],
+)
+def test_a_headline_names_what_the_verdict_rests_on_and_what_was_permitted(
+    checker: str, figures: dict[str, float], settings: CheckSettings, words: str
+) -> None:
+    assert headline([verdict(checker, **figures)], settings) == words
+
+
+def test_a_run_whose_cluster_acknowledged_little_says_so() -> None:
+    """Two of three brokers are down for nearly all of the run, so that min.insync.replicas is not met."""
+    faults = [{"at": 0.2, "for": 60, "fault": "kill", "nodes": ["b1", "b2"]}]
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 8, "faults": faults}))
+    words = outcome.to_json()["headline"]
+    assert "of 160 planned appends were acknowledged" in words
