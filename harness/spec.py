@@ -25,7 +25,7 @@ A spec is YAML, every field optional:
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
     node_settings:              # settings of single nodes, on top of `settings`: a cluster of mixed versions
       b1: {faultline.protocol: kip279}
-    without: [maximal_isr]      # rules switched off: a mutant
+    without: [maximal_isr]      # rules switched off: a mutant; consumer.validate_position: a rule of the native client
     hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
@@ -56,6 +56,7 @@ from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_script
 from nemesis.swarm import draw
+from workloads.clients import consumer_rules
 from workloads.registry import WORKLOADS
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
@@ -174,12 +175,23 @@ class Spec:
         if self.environment == "sim" and Capability.SIMULATION not in system.capabilities:
             others = ", ".join(name for name in ENVIRONMENTS if name != "sim")
             raise ValueError(f"environment: system {system.name} does not run in simulation; choose one of {others}")
-        if self.without and Capability.RULES not in system.capabilities:
+        if self.system_rules_off and Capability.RULES not in system.capabilities:
             raise ValueError(f"without: system {system.name} has no rule switches")
         rules = {rule.name for rule in system.rules}
-        for name in self.without:
+        for name in self.system_rules_off:
             if name not in rules:
                 raise ValueError(f"without: {name!r} is not a rule; `faultline rules` lists them")
+
+    @property
+    def system_rules_off(self) -> tuple[str, ...]:
+        """The rules of the system under test that are switched off."""
+        return tuple(name for name in self.without if name not in consumer_rules.NAMES)
+
+    @property
+    def consumer_rules_off(self) -> tuple[str, ...]:
+        """The rules of the native client's consumer that are switched off."""
+        off = [name for name in consumer_rules.NAMES if name in self.without]
+        return tuple(off) if self.clients.validate_positions else (*off, consumer_rules.VALIDATE_POSITION)
 
     @property
     def min_insync_replicas(self) -> int:

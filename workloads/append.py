@@ -29,6 +29,7 @@ from random import Random
 from typing import TypeVar
 
 from workloads.clients.batching import BatchingProducer
+from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.native import (
     AdminClient,
     AdminError,
@@ -38,7 +39,6 @@ from workloads.clients.native import (
     CompletedFetch,
     Consumer,
     ConsumerRecord,
-    ConsumerRules,
     OffsetOutOfRangeError,
     Producer,
     Truncation,
@@ -211,7 +211,7 @@ class AppendWorkload:
                 on_fetch=invoke,
                 reset="earliest" if phase == "final" else settings.auto_offset_reset,
                 read_committed=settings.read_committed,
-                rules=ConsumerRules(validate_position=settings.validate_positions),
+                rules=ConsumerRules().without(settings.consumer_rules_off),
                 on_truncation=self._truncation_recorder(process, phase),
             )
         )

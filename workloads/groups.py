@@ -25,8 +25,9 @@ from random import Random
 from typing import Final
 
 from workloads.append import AppendWorkload
+from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.membership import Assignment, GroupMember, GroupSettings
-from workloads.clients.native import Client, Consumer, ConsumerRules, OffsetAndEpoch
+from workloads.clients.native import Client, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
 from workloads.workload import WorkloadSettings
 
@@ -226,6 +227,6 @@ class GroupsWorkload(AppendWorkload):
             on_fetch=invoke,
             reset="earliest",
             read_committed=settings.read_committed,
-            rules=ConsumerRules(validate_position=settings.validate_positions),
+            rules=ConsumerRules().without(settings.consumer_rules_off),
             on_truncation=self._truncation_recorder(life.process, life.phase),
         )

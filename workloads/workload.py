@@ -77,8 +77,8 @@ class WorkloadSettings:
     fetch_wait_ms_max: int = 500
     """How long a broker may hold a consumer's fetch that finds nothing."""
     fetch_bytes_max: int = 1 << 20
-    validate_positions: bool = True
-    """Consumers validate their positions when the leader changes (KIP-320)."""
+    consumer_rules_off: tuple[str, ...] = ()
+    """Rules that consumers do not follow (workloads/clients/consumer_rules.py)."""
     auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest"
     """Where a tailing consumer goes from a position that the log does not have; with none it ends."""
     read_committed: bool = False

@@ -32,12 +32,14 @@ def _rules(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from harness.cluster.systems import SYSTEMS
+    from workloads.clients import consumer_rules
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("rule", "what it protects", "source"):
         table.add_column(heading, no_wrap=heading == "rule")
-    for description in SYSTEMS["broker"].rules:
-        table.add_row(description.name, description.protects, description.source)
+    rows = [(rule.name, rule.protects, rule.source) for rule in SYSTEMS["broker"].rules]
+    for row in (*rows, *consumer_rules.DESCRIPTIONS):
+        table.add_row(*row)
     terminal().print(table)
     return VALID
 

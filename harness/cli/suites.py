@@ -148,6 +148,7 @@ def _torture_plan(options: argparse.Namespace) -> Suite:
     """The shipped suite, as the options change it. Raises Usage."""
     from harness.cluster.systems import SYSTEMS
     from harness.suites.plan import load, mutant_of, without
+    from workloads.clients import consumer_rules
     from workloads.registry import WORKLOADS
 
     shipped = load("torture")
@@ -156,7 +157,7 @@ def _torture_plan(options: argparse.Namespace) -> Suite:
     mutants = dict(shipped.mutants)
     if options.mutant is not None:
         names = [name for name in options.mutant if name != "none"]
-        rules = {rule.name for rule in SYSTEMS["broker"].rules}
+        rules = {*(rule.name for rule in SYSTEMS["broker"].rules), *consumer_rules.NAMES}
         for name in names:
             if name not in rules:
                 raise Usage(f"faultline torture: --mutant: {name!r} is not a rule; `faultline rules` lists them")

@@ -137,7 +137,7 @@ class RunSession:
                 system,
                 environment.layout(spec.brokers, spec.controllers),
                 spec.settings,
-                spec.without,
+                spec.system_rules_off,
                 spec.node_settings,
             )
             if spec.conditional:
@@ -371,7 +371,7 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         pipeline=spec.clients.pipeline,
         delivery_timeout_ms=round(spec.clients.delivery_timeout_s * 1000),
         request_timeout_ms=round(spec.clients.request_timeout_s * 1000),
-        validate_positions=spec.clients.validate_positions,
+        consumer_rules_off=spec.consumer_rules_off,
         auto_offset_reset=cast(Reset, spec.clients.auto_offset_reset),
         read_committed=spec.clients.isolation == "read_committed",
         fetch_bytes_max=spec.clients.fetch_bytes,

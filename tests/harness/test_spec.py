@@ -17,6 +17,7 @@ from images.broker.config import NodeConfig
 from nemesis.cluster_shape import ClusterShape
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.strategies import schedules
+from workloads.clients.consumer_rules import ConsumerRules
 
 CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 
@@ -45,6 +46,16 @@ def test_a_seed_is_drawn_only_when_nobody_names_one() -> None:
 def test_replicas_follow_the_brokers_down_but_not_up() -> None:
     assert parse({"brokers": 2}).replication_factor == 2
     assert parse({"brokers": 5}).replication_factor == 3
+
+
+def test_rules_of_the_consumer_are_switched_beside_those_of_the_broker() -> None:
+    spec = loads("without: [maximal_isr, consumer.wait_for_position_epoch]\nclients: {validate_positions: false}")
+    assert spec.system_rules_off == ("maximal_isr",)
+    rules = ConsumerRules().without(spec.consumer_rules_off)
+    assert rules == ConsumerRules(validate_position=False, wait_for_position_epoch=False)
+    assert loads(spec.to_yaml()) == spec
+    with pytest.raises(SpecError, match=r"consumer\.gravity' is not a rule"):
+        loads("without: [consumer.gravity]")
 
 
 def test_nodes_have_settings_of_their_own_on_top_of_those_of_all() -> None:
