@@ -70,10 +70,11 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
     if joined:
         change.report("reassignment-joins-isr", f"{names(joined)} became replica and ISR member in one change")
     gone, minimum = before.replicas - after.replicas, after.min_isr
-    completed = bool(gone) and before.adding <= after.replicas - after.adding
-    early = before.adding - after.isr
-    if completed and early:
-        change.report("reassignment-completed-early", f"{names(early)} had not joined the ISR")
+    caught_up = (before.adding | (after.replicas - before.replicas)) & after.replicas - after.adding
+    early = caught_up - after.isr
+    if early:
+        change.report("reassignment-completed-early", f"{names(early)} counts as added and had not joined the ISR")
+    completed = bool(gone) and (bool(caught_up) or not before.adding)
     shrunk = len(after.isr) < min(minimum, len(before.isr)) and bool(gone)
     if shrunk and (completed or before.adding & (before.isr | before.elr)) and not settings.unclean_election:
         change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR")

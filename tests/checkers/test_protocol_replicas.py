@@ -176,6 +176,10 @@ def test_each_broken_promise_is_found(kind: str) -> None:
     assert set(kinds(BROKEN[kind])) == {kind, *ACCOMPANIED.get(kind, ())}
 
 
+def test_replicas_are_not_exchanged_in_one_change() -> None:
+    assert kinds([*COPIED, decided(4, 1, 1, 2, (1, 2), (1, 2, 4), "reassignment")]) == ["reassignment-completed-early"]
+
+
 def test_a_batch_behind_another_record_is_another_batch() -> None:
     behind = [*BORN, appended(2, "b1", 0, 1, 1), appended(2, "b2", 0, 1, 2)]
     assert kinds([*behind, appended(3, "b1", 1, 2, 3), appended(3, "b2", 1, 2, 3)]) == ["appended-batches-differ"]

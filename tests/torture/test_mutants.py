@@ -47,6 +47,14 @@ controller notices that it is gone, or when it comes back: either of them keeps 
 instant between a session's end and the moment it is noticed (tests/broker/controller/test_controller_scope.py)."""
 
 
+NAMED = {
+    "leso_gates_isr_join": "isr-proposal-behind",
+    "metadata_needs_majority": "uncommitted-metadata-applied",
+    "truncate_on_divergence": "appended-batches-differ",
+}
+"""Rules whose absence the trace shows as the act that breaks them, and the finding that names it."""
+
+
 def _kept(path: Path) -> tuple[Spec, tuple[str, ...]]:
     """The spec of the full protocol, and the rules to switch off."""
     rules = (path.stem, GUARDED_BY[path.stem]) if path.stem in GUARDED_BY else (path.stem,)
@@ -78,7 +86,10 @@ def test_a_mutant_is_found_where_the_full_protocol_stands(path: Path) -> None:
     spec, rules = _kept(path)
     assert spec.script, "its faults are written out"
     assert not spec.families
-    assert _validity(spec, *rules) is Validity.INVALID
+    mutant = run_in_simulation(replace(spec, without=rules))
+    assert mutant.validity is Validity.INVALID
+    findings = {finding.kind for verdict in mutant.verdicts for finding in verdict.findings}
+    assert {NAMED[rule] for rule in rules if rule in NAMED} <= findings
     assert _validity(spec) is Validity.VALID
 
 

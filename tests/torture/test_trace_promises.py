@@ -1,0 +1,52 @@
+"""A promise that the trace shows is found broken in a running cluster exactly when the rule that keeps it is off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
+from harness.spec import Spec
+
+SEEDS = range(6)
+"""Among them at least one run must break the promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    rule: str
+    finding: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, seed: int, *without: str) -> Outcome:
+        return run_in_simulation(Spec(seed=seed, time_limit_s=10.0, without=without, **self.fields))
+
+
+SMALL_FETCHES = {"replica.fetch.max.bytes": "200", "replica.fetch.response.max.bytes": "400"}
+"""A follower that was away catches up in many fetches, below its leader's high watermark."""
+PROMISES = (
+    _Promise(
+        "follower_high_watermark_within_log",
+        "high-watermark-above-log-end",
+        {"families": ("kill", "partition"), "rate": 100.0, "settings": SMALL_FETCHES},
+    ),
+    _Promise("high_watermark_gates_isr_join", "isr-proposal-behind", {"families": ("kill", "pause", "partition")}),
+    _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),
+    _Promise("reassignment_keeps_isr", "reassignment-joins-isr", {"families": ("admin",)}),
+    _Promise("reassignment_waits_for_isr", "reassignment-completed-early", {"families": ("admin",)}),
+)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.rule)
+def test_a_broken_promise_is_found_where_the_full_protocol_keeps_it(promise: _Promise) -> None:
+    for seed in SEEDS:
+        found = {finding.kind for verdict in promise.run(seed, promise.rule).verdicts for finding in verdict.findings}
+        if promise.finding in found:
+            assert promise.run(seed).validity is Validity.VALID
+            return
+    pytest.fail(f"{promise.finding} is in none of {len(SEEDS)} runs without {promise.rule}")
