@@ -5,10 +5,10 @@
     when: {all: [{leader: {partition: 0, node: b2}}, {high_watermark: {partition: 0, at_least: 10}}]}
     until: {healed: cut}                                 a step of the schedule, by its id
 
-A mapping with one key. An occurrence may be written with its node or id alone. Nodes are named, or by a name that
-an earlier step has bound (`as: old-leader`). Each condition is a frozen value that holds or not in a
-`nemesis.situation.Situation`; those that rest on the trace alone say so, and are refused where there is none while the
-run goes on.
+A mapping with one key. An occurrence may be written with its node or id alone; `any` stands for every node. Nodes are
+named, or by a name that an earlier step has bound (`as: old-leader`). Each condition is a frozen value that holds or
+not in a `nemesis.situation.Situation`; those that rest on the trace alone say so, and are refused where there is none
+while the run goes on.
 
 | occurrence | it happens |
 |---|---|
@@ -39,8 +39,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Final
 
 from nemesis.fields import FieldError, read
-from nemesis.situation import Occurrence, Situation
+from nemesis.situation import Event, Occurrence, Situation
 
+ANY_NODE: Final = "any"
+"""The node of an occurrence that may be at any."""
 NOBODY: Final = "none"
 """The node of a `leader` condition that waits for a partition without a leader."""
 
@@ -90,12 +92,14 @@ class NodeOccurrence(TriggerCondition):
 
     def holds(self, situation: Situation, since: int) -> bool:
         """Whether it occurred to the node."""
-        nodes = situation.nodes_of(self.node)
-        return any(event.kind == self.name and event.subject in nodes for event in situation.events[since:])
+        return any(event.kind == self.name and self._at(event, situation) for event in situation.events[since:])
 
     def nodes(self) -> tuple[str, ...]:
         """The node."""
-        return (self.node,)
+        return () if self.node == ANY_NODE else (self.node,)
+
+    def _at(self, event: Event, situation: Situation) -> bool:
+        return self.node == ANY_NODE or event.subject in situation.nodes_of(self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,8 @@ class PartitionOccurrence(NodeOccurrence):
 
     def holds(self, situation: Situation, since: int) -> bool:
         """Whether it occurred to the node in the partition."""
-        nodes = situation.nodes_of(self.node)
         return any(
-            event.kind == self.name and event.subject in nodes and self.partition in (None, event.partition)
+            event.kind == self.name and self._at(event, situation) and self.partition in (None, event.partition)
             for event in situation.events[since:]
         )
 

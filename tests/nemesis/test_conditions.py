@@ -61,7 +61,9 @@ def test_an_occurrence_counts_only_from_when_the_step_began_to_wait() -> None:
     assert holds({"elected": "b2"}, situation)
     assert holds({"elected": {"node": "b2", "partition": 1}}, situation)
     assert not holds({"elected": {"node": "b2", "partition": 0}}, situation)
+    assert holds({"elected": "any"}, situation)
     assert not holds({"elected": "b2"}, situation, since=1)
+    assert not holds({"elected": "any"}, situation, since=1)
 
 
 def test_a_bound_name_stands_for_its_node_in_conditions() -> None:
