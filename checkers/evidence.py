@@ -21,7 +21,7 @@ import pyarrow as pa
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from workloads.history import SCHEMA as HISTORY
 
-_OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
+OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
 """Setting in runs recorded by earlier versions → its name today."""
 
 
@@ -58,6 +58,12 @@ class CheckSettings:
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
     planned_appends: int = 0
     """Rate × time of the spec; 0 where it is not known."""
+    topic: str = ""
+    """The topic of the workload; empty in runs of earlier versions."""
+    partitions: int = 0
+    """Of the topic; 0 in runs of earlier versions."""
+    controllers: int = 0
+    """0 in runs of earlier versions."""
     groups: bool = False
     """Whether the workload's consumers form a group, so that there is something for `checkers.groups` to check."""
 
@@ -66,6 +72,14 @@ class CheckSettings:
             raise ValueError(f"recency: {self.recency!r} is neither 'default' nor 'strict'")
         if self.acks not in (-1, 0, 1):
             raise ValueError(f"acks: {self.acks!r} is not -1 (all), 0 or 1")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of all nodes; none in runs of earlier versions, which did not record the controllers."""
+        if not self.controllers:
+            return ()
+        brokers = [f"b{number}" for number in range(1, self.brokers + 1)]
+        return (*brokers, *(f"c{number}" for number in range(1, self.controllers + 1)))
 
     @property
     def has_ordered_trace(self) -> bool:
@@ -89,9 +103,9 @@ class CheckSettings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CheckSettings:
         """The inverse of `to_json`. Unknown names are dropped, so that older code can check newer runs; names that
-        older runs were recorded with are read by `_OLD_NAMES`."""
+        older runs were recorded with are read by `OLD_NAMES`."""
         known = {item.name for item in fields(cls)}
-        current = {_OLD_NAMES.get(name, name): value for name, value in values.items()}
+        current = {OLD_NAMES.get(name, name): value for name, value in values.items()}
         return cls(**{name: value for name, value in current.items() if name in known})
 
 

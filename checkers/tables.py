@@ -33,6 +33,8 @@ logs hold the record at the end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -92,6 +94,9 @@ REPLICA_ENDS = pa.schema(
     ],
     metadata={"faultline.table": "replica_ends", "faultline.version": "1"},
 )
+
+ADDED_COLUMNS: Mapping[str, object] = {"unread_bytes": 0, "damage": ""}
+"""Columns that runs of earlier versions lack → the value that stands for what they did not record."""
 
 FAULTS = pa.schema(
     [

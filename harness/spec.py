@@ -61,6 +61,8 @@ from workloads.registry import WORKLOADS
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
 SEEDS: Final = 1 << 32
+TOPIC: Final = "faultline"
+"""Of every run's workload."""
 """A drawn seed lies below this."""
 RECOVERY_STRATEGY = "unclean.recovery.strategy"
 _PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
@@ -265,6 +267,9 @@ class Spec:
             producer_id_expiration_ms=int(self.settings.get("producer.id.expiration.ms", _PRODUCER_ID_EXPIRATION_MS)),
             planned_appends=round(self.rate * self.time_limit_s),
             groups=self.workload == "groups",
+            topic=TOPIC,
+            partitions=self.partitions,
+            controllers=self.controllers,
         )
 
     def _retention(self, key: str) -> int:

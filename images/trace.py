@@ -64,7 +64,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+KINDS: Final = frozenset(
+    [
+        "node_started",
+        "log_recovered",
+        "registered",
+        "became_leader",
+        "became_follower",
+        "resigned",
+        "appended",
+        "truncated",
+        "log_start",
+        "converged",
+        "high_watermark",
+        "follower_high_watermark",
+        "isr_proposed",
+        "isr_committed",
+        "isr_rejected",
+        "diverging",
+        "request_fenced",
+        "acknowledged",
+        "latest_told",
+        "metadata_applied",
+        "producer_id_assigned",
+        "quorum_recovered",
+        "quorum_voted",
+        "quorum_candidate",
+        "quorum_leader",
+        "quorum_follower",
+        "quorum_resigned",
+        "metadata_appended",
+        "metadata_truncated",
+        "metadata_trimmed",
+        "metadata_restored",
+        "metadata_committed",
+        "broker_registered",
+        "broker_fenced",
+        "broker_unfenced",
+        "partition_changed",
+        "producer_ids_allocated",
+        "alter_partition_refused",
+    ]
+)
+"""Every kind of event, as in the table above."""
 
 
 class TraceEvent(NamedTuple):

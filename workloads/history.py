@@ -41,7 +41,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
 
@@ -50,6 +50,10 @@ from workloads.compact_json import compact
 HistoryKind = Literal["append", "poll", "end_offset", "assign", "commit", "reset"]
 Phase = Literal["main", "final"]
 OperationOutcome = Literal["ok", "fail", "info"]
+
+KINDS: Final[tuple[str, ...]] = get_args(HistoryKind)
+PHASES: Final[tuple[str, ...]] = get_args(Phase)
+OUTCOMES: Final[tuple[str, ...]] = get_args(OperationOutcome)
 
 TopicPartition = tuple[str, int]
 
@@ -101,6 +105,8 @@ class Recorder:
         self._next_index = 0
         self._open: dict[int, dict[str, Any]] = {}
         self._counts: dict[tuple[HistoryKind, OperationOutcome], int] = {}
+        self.recorded = 0
+        """Operations in the history so far, open ones included; reads that are open or were discarded are not."""
 
     def invoke(
         self,
@@ -133,6 +139,7 @@ class Recorder:
         self._open[index] = row
         if kind in CHANGES:
             self._write(row)
+            self.recorded += 1
         return index
 
     def complete(
@@ -163,6 +170,7 @@ class Recorder:
         if error is not None:
             row["error"] = error
         self._write(row)
+        self.recorded += kind not in CHANGES
         self._counts[kind, outcome] = self._counts.get((kind, outcome), 0) + 1
         if kind == "append" and outcome == "ok":
             self._on_acknowledged(invocation["partition"])

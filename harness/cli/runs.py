@@ -142,7 +142,8 @@ def _check(options: argparse.Namespace) -> int:
 
     directory = _open(options.directory)
     try:
-        evidence, gaps = directory.load(), directory.gaps()
+        evidence = directory.load()
+        gaps = (*directory.gaps(), *(f"{gap.part}: {gap.reason}" for gap in evidence.gaps))
         verdicts = check_and_save(evidence, directory)
         report = write_report(directory, evidence)
     except StoreError as error:

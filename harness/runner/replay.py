@@ -21,6 +21,7 @@ from harness.runner.outcome import Outcome, ProgressListener
 from harness.runner.run import run
 from harness.spec import loads
 from harness.yaml_document import SpecError
+from results.errors import StoreError
 from results.run.directory import RunDirectory
 
 Trail = Sequence[tuple[int, int, str]]
@@ -39,9 +40,10 @@ class ReplayResult:
 def replay(path: Path, on_progress: ProgressListener | None = None) -> ReplayResult:
     """Run what is in the run directory `path` again, in a store that is deleted afterwards.
 
-    Raises SpecError when its spec cannot be read and StoreError when it has none.
+    Raises SpecError when its spec cannot be read, and StoreError when it has none or is damaged.
     """
     before = RunDirectory.open(path)
+    before.check_replayable()
     spec = loads(before.read_spec_text())
     if spec.environment != "sim":
         raise SpecError(f"{path}: only runs in simulation come back identical, and this one was in {spec.environment}")
@@ -65,6 +67,8 @@ def compare(before: RunDirectory, after: RunDirectory, outcome: Outcome) -> Repl
         lines.append(f"different: digest {digest}, replayed {outcome.digest}")
         lines.append(_first_difference_of_trails(before.trail(), outcome.trail))
     old, new = before.load(), after.load()
+    if old.gaps:
+        raise StoreError(f"{before.path}: {old.gaps[0].part}: {old.gaps[0].reason}")
     differences = [line for name in ("history", "trace") if (line := _first_difference(name, old, new, digest is None))]
     if digest is None and not differences:
         lines.append("identical as far as it goes")

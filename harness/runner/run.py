@@ -35,7 +35,7 @@ from harness.runner.checking import check_and_save
 from harness.runner.observation import MetadataSource, TraceSource
 from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
-from harness.spec import ACKS, Spec
+from harness.spec import ACKS, TOPIC, Spec
 from images.trace import TraceEvent
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import EnvironmentCapability
@@ -48,7 +48,6 @@ from workloads.history import Recorder
 from workloads.registry import WORKLOADS
 from workloads.workload import SetUpError, WorkloadSettings
 
-TOPIC = "faultline"
 _TICK_S = 1.0
 
 
@@ -234,6 +233,11 @@ class RunSession:
             self.enter("final reads")
             read = await workload.final_reads(loop.time() + spec.recovery_limit_s)
             self._recovery["final_reads"] = read
+            self._recovery["recorded"] = {
+                "history": recorder.recorded,
+                "trace": self._directory.events_traced,
+                "faults": self._directory.faults_recorded,
+            }
             self._recovery["crashes"] = [asdict(crash) for crash in deployment.crashes]
             self._directory.write_recovery(self._recovery)
 

@@ -11,6 +11,7 @@ trace.jsonl → trace.parquet       protocol events of nodes (images/trace.py)  
 faults.jsonl → faults.parquet     injected faults, their times and effect                     as it happens → sealed
 recovery.json                     the liveness phase after healing                            after healing
 nodes/<node>/data/, node.log      each node's files and log lines                             once all are collected
+manifest.json                     rows and hashes of all of it (results/run/manifest.py)      when sealed, last
 replicas.parquet                  one row per record of a replica's log                       sealed
 replica_ends.parquet              one row per replica                                         sealed
 digest.txt, trail.txt             digest of the run; intermediate digests every so many steps  when the run ends
@@ -21,9 +22,9 @@ report.html                       the report                                    
 
 During the run its tables are JSON lines, appended as things happen; the end of the run seals them as Parquet and
 removes the lines. A run killed at any moment leaves a directory that still loads as far as it goes: `load` never fails
-because something is missing or torn, and `gaps` lists the missing parts in words. Small files are replaced atomically:
-they hold the old content or the new, never half of it. The trace is flushed to the operating system in blocks, at the
-latest after one second of the run's time.
+because something is missing, torn or damaged, and its evidence names what it lacks; `gaps` lists missing parts in
+words. Small files are replaced atomically: they hold the old content or the new, never half of it. The trace is flushed
+to the operating system in blocks, at the latest after one second of the run's time.
 
 Errors of the disk (full, read-only, no permission) are StoreErrors of one line naming the file.
 """
@@ -33,11 +34,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,14 +49,15 @@ from checkers.verdict import Verdict
 from images.trace import TraceEvent
 from results.atomic_files import put, put_json, put_text, read_json, read_text
 from results.errors import StoreError
-from results.run import evidence_loader
+from results.run import evidence_loader, manifest
 from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.run.json_lines import LineWriter
 from results.run.paths import new_run
 from results.version import digest_versions, version
 from workloads.compact_json import compact
 
-FORMAT = 1
+FORMAT: Final = 2
+"""Of run directories. Those of format 1 have no manifest."""
 _TRACE_FLUSH_NS = 1_000_000_000
 
 
@@ -73,6 +75,8 @@ class Status:
     """Wall-clock time, ISO 8601, UTC. The only wall-clock times of a run are in its status and its name."""
     updated: str = ""
     message: str = ""
+    format: int = 1
+    """Of the run directory."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Figures of the runner: CPU seconds, steps, versions of what was run."""
 
@@ -84,7 +88,9 @@ class RunDirectory:
         self.path = path
         self._trace: LineWriter | None = None
         self._faults: LineWriter | None = None
-        self._trace_seq = 0
+        self.events_traced = 0
+        """Events of the trace so far."""
+        self._faults_begun: set[int] = set()
         self._trace_flushed_ns = 0
         self._status = Status("")
 
@@ -94,7 +100,7 @@ class RunDirectory:
     def create(cls, store: Path, spec_name: str, seed: int) -> Self:
         """A new, empty directory in the store, named after the start time, the spec and the seed."""
         run = cls(new_run(store, spec_name, seed))
-        run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now())
+        run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now(), format=FORMAT)
         run._save_status(run._status)
         return run
 
@@ -128,11 +134,13 @@ class RunDirectory:
             run.write_spec(spec)
         run.write_settings(evidence.settings)
         run.write_recovery(evidence.recovery)
-        run._save_tables(evidence)
         run.write_digest(digest)
+        run._status = replace(status, format=FORMAT)
+        run._save_tables(evidence)
+        manifest.write(run.path, run._identity, evidence)
         if verdicts:
             run.write_verdict(verdicts)
-        run._save_status(status)
+        run._save_status(run._status)
         return run
 
     @property
@@ -176,17 +184,27 @@ class RunDirectory:
         """Save the state of the run. Facts given earlier are kept."""
         old = self._status
         self._save_status(
-            Status(state, stage, old.seed, old.name, old.version, old.started, _now(), message, {**old.facts, **facts})
+            replace(old, state=state, stage=stage, updated=_now(), message=message, facts={**old.facts, **facts})
         )
 
     def status(self) -> Status:
-        """The last saved status; state `unknown` when it cannot be read."""
-        values = read_json(self.path / "status.json")
-        known = {name: values[name] for name in Status.__slots__ if name in values}
-        return Status(**{"state": "unknown", **known})
+        """The last saved status; state `unknown` when it cannot be read. Values of another type are left out."""
+        try:
+            values = read_json(self.path / "status.json")
+        except StoreError:
+            values = {}
+        empty = Status("unknown")
+        of_type = {
+            item.name: values[item.name]
+            for item in fields(Status)
+            if item.name in values and isinstance(values[item.name], type(getattr(empty, item.name)))
+        }
+        return replace(empty, **of_type)
 
     def write_recovery(self, recovery: Mapping[str, Any]) -> None:
         """Save the result of the liveness phase (`checkers.evidence.RunEvidence.recovery`)."""
+        if self._trace is not None:
+            self._trace.flush()
         put_json(self.path / "recovery.json", dict(recovery))
 
     def write_script(self, outcomes: Sequence[Mapping[str, Any]]) -> None:
@@ -243,8 +261,8 @@ class RunDirectory:
         """Record a protocol event at once; called in the order in which the events are received."""
         if self._trace is None:
             self._trace = LineWriter(self.path / "trace.jsonl")
-        self._trace.write(trace_line(time_ns, node, self._trace_seq, event))
-        self._trace_seq += 1
+        self._trace.write(trace_line(time_ns, node, self.events_traced, event))
+        self.events_traced += 1
         if time_ns - self._trace_flushed_ns >= _TRACE_FLUSH_NS:
             self._trace_flushed_ns = time_ns
             self._trace.flush()
@@ -269,6 +287,7 @@ class RunDirectory:
         """
         if self._faults is None:
             self._faults = LineWriter(self.path / "faults.jsonl")
+        self._faults_begun.add(number)
         row = {
             "number": number,
             "fault": fault,
@@ -282,6 +301,11 @@ class RunDirectory:
             "note": note,
         }
         self._faults.write_object(row)
+
+    @property
+    def faults_recorded(self) -> int:
+        """Faults that have begun so far."""
+        return len(self._faults_begun)
 
     @contextmanager
     def collecting(self) -> Iterator[Path]:
@@ -302,28 +326,32 @@ class RunDirectory:
     def seal(self) -> RunEvidence:
         """Make Parquet of every table, read the collected replica logs, and return it all as evidence.
 
-        Sealing what is sealed changes nothing. A table's lines are removed once its Parquet file is safely in place.
+        The manifest comes last. Sealing what is sealed changes nothing. A table's lines are removed once its Parquet
+        file is safely in place, unless they are damaged.
         """
-        for writer in (self._trace, self._faults):
-            if writer is not None:
-                writer.close()
-        evidence = self.load()
+        self.close()
+        if (self.path / manifest.MANIFEST).exists():
+            return self.load()
+        evidence = evidence_loader.load(self.path)
         self._save_tables(evidence)
+        manifest.write(self.path, self._identity, evidence)
         return evidence
 
+    @property
+    def _identity(self) -> str:
+        """Names the run in its manifest and its tables, wherever its directory is moved."""
+        return f"{self._status.name} seed {self._status.seed} started {self._status.started}"
+
     def _save_tables(self, evidence: RunEvidence) -> None:
-        tables = {
-            "history": evidence.history,
-            "trace": evidence.trace,
-            "faults": evidence.faults,
-            "replicas": evidence.replicas,
-            "replica_ends": evidence.replica_ends,
-        }
-        for name, table in tables.items():
-            target = self.path / f"{name}.parquet"
+        damaged = {gap.part for gap in evidence.gaps}
+        for name, part in manifest.TABLES.items():
+            table, target = getattr(evidence, name), self.path / f"{name}.parquet"
             if not target.exists():
-                put(target, partial(pq.write_table, table, compression="zstd"))
-            (self.path / f"{name}.jsonl").unlink(missing_ok=True)
+                metadata = {**table.schema.metadata, evidence_loader.RUN_KEY: self._identity.encode()}
+                named = table.replace_schema_metadata(metadata)
+                put(target, partial(pq.write_table, named, compression="zstd", write_page_checksum=True))
+            if part not in damaged:
+                (self.path / f"{name}.jsonl").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Flush and release the files; what is not sealed stays as lines. Closing twice changes nothing."""
@@ -338,18 +366,35 @@ class RunDirectory:
         for writer in (self._trace, self._faults):
             if writer is not None:
                 writer.flush()
-        return evidence_loader.load(self.path)
+        status = self.status()
+        return evidence_loader.load(self.path, sealed=status.state == "finished" and status.format >= FORMAT)
 
     def gaps(self) -> tuple[str, ...]:
         """The missing or truncated parts, in words; empty for a run that ended normally."""
         gaps = []
         status = self.status()
-        if status.state == "running":
+        if status.state == "unknown":
+            gaps.append("status.json is missing or damaged")
+        elif status.state == "running":
             at = f" (it was at: {status.stage})" if status.stage else ""
             gaps.append(f"the run did not end: it was killed, or is still in progress{at}")
         elif status.state != "finished":
             gaps.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
-        return (*gaps, *evidence_loader.gaps(self.path))
+        return (*gaps, *self._unlike_the_manifest(("spec.yaml",)), *evidence_loader.gaps(self.path))
+
+    def check_replayable(self) -> None:
+        """StoreError when the spec or the digest is missing or not what was recorded: no replay would be a comparison
+        with this run."""
+        problems = self._unlike_the_manifest(("spec.yaml", "digest.txt", "trail.txt"))
+        if problems:
+            raise StoreError(f"{self.path}: {problems[0]}, so this run cannot be brought back")
+
+    def _unlike_the_manifest(self, names: Sequence[str]) -> list[str]:
+        try:
+            sealed = manifest.read(self.path)
+        except StoreError as error:
+            return [str(error)]
+        return [line for name in names if (line := sealed.file_problem(self.path, name))] if sealed else []
 
     def _save_status(self, status: Status) -> None:
         self._status = status

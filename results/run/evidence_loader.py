@@ -1,51 +1,207 @@
-"""Loading the tables of a run directory, sealed or still as lines, and listing the missing ones.
+"""Loading the evidence of a run directory, sealed or still as lines, and listing what it lacks.
 
-Reading never fails because something is missing or torn: `load` reads as far as the files go, and `gaps` lists in words
-what is missing. A sealed table (Parquet) takes precedence over its lines, which are removed once it is in place.
+Reading never fails because something is missing, torn or damaged: `load` reads as far as the files go. Each table of a
+sealed run must be what the manifest says (`results.run.manifest`), and the values of every table are validated
+(`results.run.recorded_values`); a part that is not sound is left empty, and its `EvidenceGap` says why. `gaps` lists in
+words what is missing of a run that was cut short.
+
+A sealed table (Parquet) takes precedence over its lines, which are removed once it is in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.evidence import CheckSettings, RunEvidence
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from nemesis import old_names
-from results.atomic_files import read_json
 from results.errors import StoreError
+from results.run import manifest as manifests
 from results.run import replica_logs
 from results.run.json_lines import fill, read_lines, read_objects
+from results.run.manifest import MANIFEST, TABLES, Manifest
+from results.run.recorded_values import Misrecorded, conform, settings_of, validated
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import read_jsonl
 
 HISTORY_LINES: Final = "history.jsonl"
 NODES: Final = "nodes"
 """Below it, each node's files."""
-_SCHEMAS: Final = {"history": HISTORY, "trace": TRACE, "faults": FAULTS}
-"""Of the tables that are written as lines."""
+RUN_KEY: Final = b"faultline.run"
+"""Names the run in the metadata of its Parquet files."""
+_SCHEMAS: Final = {
+    "history": HISTORY,
+    "trace": TRACE,
+    "faults": FAULTS,
+    "replicas": REPLICAS,
+    "replica_ends": REPLICA_ENDS,
+}
+_LINES: Final = ("history", "trace", "faults")
+"""The tables that are written as lines."""
 
 
-def load(run: Path) -> RunEvidence:
-    """The evidence in the directory `run`. StoreError when a file that is there cannot be read."""
-    trace = _table(run, "trace", TRACE, lambda: read_lines(run / "trace.jsonl", TRACE).table)
-    if (run / "replica_ends.parquet").exists():
-        logs = replica_logs.ReplicaLogs(_sealed(run, "replicas", REPLICAS), _sealed(run, "replica_ends", REPLICA_ENDS))
-    else:
-        logs = replica_logs.read_nodes(run / NODES, trace)
-    return RunEvidence(
-        history=_table(run, "history", HISTORY, lambda: _history_lines(run / HISTORY_LINES)),
-        replicas=logs.records,
-        replica_ends=logs.ends,
-        trace=trace,
-        faults=with_current_names(_table(run, "faults", FAULTS, lambda: _fault_lines(run / "faults.jsonl"))),
-        settings=CheckSettings.from_json(read_json(run / "settings.json")),
-        recovery=read_json(run / "recovery.json"),
-    )
+def load(run: Path, *, sealed: bool = False) -> RunEvidence:
+    """The evidence in the directory `run`; `sealed`: a run of its state and format must have a manifest."""
+    return _Loading(run, sealed).evidence()
+
+
+@dataclass
+class _Loading:
+    """Reads one run directory, and notes what is wrong with it."""
+
+    run: Path
+    must_be_sealed: bool
+    gaps: list[EvidenceGap] = field(default_factory=list)
+    manifest: Manifest | None = None
+
+    def evidence(self) -> RunEvidence:
+        """Everything that is sound."""
+        self._read_manifest()
+        settings = self._settings()
+        recovery = self._object("recovery.json", EvidencePart.RECOVERY)
+        history, trace, faults = (
+            self._table("history", self._history_lines),
+            self._table("trace", lambda: self._lines("trace")),
+            self._table("faults", self._fault_lines),
+        )
+        replicas, ends = self._replica_logs(trace)
+        return validated(
+            RunEvidence(
+                history=history,
+                replicas=replicas,
+                replica_ends=ends,
+                trace=trace,
+                faults=with_current_names(faults),
+                settings=settings,
+                recovery=recovery,
+                gaps=tuple(dict.fromkeys(self.gaps)),
+            )
+        )
+
+    def _read_manifest(self) -> None:
+        try:
+            self.manifest = manifests.read(self.run)
+        except StoreError as error:
+            self._missing_manifest(str(error).removeprefix(f"{self.run}/"))
+        if self.manifest is not None:
+            self.gaps += self.manifest.gaps
+        elif self.must_be_sealed:
+            self._missing_manifest(f"{MANIFEST} is missing, so nothing can be verified")
+
+    def _missing_manifest(self, reason: str) -> None:
+        self.gaps += [EvidenceGap(part, reason) for part in EvidencePart if part is not EvidencePart.LOSSES]
+
+    def _lack(self, part: EvidencePart, reason: str) -> None:
+        self.gaps.append(EvidenceGap(part, reason))
+
+    def _object(self, name: str, part: EvidencePart) -> Mapping[str, Any]:
+        """The object in a JSON file; an empty one when it is missing or damaged."""
+        problem = self.manifest.file_problem(self.run, name) if self.manifest is not None else ""
+        if problem:
+            self._lack(part, problem)
+            return {}
+        try:
+            value = json.loads((self.run / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            self._lack(part, f"{name} cannot be read: {_first_line(error)}")
+            return {}
+        if not isinstance(value, dict):
+            self._lack(part, f"{name} holds no JSON object")
+            return {}
+        return value
+
+    def _settings(self) -> CheckSettings:
+        known = len(self.gaps)
+        values = self._object("settings.json", EvidencePart.SETTINGS)
+        if len(self.gaps) > known:
+            return CheckSettings()
+        try:
+            return settings_of(values)
+        except Misrecorded as error:
+            exists = (self.run / "settings.json").exists()
+            self._lack(EvidencePart.SETTINGS, f"settings.json: {error}" if exists else "settings.json is missing")
+            return CheckSettings()
+
+    def _table(self, name: str, otherwise: Callable[[], pa.Table]) -> pa.Table:
+        """The sound rows of a table, in their order; none when it is damaged."""
+        path, schema = self.run / f"{name}.parquet", _SCHEMAS[name]
+        try:
+            if not path.exists():
+                if self.manifest is not None:
+                    raise Misrecorded(f"{path.name} is missing")
+                table = conform(otherwise(), schema)
+            else:
+                table = self._sealed(path, schema)
+        except (Misrecorded, StoreError) as error:
+            self._lack(TABLES[name], str(error))
+            return schema.empty_table()
+        table = manifests.in_order(name, table)
+        problem = self.manifest.table_problem(name, table) if self.manifest is not None else ""
+        if problem:
+            self._lack(TABLES[name], problem)
+            return schema.empty_table()
+        return table
+
+    def _sealed(self, path: Path, schema: pa.Schema) -> pa.Table:
+        try:
+            with path.open("rb") as file:  # Arrow opens no path that is not UTF-8
+                table = pq.ParquetFile(file, page_checksum_verification=True).read()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise Misrecorded(f"{path.name} cannot be read: {_first_line(error)}") from None
+        owner = (table.schema.metadata or {}).get(RUN_KEY)
+        if self.manifest is not None and owner not in (None, self.manifest.run.encode()):
+            raise Misrecorded(f"{path.name} is of another run: {owner.decode(errors='replace')}")
+        try:
+            return conform(table, schema)
+        except Misrecorded as error:
+            raise Misrecorded(f"{path.name}: {error}") from None
+
+    def _replica_logs(self, trace: pa.Table) -> tuple[pa.Table, pa.Table]:
+        if self.manifest is None and not (self.run / "replica_ends.parquet").exists():
+            try:
+                logs = replica_logs.read_nodes(self.run / NODES, trace)
+            except StoreError as error:
+                self._lack(EvidencePart.REPLICAS, str(error))
+                return REPLICAS.empty_table(), REPLICA_ENDS.empty_table()
+            return logs.records, logs.ends
+        replicas, ends = (self._table(name, _SCHEMAS[name].empty_table) for name in ("replicas", "replica_ends"))
+        return replicas, ends
+
+    def _lines(self, name: str) -> pa.Table:
+        salvaged = read_lines(self.run / f"{name}.jsonl", _SCHEMAS[name])
+        if salvaged.damage:
+            self._lack(TABLES[name], salvaged.damage)
+        return salvaged.table
+
+    def _history_lines(self) -> pa.Table:
+        path = self.run / HISTORY_LINES
+        try:
+            return read_jsonl(path)
+        except FileNotFoundError:
+            return HISTORY.empty_table()
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
+            raise Misrecorded(f"{path.name}: {_first_line(error)}") from None
+
+    def _fault_lines(self) -> pa.Table:
+        rows, damage = read_objects(self.run / "faults.jsonl")
+        latest = {row["number"]: row for row in rows if isinstance(row.get("number"), int)}
+        if damage or not all(isinstance(row.get("number"), int) for row in rows):
+            raise Misrecorded(damage or "faults.jsonl has a fault without a number")
+        nullable = pa.schema([field.with_nullable(True) for field in FAULTS])
+        values = [{name: row.get(name) for name in FAULTS.names} for row in latest.values()]
+        try:
+            return fill(pa.Table.from_pylist(values, nullable), FAULTS)
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise Misrecorded(f"faults.jsonl: {_first_line(error)}") from None
 
 
 def with_current_names(faults: pa.Table) -> pa.Table:
@@ -57,53 +213,21 @@ def with_current_names(faults: pa.Table) -> pa.Table:
     return faults
 
 
-def gaps(run: Path) -> tuple[str, ...]:
+def gaps(run: Path) -> Iterator[str]:
     """The missing or truncated parts of the evidence in the directory `run`, in words."""
-    gaps = [_gap_of_lines(run, name) for name in _SCHEMAS if not (run / f"{name}.parquet").exists()]
-    if not (run / "settings.json").exists():
-        gaps.append("settings.json is missing: the default settings are used")
-    if not (run / NODES).is_dir() and not _sealed(run, "replica_ends", REPLICA_ENDS):
-        gaps.append("no replica logs were collected")
-    return tuple(gap for gap in gaps if gap)
+    for name in _LINES:
+        if (run / f"{name}.parquet").exists():
+            continue
+        path = run / f"{name}.jsonl"
+        if path.exists():
+            lost = read_lines(path, _SCHEMAS[name]).lost_bytes
+            if lost:
+                yield f"{path.name} ends in a torn line, left out ({lost} bytes)"
+        elif name != "faults":
+            yield f"no {name} was recorded"
+    if not (run / NODES).is_dir() and not (run / "replica_ends.parquet").exists():
+        yield "no replica logs were collected"
 
 
-def _gap_of_lines(run: Path, name: str) -> str:
-    path = run / f"{name}.jsonl"
-    if not path.exists():
-        return f"no {name} was recorded" if name != "faults" else ""
-    lost = read_lines(path, _SCHEMAS[name]).lost_bytes
-    return f"{path.name} ends in a torn line, left out ({lost} bytes)" if lost else ""
-
-
-def _history_lines(path: Path) -> pa.Table:
-    try:
-        return read_jsonl(path)
-    except FileNotFoundError:
-        return HISTORY.empty_table()
-    except OSError as error:
-        raise StoreError.of("read", path, error) from error
-    except ValueError as error:
-        raise StoreError(f"{path}: {error}") from error
-
-
-def _fault_lines(path: Path) -> pa.Table:
-    latest = {row["number"]: row for row in read_objects(path) if "number" in row}
-    rows = [{name: row.get(name) for name in FAULTS.names} for row in latest.values()]
-    nullable = pa.schema([field.with_nullable(True) for field in FAULTS])
-    return fill(pa.Table.from_pylist(rows, nullable), FAULTS)
-
-
-def _sealed(run: Path, name: str, schema: pa.Schema) -> pa.Table:
-    return _table(run, name, schema, schema.empty_table)
-
-
-def _table(run: Path, name: str, schema: pa.Schema, otherwise: Callable[[], pa.Table]) -> pa.Table:
-    path = run / f"{name}.parquet"
-    if not path.exists():
-        return otherwise()
-    try:
-        return fill(pq.read_table(path), schema)
-    except OSError as error:
-        raise StoreError.of("read", path, error) from error
-    except pa.ArrowException as error:
-        raise StoreError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

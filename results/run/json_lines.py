@@ -78,6 +78,8 @@ class Salvaged:
     table: pa.Table
     lost_bytes: int = 0
     """Bytes after the last readable line: a torn line, or everything from a damaged line on."""
+    damage: str = ""
+    """Why a whole line cannot be read. Empty when at most the last line is torn, as its writer's death leaves it."""
 
 
 def read_lines(path: Path, schema: pa.Schema) -> Salvaged:
@@ -94,27 +96,35 @@ def read_lines(path: Path, schema: pa.Schema) -> Salvaged:
     except pa.ArrowInvalid:
         whole = _sound_prefix(whole, schema)
         table = _parse(whole, schema)
-    return Salvaged(table, len(data) - len(whole))
+    return Salvaged(table, len(data) - len(whole), _damage(path, data, whole))
 
 
-def read_objects(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a short file as objects, up to the first that is not one; none when the file is missing."""
+def read_objects(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The whole lines of a short file as objects, up to the first that is not one, and why that is none; none when the
+    file is missing."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return [], ""
     except OSError as error:
         raise StoreError.of("read", path, error) from error
     values: list[dict[str, Any]] = []
-    for line in data[: data.rfind(b"\n") + 1].splitlines():
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         try:
             value = json.loads(line)
-        except ValueError:
-            break
+        except (ValueError, RecursionError):
+            value = None
         if not isinstance(value, dict):
-            break
+            return values, f"line {number} of {path.name} is damaged"
         values.append(value)
-    return values
+    return values, ""
+
+
+def _damage(path: Path, data: bytes, whole: bytes) -> str:
+    if b"\n" not in data[len(whole) :]:
+        return ""
+    line = whole.count(b"\n") + 1
+    return f"line {line} of {path.name} is damaged"
 
 
 def fill(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -157,7 +167,7 @@ def _sound_prefix(lines: bytes, schema: pa.Schema) -> bytes:
             if not isinstance(json.loads(line), dict):
                 break
             _parse(line, schema)
-        except (ValueError, pa.ArrowInvalid):
+        except (ValueError, RecursionError, pa.ArrowInvalid):
             break
         end = line_end
     return lines[:end]

@@ -15,7 +15,7 @@ are named in `left_out`. Other runs are not affected.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.deletions import deletable_below
-from checkers.evidence import CheckSettings, RunEvidence
+from checkers.evidence import CheckSettings, EvidenceGap, RunEvidence
 from checkers.registry import (
     PARTITIONED,
     applicable_checkers,
@@ -38,10 +38,11 @@ from checkers.verdict import Validity, Verdict
 from results.errors import StoreError
 from results.measures import measure_partition, measure_whole, merge_partitions
 from results.run.json_encoding import verdict_to_json, verdicts_from_json
+from results.run.manifest import TABLES, gaps_from_json, gaps_to_json
 from results.run_figures import APPENDS, PartitionRecords
 from results.store import tables
 from results.store.partition_index import LIGHT, WHOLE_RUN, CheckUnit, DamagedFileError, filled, rows, units
-from results.store.schema import MEASURED, SCHEMAS
+from results.store.schema import GAPS, MEASURED, ROWS, SCHEMAS
 from results.store.tables import DamagedFile
 from workloads.columns import partitions
 
@@ -53,11 +54,11 @@ _PARTS_PER_SLOT: Final = 8
 """Partitions of the data for each task that can run at a time: how evenly the work is dealt out."""
 _UNITS: Final = (
     "suite string, batch string, run string, topic string, partition int, collected_ns bigint, settings string, "
-    "recovery string, damaged_path string, damage string"
+    "recovery string, facts string, damaged_path string, damage string"
 )
 _UNIT_VERDICTS: Final = (
-    "suite string, run string, topic string, partition int, verdict string, settings string, damaged_path string, "
-    "damage string"
+    "suite string, run string, topic string, partition int, verdict string, settings string, gaps string, "
+    "damaged_path string, damage string"
 )
 _WHOLE: Final = "suite string, run string, verdict string"
 
@@ -105,7 +106,7 @@ def check(spark: SparkSession, store: Path, suite: str = "") -> CheckedRuns:
 
 
 def _batches(store: Path, suite: str, runs: pa.Table) -> pa.Table:
-    """One row per batch: its runs with their settings and recovery, as JSON."""
+    """One row per batch: its runs with their settings, recovery and facts, as JSON."""
     row_of_run = {(row["suite"], row["run"]): row for row in runs.to_pylist()}
     rows = []
     for path in tables.files(store, "runs", suite):
@@ -114,7 +115,7 @@ def _batches(store: Path, suite: str, runs: pa.Table) -> pa.Table:
             continue
         name = path.parent.name.removeprefix("suite=")
         mine = [row_of_run[name, run] for run in loaded.column("run").to_pylist() if (name, run) in row_of_run]
-        conditions = {row["run"]: {"settings": row["settings"], "recovery": row["recovery"]} for row in mine}
+        conditions = {row["run"]: {name: row[name] for name in ("settings", "recovery", "facts")} for row in mine}
         if conditions:
             rows.append({"suite": name, "batch": path.stem, "runs": json.dumps(conditions)})
     return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("suite", "batch", "runs")]))
@@ -137,11 +138,8 @@ def _indexer(store: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
                     unit_list, damaged = [CheckUnit(run, "", WHOLE_RUN, 0) for run in conditions], error.file
                 for unit in unit_list:
                     values = (row["suite"], row["batch"], unit.run, unit.topic, unit.partition, unit.collected_ns)
-                    condition = conditions[unit.run]
                     named = (str(damaged.path), damaged.reason)
-                    yield from _rows(
-                        _UNITS, [(*values, condition["settings"], condition["recovery"], *named)]
-                    ).to_batches()
+                    yield from _rows(_UNITS, [(*values, *conditions[unit.run].values(), *named)]).to_batches()
 
     return index
 
@@ -155,17 +153,20 @@ def _check_unit(store: Path) -> Callable[[pa.Table], pa.Table]:
         key = (row["suite"], unit.run, unit.topic, unit.partition)
         damaged = DamagedFile(Path(row["damaged_path"]), row["damage"])
         verdicts: list[Verdict] = []
+        gaps: tuple[EvidenceGap, ...] = ()
         if damaged == NO_DAMAGE:
             try:
-                verdicts = _of_unit(
-                    _BatchLocation(store, row["suite"], row["batch"]), unit, row["settings"], row["recovery"]
-                )
+                batch = _BatchLocation(store, row["suite"], row["batch"])
+                verdicts = _of_unit(batch, unit, row["settings"], row["recovery"])
+                if unit.partition == WHOLE_RUN:
+                    gaps = _gaps(batch, unit, json.loads(row["facts"]))
             except DamagedFileError as error:
                 damaged = error.file
-        verdict_rows = [(*key, json.dumps(verdict_to_json(verdict)), row["settings"], "", "") for verdict in verdicts]
+        known = (row["settings"], json.dumps(gaps_to_json(gaps)))
+        verdict_rows = [(*key, json.dumps(verdict_to_json(verdict)), *known, "", "") for verdict in verdicts]
         return _rows(
             _UNIT_VERDICTS,
-            verdict_rows if damaged == NO_DAMAGE else [(*key, "", "", str(damaged.path), damaged.reason)],
+            verdict_rows if damaged == NO_DAMAGE else [(*key, "", *known, str(damaged.path), damaged.reason)],
         )
 
     return check_group
@@ -183,7 +184,11 @@ def _merge_units(group: pa.Table) -> pa.Table:
     figures = merge_partitions([part for part in measured if APPENDS.name in part])
     for part in measured:
         figures |= {} if APPENDS.name in part else part
-    merged = [*merge_partition_verdicts(settings, verdicts), Verdict(MEASURED, Validity.VALID, figures=figures)]
+    gaps = [gap for row in unit_rows for gap in gaps_from_json(json.loads(row["gaps"]))]
+    merged = [
+        *merge_partition_verdicts(settings, verdicts, tuple(dict.fromkeys(gaps))),
+        Verdict(MEASURED, Validity.VALID, figures=figures),
+    ]
     return _rows(_WHOLE, [(suite, run, json.dumps(verdict_to_json(verdict))) for verdict in merged])
 
 
@@ -225,6 +230,16 @@ def _of_unit(batch: _BatchLocation, unit: CheckUnit, promised: str, ended: str) 
         figures = measure_partition(records)
         verdicts.append(Verdict(MEASURED, Validity.VALID, figures=figures))
     return verdicts
+
+
+def _gaps(batch: _BatchLocation, run: CheckUnit, facts: Mapping[str, Any]) -> tuple[EvidenceGap, ...]:
+    """What the run lacked when it was stored, and the tables from which rows have gone since."""
+    lacking = list(gaps_from_json(facts.get(GAPS, ())))
+    for name, stored in facts.get(ROWS, {}).items():
+        rows_left = batch.rows(name, run, SCHEMAS[name].names[1:2]).num_rows
+        if rows_left != stored:
+            lacking.append(EvidenceGap(TABLES[name], f"{rows_left} rows of {name} are left of {stored}"))
+    return tuple(lacking)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

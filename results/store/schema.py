@@ -70,6 +70,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 }
 """In the order in which a batch is written: `runs`, which makes it count, comes last."""
 EVIDENCE = ("history", "trace", "replicas", "replica_ends", "faults")
+GAPS, ROWS = "gaps", "rows"
+"""Facts of a run: what its evidence lacked when it was stored, and how many rows of each table of EVIDENCE it has."""
 MEASURED = "measured"
 """The checker name of the figures of `results.measures` in METRICS."""
 

@@ -28,8 +28,9 @@ from results.errors import StoreError
 from results.run.directory import RunDirectory, Status
 from results.run.evidence_loader import with_current_names
 from results.run.json_encoding import verdicts_from_json
+from results.run.manifest import gaps_from_json
 from results.store import tables
-from results.store.schema import SCHEMAS, batch_path, tables_path
+from results.store.schema import EVIDENCE, GAPS, ROWS, SCHEMAS, batch_path, tables_path
 
 MARKER = "runs"
 
@@ -75,7 +76,7 @@ class StoredRun:
     def status(self) -> Status:
         """As the run directory had it."""
         row = self.row
-        facts = _object(row["facts"])
+        facts = {name: value for name, value in _object(row["facts"]).items() if name not in (GAPS, ROWS)}
         return Status(row["state"], "", row["seed"], row["name"], row["version"], row["started"], facts=facts)
 
 
@@ -127,14 +128,12 @@ def _read_run(store: Path, item: StoredItem) -> StoredRun:
         {**row, "findings": json.loads(row["findings"]), "figures": figures.get(row["checker"], {})}
         for row in parts["verdicts"].to_pylist()
     ]
+    evidence_tables = {name: parts[name].drop_columns(["run"]) for name in EVIDENCE}
     evidence = RunEvidence(
-        history=parts["history"],
-        replicas=parts["replicas"],
-        replica_ends=parts["replica_ends"],
-        trace=parts["trace"],
-        faults=with_current_names(parts["faults"]),
+        **evidence_tables | {"faults": with_current_names(evidence_tables["faults"])},
         settings=CheckSettings.from_json(_object(rows[0]["settings"])),
         recovery=_object(rows[0]["recovery"]),
+        gaps=gaps_from_json(_object(rows[0]["facts"]).get(GAPS, ())),
     )
     return StoredRun(item.suite, item.run, rows[0], tuple(verdicts_from_json({"checks": checks})), evidence)
 

@@ -25,7 +25,8 @@ from results.errors import StoreError
 from results.measures import measure
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
-from results.store.schema import EVIDENCE, MEASURED, SCHEMAS, batch_path, plain, tables_path
+from results.run.manifest import gaps_to_json
+from results.store.schema import EVIDENCE, GAPS, MEASURED, ROWS, SCHEMAS, batch_path, plain, tables_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,13 @@ def of_run(
 
     The run is called `name`, or as its directory."""
     status, verdicts = run.status(), run.verdicts()
+    facts = dict(status.facts)
+    if status.message:
+        facts["message"] = status.message
+    if keep_evidence:
+        facts[ROWS] = {table: getattr(evidence, table).num_rows for table in EVIDENCE}
+    if evidence.gaps:
+        facts[GAPS] = gaps_to_json(evidence.gaps)
     row = {
         "seed": status.seed,
         "cell": cell,
@@ -81,7 +89,7 @@ def of_run(
         "spec": run.read_spec_text(),
         "settings": json.dumps(evidence.settings.to_json()),
         "recovery": json.dumps(dict(evidence.recovery)),
-        "facts": json.dumps({**status.facts, "message": status.message} if status.message else dict(status.facts)),
+        "facts": json.dumps(facts),
     }
     checks = verdicts_to_json(verdicts)["checks"]
     measured = Verdict(MEASURED, Validity.VALID, figures=measure(evidence)) if evidence.history.num_rows else None

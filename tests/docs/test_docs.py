@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from checkers.registry import CHECKERS
+from checkers.evidence import EvidencePart
+from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
@@ -54,8 +55,18 @@ def _rules() -> str:
     )
 
 
+def _rests_on() -> str:
+    rows = [(f"`{name}`", *("×" if part in RESTS_ON[name] else "" for part in EvidencePart)) for name in CHECKERS]
+    return _table(("check", *EvidencePart), rows)
+
+
 @pytest.mark.parametrize(
-    ("page", "part", "content"), [("README.md", "faults", _faults()), ("docs/rules.md", "rules", _rules())]
+    ("page", "part", "content"),
+    [
+        ("README.md", "faults", _faults()),
+        ("docs/rules.md", "rules", _rules()),
+        ("docs/evidence.md", "rests-on", _rests_on()),
+    ],
 )
 def test_a_generated_table_says_what_the_code_says(page: str, part: str, content: str) -> None:
     path = ROOT / page

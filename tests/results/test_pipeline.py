@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from checkers.evidence import EvidencePart
+from checkers.registry import MISSING_EVIDENCE, RESTS_ON
 from checkers.registry import check as check_evidence
 from checkers.verdict import Validity, Verdict, worst
 from harness.bench.pipeline import check_verdicts, generated
@@ -56,7 +59,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
-    """Ended runs by name of their spec; one more was cut short before it recovered."""
+    """Ended runs by name of their spec; one was cut short before it recovered, and one has lost a log."""
     directory = tmp_path_factory.mktemp("runs")
     made = {}
     for name, values in SPECS.items():
@@ -70,7 +73,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
     for table, rows in (("history", whole.history.slice(0, 200)), ("trace", whole.trace.slice(0, 1500))):
         pq.write_table(rows, short.path / f"{table}.parquet")
     short.write_status("interrupted", message="interrupted")
-    return made | {"short": short}
+    damaged = RunDirectory.open(shutil.copytree(made["valid"].path, directory / "damaged"))
+    ends = pq.read_table(damaged.path / "replica_ends.parquet")
+    pq.write_table(ends.slice(1), damaged.path / "replica_ends.parquet")
+    return made | {"short": short, "damaged": damaged}
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +162,20 @@ def test_bad_files_are_named_their_runs_left_out_and_no_other(
     assert found.left_out == tuple(sorted(("s", runs[name].name) for name in names.values()))
     assert set(found.verdicts.column("run").to_pylist()) == {sound.name}
     assert told(found, "s", sound.name) == check_evidence(sound.load())
+
+
+def test_rows_that_a_store_has_lost_make_what_rests_on_them_unknown(
+    spark: SparkSession, runs: dict[str, RunDirectory], tmp_path: Path
+) -> None:
+    made = runs["invalid"]
+    tables.add_run(tmp_path, "s", made)
+    path = batch_path(tmp_path, "history", "s", made.name)
+    pq.write_table(pq.read_table(path, partitioning=None).slice(9), path)
+    for verdict in told(check(spark, tmp_path), "s", made.name):
+        if EvidencePart.HISTORY in RESTS_ON[verdict.checker]:
+            assert [finding.kind for finding in verdict.findings] == [MISSING_EVIDENCE], verdict.checker
+        else:
+            assert verdict.validity is not Validity.UNKNOWN, verdict.checker
 
 
 def test_the_command_names_what_is_judged_otherwise_than_when_it_was_stored(
