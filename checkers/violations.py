@@ -67,6 +67,8 @@ INEXCUSABLE = frozenset(
         "producer-id-twice",
         "leader-epoch-fell",
         "read-above-high-watermark",
+        "position-skipped",
+        "position-went-back",
         "commit-uncommitted",
         "offset-uncommitted",
         "torn-log",

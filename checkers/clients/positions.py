@@ -13,8 +13,8 @@ In every workload, whether consumers are alone or members of a group. A position
   where the history has it;
 - a poll refused with OFFSET_OUT_OF_RANGE: it moves to an offset that the log has, which it does not report.
 
-Deleted records (`checkers.deletions`) may be skipped. Unclean elections and losses beyond the fault model excuse both
-kinds: the log that was read is gone, and an older consumer may not notice.
+Deleted records (`checkers.deletions`) may be skipped. No fault excuses either kind, nor does an unclean election: a
+position is the consumer's own, and a log that is not the one it read moves it only in these ways.
 
 Operations of one consumer are compared in the order of their invocation. It has one fetch at a time for a partition,
 and every answer is recorded before its next fetch is invoked; a poll without records may be left out of the history,

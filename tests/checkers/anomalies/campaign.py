@@ -39,11 +39,11 @@ class Result:
 def try_anomalies(names: tuple[str, ...], keep: Path | None, number: int) -> Result:
     """Inject each of the anomalies in the run of this number, unless a checker found something in the run itself.
 
-    Kept runs have settings that vary; those that permit losses are left out, since they permit anomalies, too.
+    Kept runs have settings that vary. Runs that permit losses are left out.
     """
     run = record(number, varied=keep is not None, keep=keep)
     outcomes: dict[str, str] = {}
-    if run.evidence.settings.acks != -1 or run.evidence.settings.unclean_election:
+    if run.permits_losses:
         return Result(run.name)
     for anomaly in (each for each in ANOMALIES if each.name in names):
         if run.verdicts.get(anomaly.checker) != "valid":

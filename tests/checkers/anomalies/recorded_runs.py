@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from checkers.evidence import RunEvidence
+from checkers.fault_model import tolerances
 from checkers.registry import check
 from harness.runner.run import run_in_simulation
 from harness.spec import Spec
@@ -47,6 +48,14 @@ class RecordedRun:
     def name(self) -> str:
         """Workload and seed."""
         return f"{self.workload} seed {self.seed}"
+
+    @property
+    def permits_losses(self) -> bool:
+        """Whether its settings or its faults permit losses, which may excuse an anomaly, too."""
+        settings = self.evidence.settings
+        if settings.acks != -1 or settings.unclean_election:
+            return True
+        return any(tolerance.exceeded for tolerance in tolerances(self.evidence).values())
 
 
 def record(number: int, *, varied: bool = False, keep: Path | None = None) -> RecordedRun:
