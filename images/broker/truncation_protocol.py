@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 
 
 class TruncationProtocol(StrEnum):
@@ -41,8 +42,9 @@ class TruncationProtocol(StrEnum):
         """Whether every fetch has the current leader epoch, not only the first one in that epoch."""
         return self.came_with_or_after(TruncationProtocol.KIP320)
 
+    @cache
     def came_with_or_after(self, other: TruncationProtocol) -> bool:
-        """Whether this protocol is `other` or a later one."""
+        """Whether this protocol is `other` or a later one. Remembered, since every fetch asks."""
         order = tuple(TruncationProtocol)
         return order.index(self) >= order.index(other)
 
