@@ -2,6 +2,9 @@
 
 process-crashed  a node's process ended by itself: a finding even where it broke no promise about the log
 
+node-vanished    a node's machine was removed by something outside the run, so nobody knows how its process ended;
+                 the verdict is then `unknown`, unless another process crashed
+
 A node whose disk a fault filled may end: one that says in one line that it has no space has not crashed.
 
 The verdict is `unknown` when the run ended before that was recorded.
@@ -41,7 +44,12 @@ def check(evidence: RunEvidence) -> Verdict:
         )
         for crash in crashes[:12]
     )
-    return Verdict(NAME, Validity.INVALID if crashes else Validity.VALID, findings, {"crashes": float(len(crashes))})
+    vanished = tuple(
+        Finding("node-vanished", (f"{item['node']}: its machine was gone at {item['time_ns'] / 1e9:.3f} s",))
+        for item in recovery.get("vanished") or ()
+    )
+    validity = Validity.INVALID if crashes else Validity.UNKNOWN if vanished else Validity.VALID
+    return Verdict(NAME, validity, (*findings, *vanished), {"crashes": float(len(crashes))})
 
 
 def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:

@@ -15,7 +15,7 @@ the outcome is identical.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -26,7 +26,7 @@ from checkers import availability, faults, groups, logs, loss, processes, raft, 
 from checkers.clients import coordinator, positions, producers, visibility
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
-from checkers.fault_model import node_failures
+from checkers.fault_model import node_failures, vanished_nodes
 from checkers.linearizability import checker as linearizability
 from checkers.liveness import checker as liveness
 from checkers.protocol import checker as protocol
@@ -141,7 +141,7 @@ def run_checker(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
     crashes."""
     parts = parts_needed(name, evidence)
     rests_on = tuple(part.value for part in EvidencePart if part in parts)
-    missing = [gap for gap in evidence.gaps if gap.part in parts]
+    missing = [gap for gap in (*evidence.gaps, *_gaps_of_vanished(evidence)) if gap.part in parts]
     if missing:
         return _lacking(name, missing, rests_on)
     try:
@@ -151,6 +151,15 @@ def run_checker(name: str, checker: Checker, evidence: RunEvidence) -> Verdict:
         where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
         lines = (f"the checker crashed: {type(error).__name__}: {error}", f"at {where} in {place.name}")
         return replace(unknown_verdict(name, *lines, kind=CRASHED), rests_on=rests_on)
+
+
+def _gaps_of_vanished(evidence: RunEvidence) -> Iterator[EvidenceGap]:
+    """A node whose machine vanished has left no trace, unless its events were received when they happened."""
+    traced = set(evidence.trace.column("node").unique().to_pylist())
+    for failure in vanished_nodes(evidence.recovery):
+        if failure.node not in traced:
+            when = f"its machine was gone at {failure.started_ns / 1e9:.3f} s"
+            yield EvidenceGap(EvidencePart.TRACE, f"{failure.node} vanished: {when}, and nothing of its trace is left")
 
 
 def parts_needed(name: str, evidence: RunEvidence) -> frozenset[EvidencePart]:

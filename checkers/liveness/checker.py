@@ -19,8 +19,8 @@ operator (`unclean.recovery.strategy=manual`) rather than risk a loss. The verdi
 It takes both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace with
 comparable clocks, a partition whose last known leader is none.
 
-The verdict is `unknown` when the run ended before recovery began, and when a fault could not be healed (`unhealed`):
-the cluster was then never given back what it needs.
+The verdict is `unknown` when the run ended before recovery began, when a fault could not be healed (`unhealed`) and
+when a node's machine vanished: the cluster was then never given back what it needs.
 
 Blind spots: progress during faults (`checkers.availability` gives figures). A cluster that recovers a second after the
 limit is as wrong as one that never does; the limit is part of the spec.
@@ -62,6 +62,13 @@ def check(evidence: RunEvidence) -> Verdict:
         "healing_seconds": float(recovery.get("healing_seconds", 0)),
     }
     waiting = [str(line) for line in recovery.get("waiting_for") or ()]
+    vanished = [
+        f"{item['node']} vanished: its machine was gone at {item['time_ns'] / 1e9:.3f} s"
+        for item in recovery.get("vanished") or ()
+    ]
+    if vanished and not recovery["recovered"]:
+        lines = (*vanished, "so nothing is promised; still missing:", *waiting[:4], *_more(waiting, 4))
+        return Verdict(NAME, Validity.UNKNOWN, (Finding("node-vanished", lines),), figures)
     unhealed = [str(line) for line in recovery.get("unhealed") or ()]
     if unhealed:
         lines = ("a fault could not be healed, so nothing is promised:", *unhealed[:4], *_more(unhealed, 4))

@@ -48,6 +48,15 @@ class Crash:
 
 
 @dataclass(frozen=True, slots=True)
+class VanishedNode:
+    """A node whose machine was removed by something outside the run: nothing of it can be collected."""
+
+    node: str
+    time_ns: int
+    """True time since the run began at which that was noticed."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrailPoint:
     """Where a run stood after `step` scheduling decisions; two runs first differ between two such points."""
 
@@ -69,6 +78,10 @@ class Deployment(ClusterUnderTest, Protocol):
     @property
     def crashes(self) -> Sequence[Crash]:
         """Processes that ended by themselves so far, in order of time."""
+
+    @property
+    def vanished(self) -> Sequence[VanishedNode]:
+        """Nodes whose machine vanished so far, in order of time."""
 
     @property
     def trail(self) -> Sequence[TrailPoint]:

@@ -26,7 +26,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 from harness.cluster.administration import Administration
 from harness.cluster.layout import Layout, cluster_layout
 from harness.cluster.random_streams import run_stream
-from harness.environments.base import Crash, Deployment, Listener, TrailPoint
+from harness.environments.base import Crash, Deployment, Listener, TrailPoint, VanishedNode
 from harness.environments.machines.trace_deduplicator import TraceDeduplicator
 from harness.simulation.network.network import LinkLatency
 from harness.simulation.node import Exit, SimNode
@@ -147,6 +147,11 @@ class SimDeployment:
             Crash(call.node, call.time_ns, f"{call.call} was called in simulation") for call in self._world.real_calls
         ]
         return sorted(self._exits + refused, key=lambda crash: crash.time_ns)
+
+    @property
+    def vanished(self) -> Sequence[VanishedNode]:
+        """None: nothing outside reaches a simulated machine."""
+        return ()
 
     @property
     def trail(self) -> Sequence[TrailPoint]:

@@ -239,6 +239,7 @@ class RunSession:
                 "faults": self._directory.faults_recorded,
             }
             self._recovery["crashes"] = [asdict(crash) for crash in deployment.crashes]
+            self._recovery["vanished"] = [asdict(node) for node in deployment.vanished]
             self._directory.write_recovery(self._recovery)
 
             self.enter("collecting")
@@ -247,6 +248,9 @@ class RunSession:
             collected = True
             with self._directory.collecting() as nodes:
                 await deployment.collect(nodes)
+            if len(deployment.vanished) > len(self._recovery["vanished"]):
+                self._recovery["vanished"] = [asdict(node) for node in deployment.vanished]
+                self._directory.write_recovery(self._recovery)
         finally:
             ticking.cancel()
             watch.close()

@@ -275,6 +275,33 @@ def test_the_groups_checker_runs_where_consumers_form_a_group() -> None:
     assert verdict.validity is Validity.UNKNOWN
 
 
+def test_a_node_that_vanished_accuses_nobody_and_is_named() -> None:
+    """b1's container was removed: its log seems to end at 0, and the others committed without it."""
+    events = [
+        small_evidence.event(1, "c1", "partition_changed", {"min_isr": 1}, leader=2, members=[1, 2]),
+        small_evidence.event(2, "b2", "became_leader", offset=0, log_end=0, leader_epoch=1, members=[1, 2]),
+        small_evidence.event(3, "b2", "appended", offset=0, log_end=4, leader_epoch=1),
+        small_evidence.event(
+            4, "b2", "high_watermark", {"positions": {"1": 4, "2": 4}}, offset=0, high_watermark=4, members=[1, 2]
+        ),
+        small_evidence.event(5, "c1", "partition_changed", {"min_isr": 1}, leader=2, members=[1, 2]),
+    ]
+    stuck = STUCK | {"crashes": []}
+    gone = stuck | {"vanished": [{"node": "b1", "time_ns": 9 * 10**9}]}
+    names = {name: registry.CHECKERS[name] for name in ("protocol", "liveness", "processes")}
+
+    def verdicts(recovery: dict[str, Any]) -> dict[str, Verdict]:
+        evidence = RunEvidence(trace=small_evidence.trace(*events), recovery=recovery)
+        return {verdict.checker: verdict for verdict in registry.check(evidence, names)}
+
+    assert verdicts(stuck)["protocol"].validity is Validity.INVALID, "without knowing that it vanished"
+    assert {name: verdict.validity for name, verdict in verdicts(gone).items()} == dict.fromkeys(
+        names, Validity.UNKNOWN
+    )
+    for verdict in verdicts(gone).values():
+        assert any("b1" in line and "9.000 s" in line for line in verdict.findings[0].lines)
+
+
 def test_a_fault_whose_effect_was_not_read_back_is_not_called_a_miss() -> None:
     row = small_evidence.fault("wipe-disk", ["b2"], 5, 6, {"nodes": {"b2": {}}, "unknown_lost_bytes": 1.0}, bit=False)
     verdict = faults.check(RunEvidence(faults=small_evidence.faults(row)))

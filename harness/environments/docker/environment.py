@@ -30,7 +30,7 @@ from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
 from harness.environments.machines.deployment import MachineDeployment
-from harness.environments.machines.machine import CommandFailed, Machine, MachineError
+from harness.environments.machines.machine import CommandFailed, Machine, MachineError, MachineVanished
 from harness.environments.machines.signals import signals_blocked
 from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Image, ready
@@ -43,6 +43,7 @@ _FIRST_HOST = 10
 _THREADS = 64
 _SUBNET_DRAWS = 64
 _STARTED_LIMIT_S = 60.0
+_NOT_FOUND = 404
 _WHEN_TOLD: Final = ("sh", "-c", 'read -r _; exec "$@"', "sh")
 """Starts a command once it has read a line. The SDK drops whatever arrives together with the engine's answer to the
 start of a command: on a busy machine that was the command's first output."""
@@ -362,7 +363,7 @@ def _break(connection: socket.socket) -> None:
 
 @contextmanager
 def _as_machine_errors(what: str) -> Iterator[None]:
-    """Turns any error of the SDK into a MachineError of one line."""
+    """Turns any error of the SDK into a MachineError of one line: MachineVanished where a container is not there."""
     try:
         yield
     except (MachineError, TimeoutError):
@@ -371,7 +372,8 @@ def _as_machine_errors(what: str) -> Iterator[None]:
         reason = _one_line(error)
         if "/dev/fuse" in reason:
             reason = "the engine's machine has no /dev/fuse, on which the data is to lie; there: modprobe fuse"
-        raise MachineError(f"{what}: {reason}") from None
+        vanished = getattr(error, "status_code", None) == _NOT_FOUND and "No such container" in reason
+        raise (MachineVanished if vanished else MachineError)(f"{what}: {reason}") from None
 
 
 def _one_line(error: Exception) -> str:

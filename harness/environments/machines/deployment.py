@@ -27,9 +27,9 @@ from harness.cluster.layout import Layout
 from harness.cluster.leader_lookup import LeaderLookup
 from harness.cluster.random_streams import run_stream
 from harness.cluster.systems import SYSTEMS
-from harness.environments.base import Crash, Listener, TrailPoint
+from harness.environments.base import Crash, Listener, TrailPoint, VanishedNode
 from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
-from harness.environments.machines.machine import Machine, MachineError
+from harness.environments.machines.machine import Machine, MachineError, MachineVanished
 from harness.environments.machines.node_handle import AGENT, COMMAND_LIMIT_S, NodeHandle, on_all
 from harness.environments.machines.traces import merged
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
@@ -67,6 +67,7 @@ class MachineDeployment:
         self._handles: dict[str, NodeHandle] = {}
         self._watching: set[asyncio.Task[None]] = set()
         self._crashes: list[Crash] = []
+        self._vanished: dict[str, VanishedNode] = {}
         self._unsupported: dict[EnvironmentCapability, str] = {
             EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends"
         }
@@ -93,6 +94,11 @@ class MachineDeployment:
     def crashes(self) -> Sequence[Crash]:
         """Processes that ended by themselves, in order of time."""
         return sorted(self._crashes, key=lambda crash: crash.time_ns)
+
+    @property
+    def vanished(self) -> Sequence[VanishedNode]:
+        """Nodes whose machine is no longer there, in the order in which that was noticed."""
+        return tuple(self._vanished.values())
 
     @property
     def trail(self) -> Sequence[TrailPoint]:
@@ -130,7 +136,7 @@ class MachineDeployment:
 
         No file is read before the last process has ended: a trace read earlier would lack events, such as the write of
         a follower, on which later events in the trace of another node rest. Everything that machines still give is
-        written before the first failure is raised.
+        written before the first failure is raised. A machine that has vanished gives nothing, and is no failure.
         """
         if self._collected:
             return
@@ -142,7 +148,11 @@ class MachineDeployment:
             service = handle.service
             places = [f"data={service.data}", f"node.log={service.log}"]
             places += [f"trace.jsonl={service.trace}"] if service.trace else []
-            packed = await handle.machine.run([AGENT, "collect", *places], timeout_s=_COLLECT_LIMIT_S)
+            try:
+                packed = await handle.machine.run([AGENT, "collect", *places], timeout_s=_COLLECT_LIMIT_S)
+            except MachineVanished:
+                self._note_vanished(handle)
+                return
             await asyncio.to_thread(_unpack, packed, directory / handle.name)
             trace = directory / handle.name / "trace.jsonl"
             if trace.exists():
@@ -391,12 +401,20 @@ class MachineDeployment:
 
     async def _watch(self, handle: NodeHandle, incarnation: int) -> None:
         """Note a process that ends by itself."""
-        ended = await handle.until_ended(incarnation)
+        try:
+            ended = await handle.until_ended(incarnation)
+        except MachineVanished:
+            self._note_vanished(handle)
+            return
         if handle.incarnation == incarnation:
             handle.alive = False
         if not ended["expected"]:
             error = ended["error"] or f"ended with status {ended['status']}"
             self._crashes.append(Crash(handle.name, ended["time_ns"] - handle.began_ns, error))
+
+    def _note_vanished(self, handle: NodeHandle) -> None:
+        handle.alive = False
+        self._vanished.setdefault(handle.name, VanishedNode(handle.name, self.now_ns()))
 
     async def _end(self, node: str, *command: str, timeout_s: float = COMMAND_LIMIT_S) -> Evidence:
         async def end(handle: NodeHandle) -> dict[str, Any]:

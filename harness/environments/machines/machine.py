@@ -34,6 +34,10 @@ class MachineError(EnvironmentUnavailable):
     """A command on a machine failed; the message is one line naming the machine and what went wrong."""
 
 
+class MachineVanished(MachineError):
+    """The machine is no longer there: something outside the run removed it."""
+
+
 class CommandFailed(MachineError):
     """A command ran on the machine and ended with a status other than 0; the message ends in its last output."""
 

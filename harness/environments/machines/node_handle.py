@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from harness.cluster.layout import ClusterNode
-from harness.environments.machines.machine import Freezer, Machine, MachineError
+from harness.environments.machines.machine import Freezer, Machine, MachineError, MachineVanished
 from images.system import Service
 from nemesis.uninterrupted import uninterrupted
 
@@ -135,12 +135,15 @@ class NodeHandle:
         return {name: answer[name] for name in ("frozen_seconds", "missed", "missed_bytes")}
 
     async def until_ended(self, incarnation: int) -> dict[str, Any]:
-        """The end of this incarnation, once it has ended. A machine that does not answer is asked again."""
+        """The end of this incarnation, once it has ended. A machine that does not answer is asked again. Raises
+        MachineVanished."""
         while True:
             try:
                 answer = await self._ask_agent(
                     "wait", str(incarnation), "--limit", str(_WAIT_LIMIT_S), timeout_s=_WAIT_LIMIT_S + COMMAND_LIMIT_S
                 )
+            except MachineVanished:
+                raise
             except MachineError:
                 await asyncio.sleep(1.0)
                 continue

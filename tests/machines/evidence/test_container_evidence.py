@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from checkers.verdict import Validity
 from harness.cluster.systems import SYSTEMS
 from harness.environments.docker.engine import connect
 from harness.environments.machines.node_handle import NodeHandle
 from harness.node_images.building import build
+from harness.runner.outcome import Progress
+from harness.runner.run import run
 from harness.spec import parse
 from images.system import Service
+from results.run.directory import RunDirectory
 from tests.checkers import small_evidence
 from tests.machines.evidence.comparison import Sample, compare
 from tests.machines.evidence.observed_runs import observed
@@ -31,18 +35,48 @@ SCRIPT = [
 ]
 
 
-@pytest.mark.docker
-def test_evidence_is_what_monitors_inside_the_containers_saw(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def _images() -> None:
     client = connect(timeout_s=1800)
     try:
         build(client, [SYSTEMS["broker"]])
     finally:
         client.close()
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("_images")
+def test_evidence_is_what_monitors_inside_the_containers_saw(tmp_path: Path) -> None:
     spec = parse({"environment": "docker", "seed": 1, "time_limit": 7, "recovery_limit": 300, "faults": SCRIPT})
     _, comparison = observed(spec, tmp_path)
     assert comparison.disagreements == []
     assert set(comparison.compared) >= {"nftables table there", "process stopped", "process ended", "clock offset"}
     assert comparison.compared["disk empty"] == 1
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("_images")
+def test_a_container_removed_by_hand_accuses_nobody(tmp_path: Path) -> None:
+    """Its trace and its disk are gone: what rests on them is unknown, and the node is named."""
+    values = {"environment": "docker", "seed": 1, "time_limit": 6, "recovery_limit": 8, "faults": "none"}
+    directory = RunDirectory.create(tmp_path, "gone", 1)
+    client, gone = connect(), []
+
+    def remove_b2(progress: Progress) -> None:
+        if progress.stage == "running" and not gone:
+            client.containers.get(f"{directory.status().facts['containers']}-b2").remove(force=True)
+            gone.append(progress.time_s)
+
+    try:
+        outcome = run(parse(values), directory, on_progress=remove_b2, report=False)
+    finally:
+        client.close()
+    assert outcome.failure == ""
+    verdicts = {verdict.checker: verdict for verdict in outcome.verdicts}
+    assert [name for name, verdict in verdicts.items() if verdict.validity is Validity.INVALID] == []
+    for name in ("protocol", "liveness", "processes"):
+        assert verdicts[name].validity is Validity.UNKNOWN
+        assert any("b2" in line for finding in verdicts[name].findings for line in finding.lines)
 
 
 STEADY = Sample(began_ns=0, ended_ns=1, table=False, state="S", bytes=500, clock_ms=0.0)
