@@ -26,7 +26,7 @@ def test_a_leader_with_a_full_disk_says_so_ends_and_comes_back(room_bytes: int) 
     outcome = outcome_of(fault="disk-full", nodes=["leader/0"], room_bytes=room_bytes)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     (injection,) = outcome.injections
-    assert injection.evidence == {"refused_writes": 1, "killed": 1}
+    assert [dict(numbers) for numbers in injection.evidence["nodes"].values()] == [{"refused_writes": 1, "killed": 1}]
     (crash,) = outcome.recovery["crashes"]
     assert crash["error"] == f"{injection.nodes[0]} failed: [Errno 28] No space left on device"
     assert figure(outcome, "processes", "crashes") == 0
