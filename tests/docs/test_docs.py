@@ -18,6 +18,7 @@ from harness import exit_codes
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
+from tests.docs.rules_in_runs import shown_by
 from workloads.clients.consumer_rules import DESCRIPTIONS as CONSUMER_RULES
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +50,13 @@ def _faults() -> str:
 
 
 def _rules() -> str:
+    found_by = shown_by()
     return _table(
-        ("rule", "protects", "source"),
-        [(f"`{rule.name}`", rule.protects, rule.source) for rule in (*DESCRIPTIONS, *CONSUMER_RULES)],
+        ("rule", "protects", "source", "its absence is found by"),
+        [
+            (f"`{rule.name}`", rule.protects, rule.source, found_by[rule.name])
+            for rule in (*DESCRIPTIONS, *CONSUMER_RULES)
+        ],
     )
 
 

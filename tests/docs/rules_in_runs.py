@@ -1,0 +1,59 @@
+"""The runs of whole clusters that show a rule: mutants of the suite `torture`, kept specs, and scenarios.
+
+A scenario shows a rule if a test in one of `RUNNING` switches it off, by its name in the test or its parameters. Tests
+of state machines and single replicas are elsewhere, and do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.suites.plan import load as load_suite
+from harness.suites.plan import without
+from images.broker.rules import NAMES
+from tests.torture.test_mutants import GUARDED_BY
+from workloads.clients import consumer_rules
+
+TESTS = Path(__file__).parents[1]
+EVERY_RULE = (*NAMES, *consumer_rules.NAMES)
+RUNNING = ("scenarios/test_*.py", "torture/test_*.py", "broker/test_broker_node.py")
+"""Tests that run brokers and controllers, most of them in simulation."""
+KEPT_SPECS = "test_a_mutant_is_found_where_the_full_protocol_stands"
+
+
+def runs_by_rule() -> dict[str, list[str]]:
+    """The tests that play a whole cluster without a rule, by rule."""
+    runs: dict[str, list[str]] = {rule: [] for rule in EVERY_RULE}
+    for path in sorted((TESTS / "torture/regressions").glob("*.yaml")):
+        for rule in filter(None, (path.stem, GUARDED_BY.get(path.stem))):
+            runs[rule].append(KEPT_SPECS)
+    for path in (path for pattern in RUNNING for path in sorted(TESTS.glob(pattern))):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for rule in dict.fromkeys(_rules_named(node)):
+                    runs[rule].append(node.name)
+    return runs
+
+
+def _rules_named(test: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(test):
+        if isinstance(node, ast.Constant) and node.value in EVERY_RULE:
+            yield str(node.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ConsumerRules":
+            yield from (consumer_rules.PREFIX + str(keyword.arg) for keyword in node.keywords)
+
+
+def shown_by() -> dict[str, str]:
+    """For each rule, in a few words: found by torture, by a script, or not in a running cluster."""
+    mutants, runs = load_suite("torture").mutants, runs_by_rule()
+    words = {}
+    for rule in EVERY_RULE:
+        if without(rule) in mutants:
+            words[rule] = "`make torture`"
+        elif runs[rule]:
+            words[rule] = "script: " + ", ".join(f"`{name}`" for name in dict.fromkeys(runs[rule]))
+        else:
+            words[rule] = "no run of a whole cluster yet"
+    return words

@@ -1,0 +1,150 @@
+"""A running cluster with one partition for scenarios: brokers and controllers in simulation, and the trace of them.
+
+A scenario waits for events of the trace instead of times, and makes links slow or cuts them at the right moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from harness.cluster.readiness import Expected, ReadinessProbe
+from harness.cluster.systems import SYSTEMS, configured
+from harness.environments.base import Deployment, Listener
+from harness.environments.sim import Simulation
+from images.trace import TraceEvent
+from images.wire.connection import Connection
+from nemesis.ports import LinkQuality
+from workloads.clients.native import AdminClient, Client, Producer
+
+TOPIC, RECORDS = "t", 10
+SEED = 2
+"""A seed in which both brokers that return ask to join before the slow answer is back, as in half of all."""
+SLOW = LinkQuality(delay_ms=700)
+ACK_LIMIT_S = 0.4
+"""Less than a slow message takes."""
+
+
+class Scene:
+    """A running cluster with one partition, on which every replica has ten acknowledged records."""
+
+    def __init__(self, deployment: Deployment, trace: list[tuple[str, TraceEvent]]) -> None:
+        self.deployment = deployment
+        self.trace = trace
+        self.replicas: tuple[str, ...] = ()
+        self._client = Client(deployment.bootstrap(), "test", deployment.stream("test"))
+        self._producer = Producer(self._client, TOPIC, delivery_timeout_s=1.0)
+
+    async def create(self, replicas: int) -> None:
+        await AdminClient(self._client).create_topic(TOPIC, 1, replicas, {}, 30)
+        self.replicas = tuple(await self.deployment.admin.replicas(TOPIC, 0))
+        addresses = {node.name: (node.host, node.port) for node in self.deployment.layout.brokers}
+        probe = ReadinessProbe(addresses, Expected(TOPIC, 1, replicas))
+        assert not await probe.until_ready(asyncio.get_running_loop().time() + 30)
+        probe.close()
+        for _ in range(RECORDS):
+            assert (await self._producer.append(0, [b"x"])).outcome == "ok"
+
+    async def close(self) -> None:
+        await self._producer.close()
+        await self._client.close()
+
+    def ids(self, *names: str) -> set[int]:
+        return {self.deployment.layout.node(name).node_id for name in names}
+
+    async def acknowledged(self) -> bool:
+        """Whether an append with acks=all is acknowledged soon."""
+        appended = self._producer.append(0, [b"y"])
+        done, _ = await asyncio.wait({appended}, timeout=ACK_LIMIT_S)
+        return bool(done) and appended.result().outcome == "ok"
+
+    async def until(
+        self, kind: str, *, node: str = "", isr: Collection[int] | None = None, member: str = "", since: int = -1
+    ) -> TraceEvent:
+        """The first event of the partition from now on, or from `since`, with this ISR, or this member in it."""
+        since = len(self.trace) if since < 0 else since
+        async with asyncio.timeout(60):
+            while True:
+                for name, event in self.trace[since:]:
+                    if (event.kind, event.topic) != (kind, TOPIC) or node not in ("", name):
+                        continue
+                    if isr is not None and set(event.members) != set(isr):
+                        continue
+                    if not member or self.ids(member) <= set(event.members):
+                        return event
+                await asyncio.sleep(0.001)
+
+    async def append(self) -> str:
+        """The outcome of an append with acks=all: ok, fail (it certainly did not happen) or info."""
+        return (await self._producer.append(0, [b"z"])).outcome
+
+    def changes(self, since: int = 0) -> list[TraceEvent]:
+        """The states of the partition that the controllers have committed, oldest first."""
+        events = [event for _, event in self.trace[since:]]
+        return [event for event in events if (event.kind, event.topic) == ("partition_changed", TOPIC)]
+
+    def broker_epoch(self, name: str) -> int:
+        """The broker epoch in which a broker has registered last."""
+        events = (event for node, event in reversed(self.trace) if (node, event.kind) == (name, "registered"))
+        return next(events).broker_epoch
+
+    async def topic_id(self) -> uuid.UUID:
+        answer = await self._client.ask_any(self._client.metadata_request([TOPIC]))
+        topic_id = answer.topics[0].topic_id
+        assert isinstance(topic_id, uuid.UUID)
+        return topic_id
+
+    async def ask(self, name: str, request: Any) -> Any:
+        """The answer of one node to a request of the protocol."""
+        node = self.deployment.layout.node(name)
+        connection = await Connection.open(node.host, node.port, "test", 5.0)
+        answer = await connection.call(request, 5.0)
+        connection.close()
+        return answer
+
+    async def ask_controller(self, request: Any) -> Any:
+        """The answer of the active controller."""
+        active = await self.deployment.controller()
+        assert active is not None
+        return await self.ask(active, request)
+
+    async def happens(self, kind: str, *, node: str = "", broker: str = "", since: int) -> TraceEvent:
+        """The first event of this kind since then, at this node or about this broker."""
+        about = self.ids(broker) if broker else set()
+        async with asyncio.timeout(60):
+            while True:
+                for name, event in self.trace[since:]:
+                    if event.kind == kind and node in ("", name) and (not broker or event.broker in about):
+                        return event
+                await asyncio.sleep(0.001)
+
+    async def kill(self, *names: str) -> None:
+        await asyncio.gather(*(self.deployment.kill(name) for name in names))
+
+
+def played(
+    scenario: Callable[[Scene], Awaitable[None]],
+    *off: str,
+    brokers: int = 3,
+    replicas: int = 3,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    seed: int = SEED,
+) -> list[tuple[str, TraceEvent]]:
+    """The trace of a scenario with these rules switched off."""
+    trace: list[tuple[str, TraceEvent]] = []
+
+    async def whole(deployment: Deployment) -> None:
+        await deployment.deploy()
+        scene = Scene(deployment, trace)
+        await scene.create(replicas)
+        await scenario(scene)
+        await scene.close()
+
+    simulation = Simulation()
+    layout = configured(SYSTEMS["broker"], simulation.layout(brokers, 3), settings, off)
+    listener = Listener(lambda _, node, event: trace.append((node, event)), lambda *_: None)
+    simulation.execute(layout, whole, seed=seed, listener=listener)
+    return trace

@@ -1,0 +1,239 @@
+"""Requests that arrive late, in a running cluster: a rule refuses each, and without it the request takes effect.
+
+Such a request was right when it was sent: the test sends it once more to the node that would receive it. Random faults
+do not delay requests over a restart or an election of their sender.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from kio.schema.alter_partition.v3 import request as altering
+from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16 import request as fetching
+from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
+from kio.schema.produce.v11 import request as producing
+
+from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
+from images.trace import TraceEvent
+from images.wire.batch import build
+from nemesis.ports import DONE
+from tests.scenarios.one_partition import TOPIC, Scene, played
+
+
+async def proposal(
+    scene: Scene, state: TraceEvent, sender: str, epoch: int, *members: str
+) -> altering.AlterPartitionRequest:
+    """The request of `sender` in this state of the partition, with this broker epoch of its own."""
+    ids = [(scene.deployment.layout.node(name).node_id, scene.broker_epoch(name)) for name in members]
+    part = altering.PartitionData(
+        partition_index=0,
+        leader_epoch=state.leader_epoch,
+        new_isr_with_epochs=tuple(altering.BrokerState(broker_id=number, broker_epoch=of) for number, of in ids),
+        partition_epoch=state.partition_epoch,
+    )
+    topic = altering.TopicData(topic_id=await scene.topic_id(), partitions=(part,))
+    (broker_id,) = scene.ids(sender)
+    return altering.AlterPartitionRequest(broker_id=broker_id, broker_epoch=epoch, topics=(topic,))
+
+
+async def error_of(scene: Scene, request: altering.AlterPartitionRequest) -> ErrorCode:
+    answer = await scene.ask_controller(request)
+    return answer.error_code if answer.error_code is not ErrorCode.none else answer.topics[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize(
+    ("off", "error"), [((), ErrorCode.invalid_request), (("sender_leads_in_alter_partition",), ErrorCode.none)]
+)
+def test_a_broker_that_does_not_lead_changes_the_isr_exactly_without_the_rule(
+    off: tuple[str, ...], error: ErrorCode
+) -> None:
+    errors: list[ErrorCode] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, sender, _ = scene.replicas
+        late = await proposal(scene, scene.changes()[-1], sender, scene.broker_epoch(sender), leader, sender)
+        errors.append(await error_of(scene, late))
+
+    played(scenario, *off)
+    assert errors == [error]
+
+
+@pytest.mark.parametrize(
+    ("off", "error"),
+    [((), ErrorCode.stale_broker_epoch), (("sender_epoch_checked_in_alter_partition",), ErrorCode.none)],
+)
+def test_an_earlier_incarnation_of_the_leader_changes_the_isr_exactly_without_the_rule(
+    off: tuple[str, ...], error: ErrorCode
+) -> None:
+    errors: list[ErrorCode] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, third = scene.replicas
+        epoch = scene.broker_epoch(leader)
+        await scene.kill(leader)
+        since = len(scene.trace)
+        await scene.until("partition_changed", isr=scene.ids(other, third), since=since)
+        await scene.deployment.start(leader)
+        await scene.until("partition_changed", member=leader, since=len(scene.trace))
+        assert (await scene.deployment.admin.elect_preferred(TOPIC, 0)).outcome == DONE
+        assert scene.changes()[-1].leader in scene.ids(leader)
+        errors.append(await error_of(scene, await proposal(scene, scene.changes()[-1], leader, epoch, leader, other)))
+
+    played(scenario, *off)
+    assert errors == [error]
+
+
+@pytest.mark.parametrize(
+    ("off", "error"),
+    [((), ErrorCode.fenced_leader_epoch), (("leader_epoch_checked_in_alter_partition",), ErrorCode.none)],
+)
+def test_an_earlier_leadership_changes_the_isr_exactly_without_both_checks_of_epochs(
+    off: tuple[str, ...], error: ErrorCode
+) -> None:
+    """An older leader epoch comes with an older partition epoch, so that check is off in any case."""
+    errors: list[ErrorCode] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, third = scene.replicas
+        before = scene.changes()[-1]
+        since = len(scene.trace)
+        await scene.deployment.stop(leader)
+        await scene.until("partition_changed", isr=scene.ids(other, third), since=since)
+        await scene.deployment.start(leader)
+        await scene.until("partition_changed", member=leader, since=len(scene.trace))
+        assert (await scene.deployment.admin.elect_preferred(TOPIC, 0)).outcome == DONE
+        assert scene.changes()[-1].leader == before.leader
+        epoch = scene.broker_epoch(leader)
+        errors.append(await error_of(scene, await proposal(scene, before, leader, epoch, leader, other)))
+
+    played(scenario, "partition_epoch_checked_in_alter_partition", *off)
+    assert errors == [error]
+
+
+@pytest.mark.parametrize(
+    ("off", "error"),
+    [((), ErrorCode.invalid_update_version), (("min_isr_change_moves_partition_epoch",), ErrorCode.none)],
+)
+def test_a_leader_that_does_not_know_the_new_minimum_shrinks_the_isr_exactly_without_the_rule(
+    off: tuple[str, ...], error: ErrorCode
+) -> None:
+    """At minimum 1 it would be right to go on alone. At minimum 2 the controllers count on an ELR for which the leader
+    does not wait."""
+    errors: list[ErrorCode] = []
+    eligible: list[bool] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, *others = scene.replicas
+        assert (await scene.deployment.admin.configure(TOPIC, "min.insync.replicas", "1")).outcome == DONE
+        late = await proposal(scene, scene.changes()[-1], leader, scene.broker_epoch(leader), leader)
+        assert (await scene.deployment.admin.configure(TOPIC, "min.insync.replicas", "2")).outcome == DONE
+        errors.append(await error_of(scene, late))
+        elr = scene.changes()[-1].detail["elr"]
+        assert isinstance(elr, list | tuple)
+        eligible.append(set(elr) == scene.ids(*others))
+
+    played(scenario, *off)
+    assert errors == [error]
+    assert eligible == [bool(off)]
+
+
+@pytest.mark.parametrize("off", [(), ("stale_heartbeat_refused",)])
+def test_a_heartbeat_of_an_earlier_incarnation_unfences_a_broker_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    """The new incarnation stalls as soon as it is registered, and has not read its registration."""
+    unfenced: list[bool] = []
+
+    async def scenario(scene: Scene) -> None:
+        _, _, follower = scene.replicas
+        (number,) = scene.ids(follower)
+        late = BrokerHeartbeatRequest(
+            broker_id=number,
+            broker_epoch=scene.broker_epoch(follower),
+            current_metadata_offset=1 << 30,
+            want_fence=False,
+            want_shut_down=False,
+        )
+        await scene.kill(follower)
+        since = len(scene.trace)
+        await scene.deployment.start(follower)
+        await scene.happens("broker_registered", broker=follower, since=since)
+        await scene.deployment.pause(follower)
+        answer = await scene.ask_controller(late)
+        assert answer.error_code is (ErrorCode.none if off else ErrorCode.stale_broker_epoch)
+        events = [event for _, event in scene.trace[since:]]
+        unfenced.append(any((event.kind, event.broker) == ("broker_unfenced", number) for event in events))
+        await scene.deployment.resume(follower)
+
+    played(scenario, *off)
+    assert unfenced == [bool(off)]
+
+
+@pytest.mark.parametrize(
+    ("off", "error"),
+    [((), ErrorCode.out_of_order_sequence_number), (("producer_sequence_checked",), ErrorCode.none)],
+)
+def test_a_batch_behind_a_gap_in_the_sequence_is_appended_exactly_without_the_rule(
+    off: tuple[str, ...], error: ErrorCode
+) -> None:
+    """The batches in between are still on their way."""
+    errors: list[ErrorCode] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader = scene.replicas[0]
+        asked = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(0))
+        producer = await scene.ask(leader, asked)
+        for sequence in (0, 5):
+            batch = build(
+                [b"v"], timestamp_ms=1, producer_id=producer.producer_id, producer_epoch=0, base_sequence=sequence
+            )
+            data = producing.PartitionProduceData(index=0, records=batch)
+            request = producing.ProduceRequest(
+                transactional_id=None,
+                acks=-1,
+                timeout=timedelta(seconds=5),
+                topic_data=(producing.TopicProduceData(name=TOPIC, partition_data=(data,)),),
+            )
+            errors.append((await scene.ask(leader, request)).responses[0].partition_responses[0].error_code)
+
+    played(scenario, *off)
+    assert errors == [ErrorCode.none, error]
+
+
+@pytest.mark.parametrize(
+    ("off", "error"), [((), ErrorCode.fenced_leader_epoch), (("metadata_fetch_fenced",), ErrorCode.none)]
+)
+def test_a_metadata_fetch_of_an_earlier_epoch_is_answered_exactly_without_the_rule(
+    off: tuple[str, ...], error: ErrorCode
+) -> None:
+    """The active controller is elected again, in a later epoch than that of the fetch."""
+    errors: list[ErrorCode] = []
+
+    async def scenario(scene: Scene) -> None:
+        since = len(scene.trace)
+        assert (await scene.deployment.admin.move_controller()).outcome == DONE
+        event = await scene.happens("quorum_leader", since=since)
+        active = await scene.deployment.controller()
+        assert active is not None
+        other = next(name for name in scene.deployment.controllers if name != active)
+        (replica,) = scene.ids(other)
+        part = fetching.FetchPartition(
+            partition=0,
+            current_leader_epoch=event.leader_epoch - 1,
+            fetch_offset=0,
+            last_fetched_epoch=0,
+            log_start_offset=0,
+            partition_max_bytes=1000,
+        )
+        late = fetching.FetchRequest(
+            replica_state=fetching.ReplicaState(replica_id=replica),
+            max_wait=timedelta(0),
+            min_bytes=0,
+            topics=(fetching.FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=(part,)),),
+            forgotten_topics_data=(),
+        )
+        errors.append((await scene.ask(active, late)).responses[0].partitions[0].error_code)
+
+    played(scenario, *off)
+    assert errors == [error]

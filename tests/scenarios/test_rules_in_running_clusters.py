@@ -1,0 +1,128 @@
+"""Rules whose absence random faults do not meet, each played in a running cluster with and without the rule."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nemesis.ports import DONE, Link, LinkQuality, both_ways
+from tests.scenarios.one_partition import RECORDS, Scene, played
+
+
+@pytest.mark.parametrize("off", [(), ("elect_from_isr_or_elr",)])
+def test_a_replica_outside_the_isr_is_elected_without_committed_records_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    """The follower misses what the others commit while it is down, and is back when both are."""
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, follower = scene.replicas
+        await scene.kill(follower)
+        await scene.until("partition_changed", isr=scene.ids(leader, other))
+        assert await scene.append() == "ok"
+        await scene.kill(leader, other)
+        since = len(scene.trace)
+        await scene.deployment.start(follower)
+        await scene.happens("broker_unfenced", broker=follower, since=since)
+        await asyncio.sleep(5)
+        events = [event for node, event in scene.trace[since:] if (node, event.kind) == (follower, "became_leader")]
+        ends.extend(event.offset for event in events)
+
+    played(scenario, *off)
+    assert ends == ([RECORDS] if off else []), "the record at this offset is committed"
+
+
+@pytest.mark.parametrize("off", [(), ("fenced_stay_out_of_isr",)])
+def test_a_leader_proposes_a_follower_that_the_controllers_have_fenced_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    """The follower goes on to fetch from the leader, and reaches no controller."""
+    proposals: list[bool] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, follower = scene.replicas
+        since = len(scene.trace)
+        await scene.deployment.cut(both_ways([follower], scene.deployment.controllers))
+        await scene.until("partition_changed", isr=scene.ids(leader, other), since=since)
+        await asyncio.sleep(3)
+        assert await scene.append() == "ok"
+        mine = [event for node, event in scene.trace[since:] if (node, event.kind) == (leader, "isr_proposed")]
+        proposals.append(any(scene.ids(follower) <= set(event.members) for event in mine))
+
+    played(scenario, *off)
+    assert proposals == [bool(off)]
+
+
+# --- reassignments ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("off", [(), ("reassignment_waits_for_isr",)])
+def test_a_reassignment_completes_on_one_replica_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    """The new replica cannot fetch, so what two replicas have acknowledged would be left on one."""
+    smallest: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, _ = scene.replicas
+        (new,) = (broker for broker in scene.deployment.brokers if broker not in scene.replicas)
+        await scene.deployment.cut(both_ways([leader], [new]))
+        since = len(scene.trace)
+        assert (await scene.deployment.admin.reassign("t", 0, [leader, new])).outcome == DONE
+        await asyncio.sleep(3)
+        smallest.append(min(len(event.members) for event in scene.changes(since)))
+
+    played(scenario, *off, replicas=2)
+    assert smallest == [1 if off else 2]
+
+
+@pytest.mark.parametrize("off", [(), ("cancel_needs_min_isr",)])
+def test_a_cancelled_reassignment_leaves_committed_records_on_one_replica_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    """One of the original replicas is down, and the new one has acknowledged a record instead of it."""
+    results: list[tuple[str, set[int]]] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other = scene.replicas
+        *_, new, absent = (broker for broker in scene.deployment.brokers if broker not in scene.replicas)
+        await scene.kill(absent)
+        since = len(scene.trace)
+        assert (await scene.deployment.admin.reassign("t", 0, [leader, other, new, absent])).outcome == DONE
+        await scene.until("partition_changed", member=new, since=since)
+        await scene.kill(other)
+        await scene.until("partition_changed", isr=scene.ids(leader, new), since=since)
+        assert await scene.append() == "ok"
+        outcome = (await scene.deployment.admin.reassign("t", 0, None)).outcome
+        await asyncio.sleep(2)
+        results.append((outcome, set(scene.changes()[-1].members) == scene.ids(leader)))
+
+    played(scenario, *off, brokers=4, replicas=2)
+    ((outcome, alone),) = results
+    assert (outcome == DONE, alone) == (bool(off), bool(off))
+
+
+@pytest.mark.parametrize(("off", "end"), [((), RECORDS), (("removal_bumps_leader_epoch",), 0)])
+def test_a_fetch_from_before_its_removal_counts_for_an_emptied_replica_exactly_without_the_rule(
+    off: tuple[str, ...], end: int
+) -> None:
+    """The last fetch of a replica is on its way while the replica is taken off and put back, empty. Its answers are
+    slow then, so that it joins the ISR by that fetch or not at all."""
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, follower = scene.replicas
+        admin = scene.deployment.admin
+        await scene.deployment.degrade([Link(follower, leader)], LinkQuality(delay_ms=4000))
+        await asyncio.sleep(1)
+        assert (await admin.reassign("t", 0, [leader, other])).outcome == DONE
+        await asyncio.sleep(0.5)
+        since = len(scene.trace)
+        assert (await admin.reassign("t", 0, [leader, other, follower])).outcome == DONE
+        await scene.deployment.degrade([Link(leader, follower)], LinkQuality(delay_ms=20_000))
+        await asyncio.sleep(6)
+        joined = any(scene.ids(follower) <= set(event.members) for event in scene.changes(since))
+        ends.append(0 if joined else RECORDS)
+
+    played(scenario, *off, settings={"replica.lag.time.max.ms": "30000", "replica.socket.timeout.ms": "30000"})
+    assert ends == [end]
