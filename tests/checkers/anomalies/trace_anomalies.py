@@ -142,18 +142,20 @@ def recover_a_shorter_log(evidence: RunEvidence, random: Random, *, clean: bool)
         line = f"the log of {event['node']} comes back at {event['log_end'] - 1} instead of {event['log_end']}"
         return [*events[: place + 1], *restart, *events[place + 1 :]], line, event["log_end"] - 1
 
-    if any(_loses_data(row) for row in evidence.faults.to_pylist()) and not clean:
+    if not clean and _may_be_shorter(evidence):
         return None
     return _edit(evidence, random, ("appended",), edit)
 
 
-def _loses_data(fault: Row) -> bool:
-    return bool(json.loads(fault["evidence"] or "{}").get("lost_bytes"))
+def _may_be_shorter(evidence: RunEvidence) -> bool:
+    """Whether a fault lost data or records were deleted: a shorter log need not be a violation then."""
+    lossy = any(json.loads(fault["evidence"] or "{}").get("lost_bytes") for fault in evidence.faults.to_pylist())
+    return lossy or "log_start" in evidence.trace.column("kind").to_pylist()
 
 
 def lose_the_end_of_a_log(evidence: RunEvidence, random: Random) -> Injection | None:
     """A replica's log on disk ends below the last record that the node traced."""
-    if any(_loses_data(row) for row in evidence.faults.to_pylist()):
+    if _may_be_shorter(evidence):
         return None
     ends: list[Row] = evidence.replica_ends.to_pylist()
     for end in shuffled([row for row in ends if row["log_end"] > 0 and not row["topic"].startswith("__")], random):
