@@ -27,7 +27,7 @@ SETTINGS: tuple[Mapping[str, Any], ...] = (
     {"acks": "1"},
     {},
     {"settings": {"unclean.leader.election.enable": "true"}},
-    {"settings": {"unclean.recovery.strategy": "balanced"}, "recency": "strict"},
+    {"settings": {"unclean.recovery.strategy": "balanced"}},
 )
 """Fields of the spec besides the defaults, one entry after the other by seed; the defaults come most often."""
 
