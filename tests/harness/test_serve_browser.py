@@ -27,7 +27,7 @@ from results.run.directory import RunDirectory
 from results.store import tables
 from results.store.schema import batch_path
 from tests.results.conftest import INVALID, VALID, make_run
-from tests.results.nights import make_night, plain, suite_name
+from tests.results.trend.nights import make_night, plain, suite_name
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=document.title='owned'>"

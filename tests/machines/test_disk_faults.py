@@ -17,7 +17,7 @@ from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine
 from harness.environments.machines.node_handle import NodeHandle
 from images.system import Service
-from tests.machines.lossy_mount import Mounted, mounted
+from tests.machines.lossyfs.lossy_mount import Mounted, mounted
 
 SERVICE = Service(argv=(), files={}, data="", log="", trace=None, stop_limit_s=1.0)
 

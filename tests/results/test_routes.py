@@ -20,7 +20,7 @@ from results.pages.page import address
 from results.run.directory import RunDirectory
 from results.store import tables
 from tests.results.conftest import INVALID, VALID, make_run
-from tests.results.nights import make_night
+from tests.results.trend.nights import make_night
 
 SCRIPT = "<script>alert(1)</script>"
 SECRET = "the-secret-of-the-neighbour"

@@ -16,7 +16,7 @@ from results.pages.report import write_report
 from results.run.directory import RunDirectory
 from results.store import stored_runs, tables
 from results.store.schema import SCHEMAS, batch_path, tables_path
-from tests.results.nights import make_night
+from tests.results.trend.nights import make_night
 
 
 def files(store: Path) -> list[str]:

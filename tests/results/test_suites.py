@@ -21,7 +21,7 @@ from results.store import tables
 from results.store.schema import batch_path
 from results.suites import RESAMPLES, SuiteResult, read_suite, series
 from tests.results.conftest import INVALID, make_run
-from tests.results.nights import make_night, plain
+from tests.results.trend.nights import make_night, plain
 
 SCRIPT = "<script>alert(1)</script>"
 

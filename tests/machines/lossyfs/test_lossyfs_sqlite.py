@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machines.lossy_mount import Mounted, mounted
+from tests.machines.lossyfs.lossy_mount import Mounted, mounted
 
 _WRITER = """
 import sqlite3, sys

@@ -20,8 +20,8 @@ from images.base.lossyfs.saved_extents import SavedExtent, earliest_extents, sav
 from images.base.lossyfs.survival import Survival
 from images.base.lossyfs.undo import UndoLog
 from images.base.lossyfs.volume import ORPHANS, Volume
-from tests.machines.lossy_machine import LossyMachine, tree_below
-from tests.machines.lossy_model import Tree
+from tests.machines.lossyfs.lossy_machine import LossyMachine, tree_below
+from tests.machines.lossyfs.lossy_model import Tree
 
 
 class VolumeDisk:

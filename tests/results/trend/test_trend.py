@@ -16,7 +16,7 @@ from harness.cli.main import main
 from results.pages import trend as trend_page
 from results.store.schema import batch_path
 from results.trend import read_trend, trend
-from tests.results.nights import Figures, make_night, plain, suite_name
+from tests.results.trend.nights import Figures, make_night, plain, suite_name
 
 NIGHTS = 8
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.machines.lossy_model import Model, ModelDirectory, ModelFile, Tree
+from tests.machines.lossyfs.lossy_model import Model, ModelDirectory, ModelFile, Tree
 
 KEEPS = ("nothing", "prefix", "torn", "everything")
 NAMES = ("x", "y", "z")

@@ -21,9 +21,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from images.base.lossyfs.__main__ import main
 from images.base.lossyfs.control import ControlError, call
 from images.base.lossyfs.mounting import MountError, MountOptions, mounts, serve, unmount
-from tests.machines.lossy_machine import LossyMachine, tree_below
-from tests.machines.lossy_model import Tree
-from tests.machines.lossy_mount import Mounted, mounted, need_fuse
+from tests.machines.lossyfs.lossy_machine import LossyMachine, tree_below
+from tests.machines.lossyfs.lossy_model import Tree
+from tests.machines.lossyfs.lossy_mount import Mounted, mounted, need_fuse
 
 
 @pytest.fixture
