@@ -27,9 +27,9 @@ from results.store.spark import session
 from results.store.summary import summarise
 from results.suites import read_suite
 from results.trend import read_trend
-from tests.results.trend.nights import CELLS, make_night, plain
 from tests.results.test_run_figures import append, evidence
 from tests.results.test_suites import Page
+from tests.results.trend.nights import CELLS, make_night, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
