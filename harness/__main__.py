@@ -1,7 +1,5 @@
 """`python -m harness`: the command `faultline`."""
 
-import sys
+from harness.cli.script import script
 
-from harness.cli.main import main
-
-sys.exit(main())
+script()

@@ -29,6 +29,8 @@ A spec is YAML, every field optional:
     hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
+Numbers have limits (`LIMITS`), and so have files (`harness.yaml_document`).
+
 Options of the command line override it. The `spec.yaml` of a run directory is complete, with all defaults and the
 random seed, so that it repeats the same run under the defaults of a later version, too.
 """
@@ -64,6 +66,24 @@ SEEDS: Final = 1 << 32
 TOPIC: Final = "faultline"
 """Of every run's workload."""
 """A drawn seed lies below this."""
+LIMITS: Final[Mapping[str, tuple[float, float]]] = {
+    "brokers": (1, 100),
+    "controllers": (1, 25),
+    "partitions": (1, 10_000),
+    "replication_factor": (1, 100),
+    "producers": (0, 1_000),
+    "consumers": (0, 1_000),
+    "end_offset_readers": (0, 1_000),
+    "rate": (0.001, 100_000),
+    "time_limit_s": (0.001, 7 * 86_400),
+    "recovery_limit_s": (0.001, 7 * 86_400),
+    "seed": (0, (1 << 63) - 1),
+}
+"""Field → its least and its greatest value. Larger clusters and loads are beyond one machine, and would never end."""
+NAME_LENGTH_MAX: Final = 100
+FAULTS_MAX: Final = 10_000
+"""Of a script."""
+SETTING_LENGTH_MAX: Final = 1_000
 RECOVERY_STRATEGY = "unclean.recovery.strategy"
 _PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
 """The default of Kafka, and of every system here."""
@@ -125,12 +145,22 @@ class Spec:
         self._check()
 
     def _check(self) -> None:
-        for name, least in (("brokers", 1), ("controllers", 1), ("partitions", 1), ("replication_factor", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: {getattr(self, name)} is less than {least}")
-        for name in ("producers", "consumers", "end_offset_readers", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is less than 0")
+        if len(self.name) > NAME_LENGTH_MAX or not self.name.isprintable():
+            raise ValueError(f"name: {self.name[:20]!r} … is not at most {NAME_LENGTH_MAX} printable characters")
+        for settings in (self.settings, *self.node_settings.values()):
+            for name, value in settings.items():
+                if len(value) > SETTING_LENGTH_MAX:
+                    raise ValueError(
+                        f"settings.{name[:50]}: {len(value)} characters are more than the limit of {SETTING_LENGTH_MAX}"
+                    )
+        for name, (least, most) in LIMITS.items():
+            number, field_name = getattr(self, name), name.removesuffix("_s")
+            if not number >= least:
+                raise ValueError(f"{field_name}: {number:g} is less than {least:g}")
+            if not number <= most:
+                raise ValueError(f"{field_name}: {number:g} is more than the limit of {most:g}")
+        if len(self.script) > FAULTS_MAX:
+            raise ValueError(f"faults: {len(self.script)} faults are more than the limit of {FAULTS_MAX}")
         if self.replication_factor > self.brokers:
             raise ValueError(
                 f"replication_factor: {self.replication_factor} replicas do not fit on {self.brokers} brokers"
@@ -356,8 +386,8 @@ def faults_of(value: object) -> tuple[tuple[str, ...], Schedule]:
         return (), parse_script(value)
     families: list[str] = []
     for part in value:
-        part = old_names.FAMILIES.get(part, part)
-        if part != "all" and part not in FAMILIES:
+        part = old_names.FAMILIES.get(part, part) if isinstance(part, str) else part
+        if not isinstance(part, str) or (part != "all" and part not in FAMILIES):
             raise FieldError(f"faults: {part!r} is not one of {', '.join(FAMILIES)}, all, none")
         families += [family for family in (FAIR_FAMILIES if part == "all" else (part,)) if family not in families]
     return tuple(families), Schedule()

@@ -5,7 +5,8 @@ The rest of the harness refuses a value with a message that begins with its fiel
 node, and puts `FILE:LINE: ` before the message. A field that is not in the document is located at the nearest one
 above it.
 
-A key given twice in one mapping is an error: YAML forbids it, and PyYAML silently takes the last.
+A key given twice in one mapping is an error: YAML forbids it, and PyYAML silently takes the last. A document beyond the
+limits below, which no spec comes near, is one, too: it would take hours and gigabytes to read, or never end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,17 @@ from typing import Any, Final
 
 import yaml
 
+BYTES_MAX: Final = 1 << 20
+"""Of a file."""
+DEPTH_MAX: Final = 50
+"""Of lists and mappings in each other."""
+ALIASES_MAX: Final = 1_000
+VALUES_MAX: Final = 200_000
+"""With every alias written out."""
+NUMBER_LENGTH_MAX: Final = 40
+"""Characters of a number."""
+
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _AFTER_A_FIELD: Final = (".", ":", "[", " ")
 
 
@@ -42,8 +54,12 @@ class YamlDocument:
 def read_document(path: Path) -> YamlDocument:
     """The YAML document in a file. Raises SpecError."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            contents = file.read(BYTES_MAX + 1)
+        if len(contents) > BYTES_MAX:
+            raise SpecError(f"{path}: has more than {BYTES_MAX} bytes, the limit of a file")
+        text = contents.decode("utf-8")
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError, too
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return parse_document(text, str(path))
 
@@ -51,18 +67,58 @@ def read_document(path: Path) -> YamlDocument:
 def parse_document(text: str, source: str = "") -> YamlDocument:
     """The YAML document that `text` holds; `source` names its file. Raises SpecError."""
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         root = loader.get_single_node()
         for node in _every(root):
-            _refuse_duplicates(node, source)
+            _refuse_long_numbers(node)
+            _refuse_duplicates(node, loader)
+        _refuse_expansion(root)
         return YamlDocument(source, loader.construct_document(root) if root is not None else None, root)
+    except _Refused as error:
+        raise SpecError(_placed(source, error.mark, str(error))) from None
     except yaml.MarkedYAMLError as error:
         words = " ".join(f"{error.context or ''} {error.problem or ''}".split())
         raise SpecError(_placed(source, error.problem_mark or error.context_mark, f"not YAML: {words}")) from None
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(_placed(source, None, f"not YAML: {' '.join(str(error).split())}")) from None
-    except RecursionError:
-        raise SpecError(_placed(source, None, "not YAML that can be read: nested too deeply")) from None
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ArithmeticError,
+    ) as error:  # PyYAML's, at a tag with a foreign value
+        raise SpecError(_placed(source, None, f"not YAML: a value does not fit its tag ({error})")) from None
+
+
+class _Refused(Exception):
+    """A document beyond a limit; the message begins with the field, as far as there is one."""
+
+    def __init__(self, message: str, mark: yaml.Mark | None) -> None:
+        super().__init__(message)
+        self.mark = mark
+
+
+class _Loader(yaml.SafeLoader):
+    """Counts what it composes, and stops at a limit."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """See yaml.composer.Composer."""
+        mark: yaml.Mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        self._aliases += self.check_event(yaml.AliasEvent)
+        if self._aliases > ALIASES_MAX:
+            raise _Refused(f"more than {ALIASES_MAX} aliases, the limit of a file", mark)
+        if self._depth > DEPTH_MAX:
+            raise _Refused(f"nested more than {DEPTH_MAX} deep, the limit of lists and mappings", mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 def _placed(source: str, mark: yaml.Mark | None, message: str) -> str:
@@ -87,19 +143,56 @@ def _every(root: yaml.Node | None) -> Iterator[yaml.Node]:
             waiting += node.value
 
 
-def _refuse_duplicates(node: yaml.Node, source: str) -> None:
+def _refuse_long_numbers(node: yaml.Node) -> None:
+    if isinstance(node, yaml.MappingNode):
+        named = [(f"{key.value}: " if isinstance(key, yaml.ScalarNode) else "", value) for key, value in node.value]
+        named += [("", key) for key, _ in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        named = [("", value) for value in node.value]
+    else:
+        named = [("", node)] if node.start_mark.index == 0 else []
+    for name, value in named:
+        if value.tag in _NUMBERS and len(value.value) > NUMBER_LENGTH_MAX:
+            message = f"a number of {len(value.value)} characters, {NUMBER_LENGTH_MAX} is the limit"
+            raise _Refused(name[:100] + message, value.start_mark)
+
+
+def _refuse_duplicates(node: yaml.Node, loader: yaml.SafeLoader) -> None:
+    """`1`, `01` and `"1"` are one key, as text of a setting or of a field."""
     if not isinstance(node, yaml.MappingNode):
         return
     first: dict[str, yaml.Mark] = {}
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             continue
-        if key.value in first:
-            line = first[key.value].line + 1
-            raise SpecError(
-                _placed(source, key.start_mark, f"{key.value}: is given twice, first in line {line}; keep one of them")
-            )
-        first[key.value] = key.start_mark
+        name = key.value if key.tag == "tag:yaml.org,2002:merge" else str(loader.construct_object(key))
+        if name in first:
+            line = first[name].line + 1
+            raise _Refused(f"{key.value}: is given twice, first in line {line}; keep one of them", key.start_mark)
+        first[name] = key.start_mark
+
+
+def _refuse_expansion(root: yaml.Node | None) -> None:
+    """Refuse an alias to what holds it, and aliases of aliases that come to more values than any spec has."""
+    sizes: dict[int, int] = {}
+    inside: set[int] = set()
+
+    def size(node: yaml.Node) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1
+        if id(node) in inside:
+            raise _Refused("an alias refers to what it is part of", node.start_mark)
+        if id(node) not in sizes:
+            inside.add(id(node))
+            pairs = isinstance(node, yaml.MappingNode)
+            sizes[id(node)] = 1 + sum(size(part) for item in node.value for part in (item if pairs else (item,)))
+            inside.discard(id(node))
+        return sizes[id(node)]
+
+    if root is not None and size(root) > VALUES_MAX:
+        raise _Refused(
+            f"more than {VALUES_MAX} values with its aliases written out, the limit of a file", root.start_mark
+        )
 
 
 def _mark(node: yaml.Node | None, message: str) -> yaml.Mark | None:

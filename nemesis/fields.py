@@ -16,11 +16,14 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)")
+NUMBER_MAX: Final = 1e15
+"""Of a number or a duration in seconds: nothing real is larger, and computing with it stays exact."""
+
+_DURATION = re.compile(r"([0-9]{1,15}(?:\.\d+)?)\s*(ms|s|m)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
@@ -83,9 +86,9 @@ def convert(value: object, kind: Any, where: str, *, duration: bool = False) -> 
 def seconds(value: object, where: str) -> float:
     """A duration: a number of seconds, or a text with its unit."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return float(value)
+        return _finite(value, where)
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        return float(match[1]) * _SECONDS[match[2]]
+        return _finite(float(match[1]) * _SECONDS[match[2]], where)
     raise FieldError(f"{where}: {value!r} is not a duration such as 300ms, 5s, 2m or a number of seconds")
 
 
@@ -104,11 +107,17 @@ def _scalar(value: object, kind: Any, where: str) -> Any:
         raise FieldError(f"{where}: {value!r} is not a whole number")
     if kind is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            return _finite(value, where)
         raise FieldError(f"{where}: {value!r} is not a number")
     if isinstance(value, str):
         return value
     raise FieldError(f"{where}: {value!r} is not a text; put it in quotes")
+
+
+def _finite(value: float, where: str) -> float:
+    if not abs(value) <= NUMBER_MAX:
+        raise FieldError(f"{where}: {value!r} is not a finite number of at most {NUMBER_MAX:g}")
+    return float(value)
 
 
 def _setting(value: object, where: str) -> str:

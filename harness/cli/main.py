@@ -1,55 +1,80 @@
 """The command `faultline`.
 
 Exit codes: 0 valid (or identical, for replay) · 1 invalid (or different) · 2 unknown · 3 the run could not be carried
-out · 64 bad usage · 130 interrupted. An error of the user is one line on standard error.
+out · 64 bad usage · 130 interrupted. An error of the user or of the machine is one line on standard error, and so is an
+error of Faultline itself, with its traceback in a file (`harness.cli.failure`): no exception is a verdict.
+
+A reader of the output that leaves (`| head`) costs the output alone; any other failure to write it is an error.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
+import io
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from harness.cli import incidents, machine, measuring, runs, store, suites
-from harness.cli.usage import Usage
+from harness.cli.failure import line_of
+from harness.cli.usage import Usage, discard_output
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT
+from harness.interrupts import first_interruption_only
 from results.version import version
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Usage(f"{self.prog}: {message}")
+        raise Usage(" ".join(f"{self.prog}: {message}".split()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code."""
+    _take_any_character()
+    with first_interruption_only() as interruption:
+        try:
+            options = _parser().parse_args(arguments)
+            command: Callable[[argparse.Namespace], int] = options.command
+            code = command(options)
+            _flush()
+            return code
+        except Usage as error:
+            print(error, file=sys.stderr)
+            return BAD_USAGE
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except BrokenPipeError:
+            discard_output()
+            return NOT_CARRIED_OUT
+        except Exception as error:
+            if interruption.came:  # whatever it broke off may answer with an error of its own
+                print("interrupted", file=sys.stderr)
+                return INTERRUPTED
+            print(line_of(error, sys.argv[1:] if arguments is None else arguments), file=sys.stderr)
+            with suppress(OSError):
+                _flush()
+            return NOT_CARRIED_OUT
+
+
+def _take_any_character() -> None:
+    """Names of files may hold any bytes, and a terminal may know few characters: escape the rest instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush() -> None:
+    """Write all output now, so that a failure is seen. Raises OSError, after which the rest is discarded."""
     try:
-        options = _parser().parse_args(arguments)
-        command: Callable[[argparse.Namespace], int] = options.command
-        signal.signal(signal.SIGTERM, _interrupt)
-        return command(options)
-    except Usage as error:
-        print(error, file=sys.stderr)
-        return BAD_USAGE
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NOT_CARRIED_OUT
-
-
-def _interrupt(signal_number: int, frame: object) -> None:
-    """Treat SIGTERM as Ctrl-C: asyncio cancels its tasks, and they clean up.
-
-    A command that a shell started in the background ignores SIGINT, and must end at SIGTERM all the same.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        raise KeyboardInterrupt
-    signal.raise_signal(signal.SIGINT)
+        discard_output()
+    except OSError as error:
+        discard_output()
+        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def _parser() -> _Parser:

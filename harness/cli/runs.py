@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.cli.failure import line_of
+from harness.cli.usage import Commands, Usage, add_store, print_json, terminal
 from harness.exit_codes import EXIT_CODES, INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def _run(options: argparse.Namespace) -> int:
         directory = RunDirectory.create(store_path(options.store), spec.name, spec.seed)
         if options.json:
             outcome = run(spec, directory)
-            print(json.dumps(outcome.to_json()))
+            if outcome.refused:
+                directory.discard()
+            print_json(outcome.to_json())
             return outcome.exit_code
         console, progress = terminal(), terminal(stderr=True)
         try:
@@ -88,11 +90,18 @@ def _run(options: argparse.Namespace) -> int:
     except StoreError as error:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
+    if outcome.refused:
+        directory.discard()
+        print(f"faultline: {outcome.failure}", file=sys.stderr)
+        return outcome.exit_code
     if outcome.failure:
-        print(f"faultline: {outcome.failure}\nits directory: {directory.path}", file=sys.stderr)
+        print(f"faultline: {outcome.failure} (its directory: {directory.path})", file=sys.stderr)
         return outcome.exit_code
     summary(console, outcome.verdicts, spec.check_settings(), outcome=outcome)
-    console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)
+    if outcome.unreported:
+        print(f"faultline: there is no report: {outcome.unreported}", file=sys.stderr)
+    else:
+        console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)
     console.print(f"again:  {outcome.again}   (seed {spec.seed})", soft_wrap=True, highlight=False)
     return outcome.exit_code
 
@@ -110,7 +119,7 @@ def _spec(options: argparse.Namespace) -> Spec:
     if options.protocol:
         settings["faultline.protocol"] = options.protocol
     limit: str | None = options.time_limit
-    time_limit = float(limit) if limit and limit.replace(".", "", 1).isdigit() else limit
+    time_limit = float(limit) if limit and limit.isascii() and limit.replace(".", "", 1).isdigit() else limit
     overrides: dict[str, Any] = {
         "environment": options.environment,
         "workload": options.workload,
@@ -133,30 +142,34 @@ def _spec(options: argparse.Namespace) -> Spec:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from checkers.registry import check
     from checkers.verdict import worst
     from harness.cli.display import summary
-    from harness.runner.checking import check_and_save
-    from results.errors import StoreError
+    from harness.runner.checking import save
     from results.pages.report import write_report
     from results.run.json_encoding import verdicts_to_json
 
     directory = _open(options.directory)
+    evidence = directory.load()
+    gaps = (*directory.gaps(), *(f"{gap.part}: {gap.reason}" for gap in evidence.gaps))
+    verdicts = check(evidence)
+    report, unsaved = None, ""
     try:
-        evidence = directory.load()
-        gaps = (*directory.gaps(), *(f"{gap.part}: {gap.reason}" for gap in evidence.gaps))
-        verdicts = check_and_save(evidence, directory)
+        save(verdicts, evidence, directory)
         report = write_report(directory, evidence)
-    except StoreError as error:
-        print(f"faultline: {error}", file=sys.stderr)
-        return NOT_CARRIED_OUT
+    except Exception as error:  # the verdict stands, whatever keeps it from being saved or drawn
+        unsaved = line_of(error, ("check", str(options.directory)))
     if options.json:
-        print(json.dumps({"run": str(directory.path), "gaps": list(gaps), **verdicts_to_json(verdicts)}))
+        print_json({"run": str(directory.path), "gaps": list(gaps), **verdicts_to_json(verdicts)})
     else:
         console = terminal()
         for gap in gaps:
             console.print(f"note: {gap}", style="yellow", soft_wrap=True)
         summary(console, verdicts, evidence.settings)
-        console.print(f"report: {report}", soft_wrap=True, highlight=False)
+        if report is not None:
+            console.print(f"report: {report}", soft_wrap=True, highlight=False)
+    if unsaved:
+        print(f"{unsaved}; the verdict stands", file=sys.stderr)
     return EXIT_CODES[worst(verdict.validity for verdict in verdicts)]
 
 
@@ -171,7 +184,7 @@ def _replay(options: argparse.Namespace) -> int:
     try:
         if options.json:
             comparison = replay(directory.path)
-            print(json.dumps({"identical": comparison.identical, "lines": list(comparison.lines)}))
+            print_json({"identical": comparison.identical, "lines": list(comparison.lines)})
         else:
             with LiveProgress(terminal(stderr=True), loads(directory.read_spec_text())) as on_progress:
                 comparison = replay(directory.path, on_progress)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,8 +37,33 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def terminal(*, stderr: bool = False) -> Console:
-    """As wide as the terminal, or wide enough for tables where there is none."""
+    """As wide as the terminal, or wide enough for tables where there is none.
+
+    A reader that leaves costs its output alone; Rich's own consoles end the process with 1, the code of `invalid`.
+    """
     from rich.console import Console
 
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            discard_output(stderr=stderr)
+
+    console = _Console(stderr=stderr)
+    return console if console.is_terminal else _Console(stderr=stderr, width=_PLAIN_WIDTH)
+
+
+def print_json(value: object) -> None:
+    """Print one line of JSON; a reader that has left costs it alone."""
+    try:
+        print(json.dumps(value), flush=True)
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output(*, stderr: bool = False) -> None:
+    """Nobody reads it any more: write the rest of standard output, or standard error, to nowhere."""
+    stream = sys.stderr if stderr else sys.stdout
+    if stream is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -17,6 +17,7 @@ from harness.doctor.diagnosis import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Diagn
 from harness.doctor.probes import Probes
 from harness.environments.docker.engine import connect, run_labels
 from harness.errors import EnvironmentUnavailable
+from harness.interrupts import run_cancellable
 from harness.node_images.building import Image, ImageState, states
 from harness.node_images.recipes import packages
 from harness.spec import Spec
@@ -87,7 +88,7 @@ def host_prerequisites(hosts: Mapping[str, Host], system: System) -> Sequence[Pr
     async def all_of_them() -> list[list[Prerequisite]]:
         return await asyncio.gather(*(_of_host(name, host, system) for name, host in hosts.items()))
 
-    return [finding for findings in asyncio.run(all_of_them()) for finding in findings]
+    return [finding for findings in run_cancellable(all_of_them()) for finding in findings]
 
 
 async def _of_host(name: str, host: Host, system: System) -> list[Prerequisite]:

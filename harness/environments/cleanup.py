@@ -16,6 +16,7 @@ from typing import Any
 from harness.cluster.hosts import Host
 from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, EngineUnreachable, connect
 from harness.environments.process_identity import still_runs
+from harness.interrupts import run_cancellable
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,6 @@ def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
     """The claim on each host, of one run alone if it is named. A host that does not answer is a failure."""
     if not hosts:
         return
-    import asyncio
-
     from harness.environments.machines.machine import MachineError
     from harness.environments.ssh.environment import connected
     from harness.environments.ssh.install import Claim, claim_on, uninstall
@@ -157,7 +156,7 @@ def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
     def removal(name: str, host: Host) -> Callable[[], None]:
         def removed() -> None:
             try:
-                asyncio.run(free(name, host))
+                run_cancellable(free(name, host))
             except MachineError as error:
                 raise LeftoverError(reason(error)) from None
 
@@ -172,7 +171,7 @@ def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
     for name, host in hosts.items():
         place = f"{name} at {host.address}"
         try:
-            holder = asyncio.run(claim(name, host))
+            holder = run_cancellable(claim(name, host))
         except MachineError as error:
             yield Leftover("host", place, "", "", refusal(error))
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from checkers.evidence import RunEvidence
 from checkers.loss import NAME, lost_records
 from checkers.registry import check
@@ -13,7 +15,12 @@ from results.run.directory import RunDirectory
 def check_and_save(evidence: RunEvidence, directory: RunDirectory) -> list[Verdict]:
     """Run every checker, and save the verdicts and the lost records in the run directory. Raises StoreError."""
     verdicts = check(evidence)
+    save(verdicts, evidence, directory)
+    return verdicts
+
+
+def save(verdicts: Sequence[Verdict], evidence: RunEvidence, directory: RunDirectory) -> None:
+    """Save the verdicts, and the records that they find lost in the evidence. Raises StoreError."""
+    directory.write_verdict(verdicts)
     lost = any(verdict.checker == NAME and verdict.figures.get("lost") for verdict in verdicts)
     directory.write_lost(lost_records(evidence) if lost else LOST.empty_table())
-    directory.write_verdict(verdicts)
-    return verdicts

@@ -48,6 +48,10 @@ class Outcome:
     report: Path | None = None
     failure: str = ""
     """Why the run could not be carried out, in one line; empty when it was."""
+    refused: bool = False
+    """Whether it failed before anything was deployed: its directory holds nothing worth keeping."""
+    unreported: str = ""
+    """Why the report could not be written, in one line; the verdicts stand without it."""
     cpu_seconds: float = 0.0
     """CPU time of the run itself, without checking and reporting."""
     time_s: float = 0.0

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from traceback import format_exception
 from typing import Any, cast
 
 from harness.cluster.readiness import Expected, ReadinessProbe
@@ -72,7 +73,14 @@ def run(
         if outcome.failure:
             directory.write_status("failed", stage=session.stage, message=outcome.failure)
             return outcome
-        return _conclude(outcome, directory, session, report)
+        try:
+            return _conclude(outcome, directory, session, report)
+        except StoreError:
+            raise
+        except Exception as error:
+            failure = session.failure_of(error)
+            directory.write_status("failed", stage=session.stage, message=failure)
+            return replace(outcome, failure=failure)
     except KeyboardInterrupt:
         directory.write_status("interrupted", stage=directory.status().stage, message="interrupted")
         raise
@@ -96,14 +104,17 @@ def _conclude(outcome: Outcome, directory: RunDirectory, session: RunSession, re
     evidence = directory.seal()
     verdicts = check_and_save(evidence, directory)
     directory.write_status("finished", message="", cpu_seconds=round(outcome.cpu_seconds, 3), time_s=outcome.time_s)
-    path = None
-    if report:
-        from results.pages.report import write_report
+    outcome = replace(outcome, verdicts=tuple(verdicts), directory=directory.path)
+    if not report:
+        return outcome
+    from results.pages.report import write_report
 
-        session.enter("reporting")
-        directory.write_status("finished")
-        path = write_report(directory, evidence)
-    return replace(outcome, verdicts=tuple(verdicts), directory=directory.path, report=path)
+    session.enter("reporting")
+    directory.write_status("finished")
+    try:
+        return replace(outcome, report=write_report(directory, evidence))
+    except Exception as error:  # the verdict stands without its page
+        return replace(outcome, unreported=session.failure_of(error))
 
 
 class RunSession:
@@ -127,7 +138,7 @@ class RunSession:
         spec = self._spec
         system = SYSTEMS[spec.system]
         listener = Listener(on_trace=self._take_trace, on_log=lambda node, line: None)
-        failure = ""
+        failure, refused = "", False
         began = time.process_time()
         try:
             environment = environment_named(spec.environment, spec.hosts)
@@ -145,19 +156,20 @@ class RunSession:
             environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
         except (NotCarriedOut, SetUpError, EnvironmentUnavailable) as error:
             failure = str(error)
+            refused = isinstance(error, EnvironmentUnavailable) and self._nothing_was_deployed()
         except StoreError:
             raise
         except Exception as error:
-            # An error of the harness or the workload: saved with its traceback, reported in one line, never a verdict.
-            failure = f"{type(error).__name__} while {self.stage or 'starting'}: {' '.join(str(error).split())}"
-            (self._directory.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            failure = self.failure_of(error)
         finally:
             if self._recorder is not None:
                 self._recorder.close()
         cpu_seconds = time.process_time() - began
         deployment, recorder = self._deployment, self._recorder
         if deployment is None:
-            return Outcome(spec, directory=self._directory.path, failure=failure, cpu_seconds=cpu_seconds)
+            return Outcome(
+                spec, directory=self._directory.path, failure=failure, refused=refused, cpu_seconds=cpu_seconds
+            )
         trail = tuple((point.step, point.time_ns, point.digest) for point in deployment.trail)
         self._directory.write_digest(deployment.digest(), trail)
         return Outcome(
@@ -169,9 +181,21 @@ class RunSession:
             operations=_counts(recorder) if recorder is not None else {},
             directory=self._directory.path,
             failure=failure,
+            refused=refused,
             cpu_seconds=cpu_seconds,
             time_s=deployment.now_ns() / 1e9,
         )
+
+    def failure_of(self, error: Exception) -> str:
+        """The line for an error of the harness or the workload, never a verdict; its traceback is saved in the run."""
+        with suppress(OSError):
+            (self._directory.path / "error.txt").write_text("".join(format_exception(error)), encoding="utf-8")
+        return f"{type(error).__name__} while {self.stage or 'starting'}: {' '.join(str(error).split())}"
+
+    def _nothing_was_deployed(self) -> bool:
+        """Whether the environment refused the run before any node left a file."""
+        nodes = self._directory.nodes_path
+        return self.stage in ("", "deploying") and not (nodes.is_dir() and any(nodes.iterdir()))
 
     def enter(self, stage: str) -> None:
         """Begin a stage: record it on disk, since the run may be killed in it, and report progress."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from harness.suites.plan import Suite
 from harness.yaml_document import SpecError
@@ -23,6 +23,8 @@ from results.atomic_files import put_text
 from results.run.paths import new_directory
 from results.store import finished_runs
 from results.version import version
+
+_SOURCES: Final = Path(__file__).resolve().parents[2]
 
 
 class CannotResume(Exception):
@@ -101,17 +103,21 @@ def locked(suite: SuiteRecord) -> Iterator[None]:
 
 
 def _commit() -> str:
-    """The commit of the sources, with `-dirty` when they differ from it; empty outside of git."""
-    here = Path(__file__).resolve().parent
+    """The commit of the sources, with `-dirty` when they differ from it; empty where they are no git checkout.
+
+    An installation inside the checkout of something else, as in a virtual environment, has no commit.
+    """
+    if _git("rev-parse", "--show-toplevel") != str(_SOURCES):
+        return ""
+    return _git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+
+
+def _git(*arguments: str) -> str:
+    """The output of git about the sources; empty when it fails."""
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
+        ended = subprocess.run(
+            ["git", *arguments], cwd=_SOURCES, capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return described.stdout.strip() if described.returncode == 0 else ""
+    return ended.stdout.strip() if ended.returncode == 0 else ""

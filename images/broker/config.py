@@ -74,6 +74,8 @@ class ConfigKey:
                 raise ConfigError(f"{name}: {text!r} is not a whole number") from None
             if number < self.minimum:
                 raise ConfigError(f"{name}: {number} is less than {self.minimum}")
+            if number >= 1 << 63:
+                raise ConfigError(f"{name}: {number} is more than {(1 << 63) - 1}")
             return number
         if self.kind is list:
             for item in split_list(text):

@@ -52,7 +52,7 @@ from results.errors import StoreError
 from results.run import evidence_loader, manifest
 from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.run.json_lines import LineWriter
-from results.run.paths import new_run
+from results.run.paths import new_run, remove_run
 from results.version import digest_versions, version
 from workloads.compact_json import compact
 
@@ -103,6 +103,11 @@ class RunDirectory:
         run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now(), format=FORMAT)
         run._save_status(run._status)
         return run
+
+    def discard(self) -> None:
+        """Remove the directory of a run that was refused. Raises StoreError."""
+        self.close()
+        remove_run(self.path)
 
     @classmethod
     def open(cls, path: Path) -> Self:

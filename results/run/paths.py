@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import count
@@ -22,8 +23,14 @@ LATEST = "latest"
 
 
 def store_path(option: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The store: the option, the environment or the default, in this order; an empty one counts as not given."""
-    return Path(option or environ.get("FAULTLINE_STORE") or DEFAULT_STORE).expanduser()
+    """The store: the option, the environment or the default, in this order; an empty one counts as not given.
+
+    StoreError when it lies in a home directory that is unknown."""
+    path = Path(option or environ.get("FAULTLINE_STORE") or DEFAULT_STORE)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise StoreError(f"{path}: the home directory of this user is unknown") from None
 
 
 def run_name(began: datetime, spec_name: str, seed: int) -> str:
@@ -37,6 +44,21 @@ def new_run(store: Path, spec_name: str, seed: int, began: datetime | None = Non
     path = new_directory(store, run_name(began or datetime.now(UTC), spec_name, seed))
     _point_latest_at(path)
     return path
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run, as if it had never been made: `latest` is the newest of the others. StoreError."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise StoreError.of("remove", path, error) from error
+    link = path.parent / LATEST
+    if link.is_symlink() and not link.exists():
+        others = runs(path.parent)
+        if others:
+            _point_latest_at(others[-1])
+        else:
+            link.unlink(missing_ok=True)
 
 
 def new_directory(parent: Path, name: str) -> Path:

@@ -19,9 +19,11 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -109,7 +111,8 @@ def session(
         for name, value in options.items():
             builder = builder.config(name, value)
         try:
-            spark = builder.getOrCreate()
+            with _own_interrupts():
+                spark = builder.getOrCreate()
         except Exception as error:
             raise SparkUnavailable(f"--master {master}: Spark did not start: {_first_line(error)}") from None
         try:
@@ -118,6 +121,17 @@ def session(
         finally:
             with unless_gone():
                 spark.stop()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep this process's handler of Ctrl-C: Spark installs its own, which raises KeyboardInterrupt every time."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager

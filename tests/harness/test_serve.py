@@ -130,6 +130,62 @@ def test_nothing_that_was_asked_is_repeated_as_markup(server: StoreServer) -> No
     assert b"<script>alert" not in answer.read()
 
 
+ODD_QUERIES = [
+    "x=1",
+    "find=a&x=1",
+    "find=a&find=b",
+    "from=1&from=2",
+    "find",
+    "=",
+    "=1",
+    "&",
+    "find=a&",
+    "find=a&&from=1",
+    "?",
+    "FIND=a",
+    "find[]=a",
+    "find=%FF",
+    "find=%C3%28",
+    "find=%ED%A0%80",
+    "find=%00",
+    "find=a%0Ab",
+    "find=a%0D%0Ab",
+    "find=%1B[31m",
+    "find=%7F",
+    "find=%E2%80%AE",
+    "from=-1",
+    "from=+1",
+    "from=1.5",
+    "from=1e9",
+    "from=0x10",
+    "from=%D9%A3",
+    "from=%C2%B2",
+    "from=" + "9" * 18,
+    "from=" + "9" * 5000,
+    "from=a",
+    "from=1%00",
+    "find=" + "a" * 5000,
+    "&".join(f"a{n}=1" for n in range(50)),
+]
+
+
+@pytest.mark.parametrize("query", ODD_QUERIES, ids=range(len(ODD_QUERIES)))
+def test_a_query_that_no_page_links_to_is_a_bad_request(store: Path, query: str) -> None:
+    router = Router(StoreBrowser(store, store / "none"))
+    for path in ("/", "/runs", f"/runs/{run_name(store)}/logs/b1"):
+        answer = router.respond(f"{path}?{query}")
+        assert (answer.status, answer.body) == (400, b"This address cannot be read.\n")
+
+
+@pytest.mark.parametrize(
+    "query", ["", "find=", "find=two+words", "find=%C3%A9%26", "find=a&from=0", "from=", "from=17"]
+)
+def test_a_query_that_a_page_links_to_is_answered(store: Path, query: str) -> None:
+    router = Router(StoreBrowser(store, store / "none"))
+    for path in ("/runs", f"/runs/{run_name(store)}/logs/b1"):
+        assert router.respond(f"{path}?{query}").status == 200
+
+
 def test_a_port_in_use_and_a_store_that_is_not_there_are_one_line_each(
     server: StoreServer, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

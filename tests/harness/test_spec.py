@@ -110,7 +110,7 @@ def test_faults_are_families_a_script_or_nothing() -> None:
         ("brokers: three", "brokers: 'three' is not a whole number"),
         ("brokers: 0", "brokers: 0 is less than 1"),
         ("brokers: true", "brokers: True is not a whole number"),
-        ("time_limit: 0", "time_limit: 0 is not more than 0"),
+        ("time_limit: 0", "time_limit: 0 is less than 0.001"),
         ("time_limit: soon", "time_limit: 'soon' is not a duration"),
         ("rate: fast", "rate: 'fast' is not a number"),
         ("replication_factor: 4", "replication_factor: 4 replicas do not fit on 3 brokers"),
@@ -175,7 +175,7 @@ def test_a_spec_that_cannot_be_used_is_refused_in_one_line(text: str, line: str)
         ("settings:\n  segment.bytes: 1\n  segment.bytes: 2", "a.yaml:3: segment.bytes: is given twice"),
         ("brokers: 3\nfaults: [kill\nrate: 3", "a.yaml:3: not YAML: "),
         ("seed: 2020-13-45", "a.yaml: not YAML: month must be in 1..12"),
-        ("[" * 10000, "a.yaml: not YAML that can be read: nested too deeply"),
+        ("[" * 10000, "a.yaml:1: nested more than 50 deep, the limit of lists and mappings"),
     ],
 )
 def test_an_error_names_file_and_line(text: str, place: str) -> None:
@@ -194,11 +194,11 @@ def test_an_error_of_an_option_names_no_line_of_the_file(tmp_path: Path) -> None
         assert str(refused.value).startswith(next(iter(options)))
 
 
-def test_nodes_that_refer_to_each_other_are_read_once() -> None:
+def test_aliases_of_aliases_are_counted_and_not_written_out() -> None:
     laughs = "a: &a [x, x]\n" + "".join(
         f"{n}: &{n} [*{o}, *{o}]\n" for o, n in zip("abcdefghijklmnop", "bcdefghijklmnopq", strict=True)
     )
-    with pytest.raises(SpecError, match="line 1: a: unknown field"):
+    with pytest.raises(SpecError, match="line 1: more than 200000 values with its aliases written out"):
         loads(laughs)
 
 

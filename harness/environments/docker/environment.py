@@ -31,8 +31,8 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError, MachineVanished
-from harness.environments.machines.signals import signals_blocked
 from harness.errors import EnvironmentUnavailable
+from harness.interrupts import interruptions_ignored, run_cancellable
 from harness.node_images.building import Image, ready
 
 T = TypeVar("T")
@@ -93,9 +93,9 @@ class Docker:
                 return await scenario(deployment)
 
             try:
-                return asyncio.run(carried_out())
+                return run_cancellable(carried_out())
             finally:
-                with signals_blocked():
+                with interruptions_ignored():
                     containers.remove()
         finally:
             client.close()

@@ -23,10 +23,10 @@ from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine, MachineError
-from harness.environments.machines.signals import signals_blocked
 from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 from harness.environments.ssh.machine import SshMachine
 from harness.errors import EnvironmentUnavailable
+from harness.interrupts import interruptions_ignored, run_cancellable
 from images.system import System
 
 T = TypeVar("T")
@@ -72,9 +72,9 @@ class Ssh:
             return await scenario(MachineDeployment(layout, lease.acquire, seed=seed, listener=listener, facts=facts))
 
         try:
-            return asyncio.run(carried_out())
+            return run_cancellable(carried_out())
         finally:
-            with signals_blocked():
+            with interruptions_ignored():
                 asyncio.run(lease.release())
 
 

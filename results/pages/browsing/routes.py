@@ -27,7 +27,7 @@ import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from markupsafe import Markup
 
@@ -62,6 +62,10 @@ class Response:
     """True when the browser may cache it for a day."""
 
 
+QUERY_LENGTH_MAX = 2_000
+"""Characters of a query."""
+
+
 class Router:
     """Answers requests for the pages of one store."""
 
@@ -72,9 +76,9 @@ class Router:
         """The answer to a GET of `target`, as it stood in the request. Raises nothing."""
         path, _, query_text = target.partition("?")
         steps = tuple(os.fsdecode(unquote_to_bytes(step)) for step in path.split("/")[1:] if step)
-        query = (
-            {name: values[-1] for name, values in parse_qs(query_text, max_num_fields=20).items()} if query_text else {}
-        )
+        query = _query(query_text)
+        if query is None:
+            return Response(400, TEXT, b"This address cannot be read.\n")
         current = steps[0] if steps else ""
         try:
             answer = self._page(steps, query)
@@ -173,6 +177,26 @@ class Router:
         return _replicas(subject, steps) if rest else (name, report.body(subject, _beside(subject, steps, [])))
 
 
+def _query(text: str) -> dict[str, str] | None:
+    """The fields of a query, each given once; None when it has another field, a byte that is no UTF-8, a control
+    character, a place in a log that is no number, or is longer than any that a page links to."""
+    if len(text) > QUERY_LENGTH_MAX:
+        return None
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=2)
+    except ValueError:  # a UnicodeDecodeError is one, too
+        return None
+    query = dict(pairs)
+    if len(query) != len(pairs) or not query.keys() <= {"find", "from"}:
+        return None
+    if not all(value.isprintable() for value in query.values()):
+        return None
+    place = query.get("from", "")
+    if place and not (place.isascii() and place.isdecimal() and len(place) < 18):
+        return None
+    return query
+
+
 def _in_suite(run: ComparedRun, stored: Collection[str]) -> str:
     """The page of a compared run, if its suite is one of those stored, or else of a run that its suite kept; other
     paths that a file may name are no addresses here."""
@@ -212,7 +236,7 @@ def _of_directory(
             if path is None or kind == "text":
                 return None if path is None else Response(200, TEXT, path)
             words, begin = query.get("find", ""), query.get("from", "")
-            excerpt = node_logs.excerpt(path, words, int(begin) if begin.isdecimal() and len(begin) < 18 else None)
+            excerpt = node_logs.excerpt(path, words, int(begin) if begin else None)
             here, raw = (page.address(*steps, part, node) for part in ("logs", "text"))
             lines = {"node": node, "excerpt": excerpt, "words": words, "here": here, "raw": raw}
             return f"{node} · {run.name}", page.render("node_log.html", **lines, **_trail(steps))

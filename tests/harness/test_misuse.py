@@ -1,0 +1,178 @@
+"""Misuse of the command: one line that names what is wrong, the right exit code, no traceback, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import runs
+from harness.cli.main import main
+from harness.yaml_document import BYTES_MAX
+
+_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+SPECS = {
+    "5,000 lists in each other": ("[" * 5000, "more than 50 deep"),
+    "a bomb of aliases": (_BOMB, "more than 200000 values"),
+    "more aliases than any spec has": ("a: &a x\nb: [" + "*a, " * 1500 + "x]", "more than 1000 aliases"),
+    "an alias to what holds it": ("faults: &a [*a]", "refers to what it is part of"),
+    "a file too large": ("#" * (BYTES_MAX + 1), f"more than {BYTES_MAX} bytes"),
+    "a rate without end": ("rate: .inf", "rate: inf is not a finite number"),
+    "a rate that is no number": ("rate: .nan", "rate: nan is not a finite number"),
+    "a time limit without end": ("time_limit: .inf", "time_limit: inf is not a finite number"),
+    "a recovery limit without end": ("recovery_limit: .inf", "recovery_limit: inf is not a finite number"),
+    "a time limit of 400 digits": (f"time_limit: {'9' * 400}s", "time_limit: "),
+    "a seed of 5,000 digits": (f"seed: {'9' * 5000}", "seed: a number of 5000 characters, 40 is the limit"),
+    "a seed of 5,000 hexadecimal digits": (f"seed: 0x{'f' * 5000}", "seed: a number of 5002 characters"),
+    "a seed beyond 64 bits": ("seed: 1000000000000000000000", "seed: 1e+21 is more than the limit of"),
+    "a million brokers": ("brokers: 1000000", "brokers: 1e+06 is more than the limit of 100"),
+    "a million producers": ("producers: 1000000", "producers: 1e+06 is more than the limit of 1000"),
+    "a million consumers": ("consumers: 1000000", "consumers: 1e+06 is more than the limit of 1000"),
+    "a million controllers": ("controllers: 1000000", "controllers: 1e+06 is more than the limit of 25"),
+    "a hundred million partitions": ("partitions: 100000000", "partitions: 1e+08 is more than the limit of 10000"),
+    "a key twice": ("brokers: 3\nbrokers: 4", "brokers: is given twice, first in line 1"),
+    "a key twice, once in quotes": ('"brokers": 3\nbrokers: 4', "brokers: is given twice"),
+    "a number twice as a key": ("settings: {1: a, 01: b}", "01: is given twice"),
+    "a name with a null byte": ('name: "a\\0b"', "name: "),
+    "a name with half a surrogate pair": ('name: "\\ud800"', "name: "),
+    "a name of 5,000 characters": (f"name: {'x' * 5000}", "name: "),
+    "a tag that its value does not fit": ("name: !!timestamp x", "a value does not fit its tag"),
+    "a truth that is none": ("brokers: !!bool x", "a value does not fit its tag"),
+    "a fault without end": ("faults: [{at: 1, for: .inf, fault: kill, nodes: [b1]}]", "faults[0].for: inf"),
+    "a clock of no rate": ("faults: [{at: 1, for: 1, fault: clock, nodes: [b1], rate: .nan}]", "faults[0].rate: nan"),
+    "a fault named by a list": ("faults: [{at: 1, for: 1, fault: [x]}]", "faults[0].fault: ['x'] is not one of"),
+    "a family named by a list": ("faults: [[a]]", "faults: ['a'] is not one of"),
+    "a setting beyond 64 bits": ("settings: {min.insync.replicas: 99999999999999999999}", "is more than 92233"),
+    "a Python object": ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    "bytes that are no text": ("\udcff", "cannot be read"),
+    "two documents": ("brokers: 3\n---\nbrokers: 3", "expected a single document"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), SPECS.values(), ids=SPECS.keys())
+def test_a_spec_that_cannot_be_used_is_one_line_and_64(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, store = tmp_path / "spec.yaml", tmp_path / "store"
+    spec.write_text(text, errors="surrogateescape")
+    assert main(["run", str(spec), "--store", str(store)]) == 64
+    line = capsys.readouterr().err
+    assert line.startswith(f"faultline run: {spec}")
+    assert words in line
+    assert line.count("\n") == 1
+    assert not store.exists()
+
+
+OPTIONS: dict[str, tuple[list[str], int]] = {
+    "a seed of 5,000 digits": (["run", "--seed", "9" * 5000], 64),
+    "a rate without end": (["run", "--rate", "inf"], 64),
+    "a time limit without end": (["run", "--time-limit", "inf"], 64),
+    "digits of another script": (["run", "--time-limit", "²"], 64),
+    "a million brokers": (["run", "--brokers", "1000000"], 64),
+    "a directory for a spec": (["run", "/"], 64),
+    "a null byte in a name": (["run", "a\0b.yaml"], 64),
+    "a link to itself": (["run", "LOOP"], 64),
+    "a device for a store": (["run", "--time-limit", "1", "--store", "/dev/null"], 3),
+    "a store in a link to itself": (["run", "--time-limit", "1", "--store", "LOOP/x"], 3),
+    "a store of nobody's home": (["run", "--time-limit", "1", "--store", "~nobody-of-this-name/x"], 3),
+    "a directory that is no run": (["check", "/"], 64),
+    "a device for a run": (["check", "/dev/null"], 64),
+    "no run to replay": (["replay", "LOOP"], 64),
+    "a device to add": (["store", "add", "/dev/null", "--store", "STORE"], 3),
+    "a device for a store to list": (["store", "ls", "--store", "/dev/null"], 3),
+    "a suite outside the store": (["store", "show", "../..", "--store", "STORE"], 3),
+    "a report of nothing": (["report", "nothing", "--store", "STORE"], 3),
+    "a device for a store to serve": (["serve", "--store", "/dev/null", "--port", "0"], 3),
+    "a directory for a suite": (["suite", "/", "--store", "STORE"], 64),
+    "a suite of no such name": (["suite", "no-such-suite", "--store", "STORE"], 64),
+    "fewer than no seeds": (["suite", "smoke", "--seeds", "-1", "--store", "STORE"], 64),
+    "no processes": (["torture", "--jobs", "0", "--store", "STORE"], 64),
+    "too many arguments": (["check", "a", "b"], 64),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code"), OPTIONS.values(), ids=OPTIONS.keys())
+def test_options_that_cannot_be_used_are_one_line(
+    arguments: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    places = {"LOOP": str(tmp_path / "loop"), "STORE": str(tmp_path / "store")}
+    for word, place in places.items():
+        arguments = [argument.replace(word, place) for argument in arguments]
+    assert main(arguments) == code
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1
+    assert "error of Faultline itself" not in output.err
+    assert output.out == ""
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_3_and_a_file_of_details(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unforeseen(options: object) -> None:
+        raise KeyError("the\nkey")
+
+    monkeypatch.setattr(runs, "_spec", unforeseen)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["run", "--seed", "7"]) == 3
+    line = capsys.readouterr().err
+    (details,) = tmp_path.glob("faultline-error-*.txt")
+    assert line == f"faultline: an error of Faultline itself, KeyError: 'the\\nkey' (details: {details})\n"
+    assert "faultline run --seed 7" in details.read_text()
+    assert "Traceback" in details.read_text()
+
+
+def test_a_check_keeps_its_verdict_when_only_the_report_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--without", "idempotent_dedupe", "--seed", "0", "--time-limit", "20", "--store", str(tmp_path)]
+    code = main(["run", *options])
+    assert code in (0, 1)
+
+    def unwritable(*arguments: object) -> None:
+        raise TypeError("no page")
+
+    monkeypatch.setattr("results.pages.report.write_report", unwritable)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    capsys.readouterr()
+    assert main(["check", str(tmp_path / "latest")]) == code
+    output = capsys.readouterr()
+    assert "linearizability" in output.out
+    assert output.err.startswith("faultline: an error of Faultline itself, TypeError: no page (details: ")
+    assert output.err.endswith("; the verdict stands\n")
+
+
+def test_a_run_that_its_environment_refuses_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.socket")
+    assert main(["run", "--environment", "docker", "--time-limit", "1", "--store", str(tmp_path / "store")]) == 3
+    assert capsys.readouterr().err.splitlines()[-1].startswith("faultline: no Docker engine answers")
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_reader_that_leaves_costs_the_output_and_not_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich by itself would end with 1, which is the code of `invalid`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1) as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert main(["rules"]) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_the_output_is_one_line_and_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["rules"]) == 3
+    line = capsys.readouterr().err
+    assert line.startswith("faultline: ")
+    assert line.endswith("No space left on device\n")
+    assert "error of Faultline itself" not in line
