@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import NoReturn
@@ -13,6 +14,8 @@ from harness.interrupts import first_interruption_only, ignore_from_now_on
 def script() -> NoReturn:
     """Run the command and end the process. An interruption is quiet also before the command and after it."""
     _open_streams()
+    # Libraries raise their errors, too; py4j would also log the traceback of a Ctrl-C.
+    logging.getLogger().addHandler(logging.NullHandler())
     with first_interruption_only():
         try:
             from harness.cli.main import main
