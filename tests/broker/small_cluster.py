@@ -126,12 +126,12 @@ class Cluster:
         """Ask the broker, once it can be reached."""
         while True:
             try:
-                connection = await Connection.open("127.0.0.1", self.ports[1], "test", 5.0)
+                connection = await Connection.open("127.0.0.1", self.ports[1], "test", 60.0)
                 break
             except ConnectionLost:
                 await asyncio.sleep(0.01)
         try:
-            return await connection.call(request, 5.0)
+            return await connection.call(request, 60.0)
         finally:
             connection.close()
 
@@ -147,7 +147,7 @@ class Cluster:
 
     async def register_silent(self, broker: int) -> None:
         """Make a broker known to the controller that is never heard of again."""
-        connection = await Connection.open("127.0.0.1", self.ports[0], "test", 5.0)
+        connection = await Connection.open("127.0.0.1", self.ports[0], "test", 60.0)
         try:
             answer = await connection.call(
                 BrokerRegistrationRequest(

@@ -42,7 +42,7 @@ from tests.wire.message_values import EVERY_VERSION, filled, leaves
 def asynchronous(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     @wraps(test)
     def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 10))
+        asyncio.run(asyncio.wait_for(test(), 120))
 
     return run
 

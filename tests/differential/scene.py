@@ -33,8 +33,8 @@ UNKNOWN_ID = "00000000-0000-0000-0000-00000000beef"
 NODE = 1
 """Node id of the broker that is asked; it leads every partition."""
 
-_ANSWER_LIMIT_S = 6.0
-_READY_LIMIT_S = 20.0
+_ANSWER_LIMIT_S = 60.0
+_READY_LIMIT_S = 120.0
 _COORDINATOR_LOADS = (14, 15, 16)
 _IGNORED = frozenset({"throttle_time", "error_message", "batch_index_error_message", "host", "port", "documentation"})
 _RANDOM_NUMBERS = frozenset({"producer_id", "session_id"})

@@ -68,7 +68,7 @@ async def until_described(cluster: Cluster, name: str, value: str) -> None:
 def in_cluster(tmp_path: Path, scenario: Any) -> None:
     async def limited() -> None:
         cluster = Cluster(tmp_path)
-        async with asyncio.timeout(20), cluster.controlled(), cluster.broker():
+        async with asyncio.timeout(120), cluster.controlled(), cluster.broker():
             await cluster.create_topic()
             await cluster.produce(b"one")
             await scenario(cluster)

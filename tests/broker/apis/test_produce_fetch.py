@@ -191,7 +191,7 @@ def produced(*values: bytes, timestamp_ms: int = 5) -> bytes:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await scenario()
 
     asyncio.run(limited())

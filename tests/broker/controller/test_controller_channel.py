@@ -61,7 +61,7 @@ def played(scenario: Callable[[Controllers, ControllerLocator, ControllerChannel
             for server in controllers.servers:
                 await server.close()
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    asyncio.run(asyncio.wait_for(play(), 120))
 
 
 def test_one_after_the_other_is_asked_until_one_is_active() -> None:

@@ -100,10 +100,10 @@ class Node:
             self.serving.set()
 
     async def connect(self) -> Connection:
-        return await Connection.open("127.0.0.1", self.controller.port, "test", 5.0)
+        return await Connection.open("127.0.0.1", self.controller.port, "test", 60.0)
 
     async def call(self, request: Any, client: Connection | None = None) -> Any:
-        return await (client or self.connection).call(request, 5.0)
+        return await (client or self.connection).call(request, 600.0)
 
     async def register(
         self, broker: int, incarnation: int = 1, *, client: Connection | None = None, **changed: Any
@@ -180,7 +180,7 @@ async def running(directory: Path, config: NodeConfig = CONFIG) -> AsyncIterator
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(scenario(), 20)
+        await asyncio.wait_for(scenario(), 120)
 
     asyncio.run(limited())
 
@@ -360,11 +360,11 @@ def test_a_fetch_waits_for_the_next_change_and_is_answered_as_it_commits(tmp_pat
     async def scenario() -> None:
         async with running(tmp_path) as node:
             reader = await node.connect()
-            waiting = asyncio.ensure_future(node.fetch(1, wait_s=5.0, client=reader))
+            waiting = asyncio.ensure_future(node.fetch(1, wait_s=300.0, client=reader))
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await node.register(1)
-            answer = await asyncio.wait_for(waiting, 1.0)
+            answer = await asyncio.wait_for(waiting, 60.0)
             assert answer.high_watermark == 2
             ((header, batch),) = iterate(answer.records)
             assert (header.base_offset, [type(record) for record in decode_records(batch)]) == (1, [RegisterBroker])
@@ -401,7 +401,7 @@ def test_a_fetch_that_cannot_be_served_is_refused_at_once(
 ) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as node:
-            answer = await asyncio.wait_for(node.fetch(offset, wait_s=4.0, **of), 1.0)
+            answer = await asyncio.wait_for(node.fetch(offset, wait_s=300.0, **of), 60.0)
             assert answer.error_code is error
 
     run(scenario)
@@ -460,7 +460,7 @@ def test_an_answer_is_given_only_when_the_change_is_synced_and_a_failed_sync_end
         node.connection = await node.connect()
         await node.register(1)
         reader = await node.connect()
-        waiting = asyncio.ensure_future(node.fetch(2, wait_s=5.0, client=reader))
+        waiting = asyncio.ensure_future(node.fetch(2, wait_s=300.0, client=reader))
         node.files.broken = True
         with pytest.raises(ConnectionLost):
             await node.register(2)
@@ -508,10 +508,11 @@ def test_a_controller_told_to_stop_closes_its_log_cleanly(tmp_path: Path) -> Non
 def test_nothing_is_decided_or_shown_while_a_change_is_being_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = RaftNode.append
+    append, begun, free = RaftNode.append, asyncio.Event(), asyncio.Event()
 
     async def slow(self: RaftNode, *given: Any) -> None:
-        await asyncio.sleep(0.05)
+        begun.set()
+        await free.wait()
         await append(self, *given)
 
     monkeypatch.setattr(RaftNode, "append", slow)
@@ -523,8 +524,9 @@ def test_nothing_is_decided_or_shown_while_a_change_is_being_committed(
                 asyncio.ensure_future(node.register(1, incarnation, client=client))
                 for incarnation, client in enumerate(clients)
             ]
-            await asyncio.sleep(0.02)
+            await begun.wait()
             assert (await node.fetch(0)).high_watermark == 1
+            free.set()
             answers = [(await rival).error_code for rival in rivals]
             assert answers == [ErrorCode.none] + [ErrorCode.duplicate_broker_registration] * 3
             assert (await node.fetch(0)).high_watermark == 2

@@ -232,7 +232,7 @@ def test_a_session_by_name_keeps_the_names_of_its_partitions_and_of_no_others() 
 
 def served(scenario: Any) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await scenario()
 
     asyncio.run(limited())

@@ -65,7 +65,7 @@ def in_step(replica: Replica) -> bool:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await scenario()
 
     asyncio.run(limited())
