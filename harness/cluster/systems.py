@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
-from pathlib import Path
+from importlib.resources.abc import Traversable
 from types import MappingProxyType
 
 from harness.cluster.layout import Layout
 from images.system import System
 
 
-def _registered(images: Path) -> dict[str, System]:
+def _registered(images: Traversable) -> dict[str, System]:
     """Every folder of `images` with a module `system`, in order of names."""
-    names = sorted(path.parent.name for path in images.glob("*/system.py"))
+    names = sorted(path.name for path in images.iterdir() if path.joinpath("system.py").is_file())
     return {name: import_module(f"images.{name}.system").SYSTEM for name in names}
 
 
-SYSTEMS: Mapping[str, System] = _registered(Path(str(files("images"))))
+SYSTEMS: Mapping[str, System] = _registered(files("images"))
 
 
 def configured(
