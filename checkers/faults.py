@@ -3,10 +3,11 @@
 Every fault leaves evidence measured by the environment (`nemesis.ports`), and records whether it took effect (`bit`). A
 fault without effect (a kill of a node that was down already, a partition that stopped no message) is named; the run is
 still as good as its other faults, so the verdict stays `valid` and each such fault is a finding `fault-missed`, or
-`effect-unknown` where its effect could not be read back (`unknown_<name>` in its evidence). The
+`effect-unknown` where its effect could not be read back (`unknown_<name>` in its evidence); a fault whose condition
+never held is `not-injected`. The
 verdict is `unknown` when faults were asked for and none took effect, or none was injected at all.
 
-Figures: `injected`, `bit`, `missed`, and `bit <family>` for each family.
+Figures: `injected`, `bit`, `missed`, `not_injected`, and `bit <family>` for each family.
 
 Blind spots: whether a fault that took effect could have broken anything; false evidence.
 """
@@ -20,6 +21,8 @@ from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "faults"
 _UNKNOWN = "unknown_"
+_NOT_INJECTED = "not_injected"
+"""In the detail of a fault whose condition never held, with the reason."""
 RESTS_ON = frozenset({EvidencePart.FAULTS, EvidencePart.SETTINGS})
 
 
@@ -27,7 +30,13 @@ def check(evidence: RunEvidence) -> Verdict:
     """The whole run."""
     rows = evidence.faults.sort_by("started_ns").to_pylist()
     missed = [row for row in rows if not row["bit"]]
-    figures = {"injected": float(len(rows)), "bit": float(len(rows) - len(missed)), "missed": float(len(missed))}
+    never = sum(_NOT_INJECTED in json.loads(row["detail"] or "{}") for row in rows)
+    figures = {
+        "injected": float(len(rows) - never),
+        "bit": float(len(rows) - len(missed)),
+        "missed": float(len(missed) - never),
+        "not_injected": float(never),
+    }
     for row in rows:
         name = f"bit {row['family']}"
         figures[name] = figures.get(name, 0.0) + float(row["bit"])
@@ -43,6 +52,9 @@ def _missed(row: dict[str, object]) -> Finding:
     assert isinstance(nodes, list)
     started_ns = int(str(row["started_ns"]))
     unfinished = row["ended_ns"] is None
+    reason = json.loads(str(row["detail"] or "{}")).get(_NOT_INJECTED)
+    if reason is not None:
+        return Finding("not-injected", (f"{row['fault']}: {reason}",), time_ns=started_ns)
     unknown = [name.removeprefix(_UNKNOWN) for name in json.loads(str(row["evidence"] or "{}")) if _UNKNOWN in name]
     if unknown:
         line = f"{row['fault']} at {started_ns / 1e9:.3f} s: {', '.join(unknown)} could not be read back"

@@ -18,10 +18,12 @@ checkpointed or traced (-1 when unknown, never guessed). `unread_bytes` lie in i
 (-1 when that was not recorded), and `damage` says why they are not read: `torn` when nothing but the rest of one batch
 that was cut or damaged is there, as a power loss leaves it at the end of a log; `corrupt` when more follows; or empty.
 
-FAULTS: one row an injected fault. `nodes` are the nodes it was aimed at. `ended_ns` is null when the run ended first.
-`detail` is a JSON object of the fault's own fields. `evidence` is a JSON object name → number, summed over the nodes,
-such as `{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the same numbers a node under
-the key `nodes`: `{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
+FAULTS: one row a fault. `nodes` are the nodes it was aimed at. `ended_ns` is null when the run ended first.
+`detail` is a JSON object of the fault's own fields; one that waited for a condition in vain has `not_injected` in it,
+one that its own condition did not end `not_ended`, each with the reason. `evidence` is a JSON object name → number,
+summed over the nodes, such as `{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the
+same numbers a node under the key `nodes`:
+`{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
 `bit` says whether the evidence shows that the fault took effect; `note` is a line for the reader.
 
 LOST: one row a lost record (`checkers.loss`), whether or not the verdict excuses it. `operation` is the index of the

@@ -12,6 +12,7 @@ effects of frozen or cut-off nodes and reverts them.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -43,13 +44,19 @@ class Injection:
     sequence of steps counts from its first."""
     ended_ns: int | None
     detail: Mapping[str, Any]
-    """The fault's own fields, and under `resolved` the nodes its symbolic targets stood for."""
+    """The fault's own fields; under `resolved` the nodes its symbolic targets stood for; `not_injected` with the
+    reason where its moment never came, `not_ended` where the condition that was to end it never held."""
     evidence: Mapping[str, Any]
     """Numbers by name, summed over nodes, and under `nodes` the same of each node, as it was measured there; also
     `injection_seconds` and `healing_seconds`, which the environment took for it. `unknown_<name>` stands for a number
     that could not be read back."""
     took_effect: bool
     note: str
+
+    @property
+    def injected(self) -> bool:
+        """Whether its moment came."""
+        return "not_injected" not in self.detail
 
 
 class Nemesis:
@@ -125,6 +132,7 @@ class Nemesis:
         self._handles.append(handle)
         if late:
             handle.notes.append(f"not injected: {late}")
+            record.not_injected = late
             record.ended_ns = record.started_ns
             self.injections.append(record.injection(handle))
             save()
@@ -147,7 +155,11 @@ class Nemesis:
                 if not fault.ends_by_itself:
                     await (timeline.until(scheduled.until) if scheduled.until else loop.create_future())
         except TimeoutError:
-            pass
+            if scheduled.until is not None and scheduled.for_s == math.inf:
+                record.not_ended = (
+                    f"it lasted to the end of the workload, since this did not hold: {scheduled.until.describe()}"
+                )
+                handle.notes.append(record.not_ended)
         except Exception as error:
             handle.notes.append(f"injecting failed: {type(error).__name__}: {error}")
         finally:
@@ -172,6 +184,10 @@ class _Record:
     healing_ns: int | None = None
     """When its healing began."""
     ended_ns: int | None = None
+    not_injected: str = ""
+    """Why its moment never came; empty for a fault that was injected."""
+    not_ended: str = ""
+    """Says that what was to end it never happened; empty for a fault that ended as it should."""
 
     def take_effect(self, now_ns: int) -> None:
         """The injection is over: the fault counts from now."""
@@ -195,11 +211,16 @@ class _Record:
             nodes=tuple(handle.target_nodes),
             started_ns=self.started_ns,
             ended_ns=self.ended_ns,
-            detail={**self.fault.to_mapping(), "resolved": handle.resolved},
+            detail=self._detail(handle),
             evidence=evidence,
             took_effect=self.fault.took_effect(handle.evidence),
             note="; ".join([" ".join((self.fault.describe(), *_resolved(handle))), *handle.notes]),
         )
+
+    def _detail(self, handle: FaultHandle) -> dict[str, Any]:
+        detail = {**self.fault.to_mapping(), "resolved": handle.resolved}
+        unmet = {"not_injected": self.not_injected, "not_ended": self.not_ended}
+        return detail | {name: reason for name, reason in unmet.items() if reason}
 
 
 def _resolved(handle: FaultHandle) -> list[str]:

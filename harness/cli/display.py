@@ -80,13 +80,20 @@ def _progress(progress: Progress, spec: Spec) -> RenderableType:
 
 
 def summary(
-    console: Console, verdicts: Sequence[Verdict], settings: CheckSettings, *, outcome: Outcome | None = None
+    console: Console,
+    verdicts: Sequence[Verdict],
+    settings: CheckSettings,
+    *,
+    deviations: Sequence[str],
+    outcome: Outcome | None = None,
 ) -> None:
-    """Print verdicts and findings, and the headline of a run with these settings; with an `outcome` also faults and
-    operations."""
+    """Print the deviations of a run from its script, its verdicts and findings, and the headline of a run with these
+    settings; with an `outcome` also faults and operations."""
     if outcome is not None:
         console.print(_faults(outcome))
         console.print(_run_line(outcome), highlight=False)
+    for line in deviations:
+        console.print(f"note: {line}", style="yellow", soft_wrap=True, highlight=False)
     console.print(verdict_table(verdicts))
     for verdict in verdicts:
         for finding in verdict.findings if verdict.validity is not Validity.VALID else ():
@@ -142,7 +149,8 @@ def _faults(outcome: Outcome) -> RenderableType:
                         max(totals.get(name, 0), value) if name == "offset_ms" else totals.get(name, 0) + value
                     )
         evidence = "  ".join(f"{name} {_number(value)}" for name, value in totals.items() if value)
-        table.add_row(family, str(len(injections)), Text(str(bit), style="" if bit else "yellow"), evidence)
+        injected = sum(injection.injected for injection in injections)
+        table.add_row(family, str(injected), Text(str(bit), style="" if bit else "yellow"), evidence)
     return table
 
 

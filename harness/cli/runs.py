@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
     if outcome.failure:
         print(f"faultline: {outcome.failure} (its directory: {directory.path})", file=sys.stderr)
         return outcome.exit_code
-    summary(console, outcome.verdicts, spec.check_settings(), outcome=outcome)
+    summary(console, outcome.verdicts, spec.check_settings(), deviations=outcome.deviations, outcome=outcome)
     if outcome.unreported:
         print(f"faultline: there is no report: {outcome.unreported}", file=sys.stderr)
     else:
@@ -147,6 +147,7 @@ def _check(options: argparse.Namespace) -> int:
     from harness.cli.display import summary
     from harness.runner.checking import save
     from results.pages.report import write_report
+    from results.run.deviations import deviations
     from results.run.json_encoding import verdicts_to_json
 
     directory = _open(options.directory)
@@ -165,7 +166,7 @@ def _check(options: argparse.Namespace) -> int:
         console = terminal()
         for gap in gaps:
             console.print(f"note: {gap}", style="yellow", soft_wrap=True)
-        summary(console, verdicts, evidence.settings)
+        summary(console, verdicts, evidence.settings, deviations=deviations(evidence.faults, directory.script()))
         if report is not None:
             console.print(f"report: {report}", soft_wrap=True, highlight=False)
     if unsaved:

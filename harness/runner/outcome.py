@@ -11,6 +11,7 @@ from checkers.verdict import Validity, Verdict, worst
 from harness.exit_codes import EXIT_CODES, NOT_CARRIED_OUT
 from harness.spec import Spec
 from nemesis.nemesis import Injection
+from results.run.deviations import fault_deviations, operation_deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Outcome:
     injections: tuple[Injection, ...] = ()
     recovery: Mapping[str, Any] = field(default_factory=dict)
     operations: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    scripted: tuple[Mapping[str, Any], ...] = ()
+    """What became of each scripted operation."""
     directory: Path | None = None
     report: Path | None = None
     failure: str = ""
@@ -85,7 +88,7 @@ class Outcome:
         faults: dict[str, dict[str, int]] = {}
         for injection in self.injections:
             family = faults.setdefault(injection.family, {"injected": 0, "bit": 0})
-            family["injected"] += 1
+            family["injected"] += injection.injected
             family["bit"] += injection.took_effect
         return {
             "run": str(self.directory),
@@ -95,6 +98,7 @@ class Outcome:
             "headline": None if self.failure else headline(self.verdicts, self.spec.check_settings()),
             "operations": operations,
             "faults": faults,
+            "deviations": list(self.deviations),
             "recovery": dict(self.recovery),
             "digest": self.digest,
             "time_seconds": self.time_s,
@@ -103,6 +107,15 @@ class Outcome:
             "replay": self.again,
             "exit_code": self.exit_code,
         }
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """Where the run did not follow the script of its faults and clients, a line each."""
+        injections = sorted(self.injections, key=lambda injection: injection.number)
+        return (
+            *(line for each in injections for line in fault_deviations(each.fault, each.detail)),
+            *operation_deviations(self.scripted),
+        )
 
     @property
     def effective_families(self) -> tuple[str, ...]:

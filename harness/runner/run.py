@@ -132,6 +132,7 @@ class RunSession:
         self._situation = Situation()
         self._observer: TraceSource | None = None
         self._recovery: dict[str, Any] = {}
+        self._scripted: list[dict[str, Any]] = []
 
     def carry_out(self) -> Outcome:
         """Run everything that happens inside the environment."""
@@ -179,6 +180,7 @@ class RunSession:
             injections=tuple(self._nemesis.injections) if self._nemesis is not None else (),
             recovery=self._recovery,
             operations=_counts(recorder) if recorder is not None else {},
+            scripted=tuple(self._scripted),
             directory=self._directory.path,
             failure=failure,
             refused=refused,
@@ -241,8 +243,8 @@ class RunSession:
                 }
 
             async def perform() -> None:
-                outcomes = await perform_script(spec.operations, workload, timeline, until_s)
-                self._directory.write_script(outcomes)
+                self._scripted = await perform_script(spec.operations, workload, timeline, until_s)
+                self._directory.write_script(self._scripted)
 
             together = [workload.run(until_s), break_and_recover()]
             if spec.operations:

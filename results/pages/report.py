@@ -32,6 +32,7 @@ from results.figures.faults import family_colour
 from results.headline import remarks
 from results.number_format import counted
 from results.pages import page
+from results.run.deviations import deviations
 from results.run.directory import RunDirectory, Status
 
 PARTITIONS_MAX = 12
@@ -53,6 +54,8 @@ class Subject:
     gaps: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     evidence: RunEvidence
+    operations: tuple[Mapping[str, Any], ...] = ()
+    """What became of each scripted operation."""
     whole: bool = True
     """False when only the verdicts and their figures are stored."""
     commands: tuple[tuple[str, str], ...] = ()
@@ -84,6 +87,7 @@ def subject_of(run: RunDirectory, evidence: RunEvidence | None = None) -> Subjec
         gaps=run.gaps(),
         verdicts=tuple(run.verdicts()),
         evidence=evidence if evidence is not None else run.load(),
+        operations=tuple(run.script()),
     )
 
 
@@ -102,6 +106,8 @@ def body(subject: Subject, beside: Markup | None = None) -> Markup:
         title=f"{subject.status.name or 'run'}, seed {subject.status.seed}",
         sentence=_sentence(subject),
         gaps=subject.gaps,
+        deviations=deviations(evidence.faults, subject.operations),
+        scripted=subject.operations,
         facts=_facts(subject),
         checks=_checks(subject.verdicts),
         whole=subject.whole,

@@ -10,6 +10,7 @@ history.jsonl → history.parquet   operations of clients (workloads/history.py)
 trace.jsonl → trace.parquet       protocol events of nodes (images/trace.py)                  as it happens → sealed
 faults.jsonl → faults.parquet     injected faults, their times and effect                     as it happens → sealed
 recovery.json                     the liveness phase after healing                            after healing
+script.json                       what became of each scripted operation, if any              when the workload ends
 nodes/<node>/data/, node.log      each node's files and log lines                             once all are collected
 manifest.json                     rows and hashes of all of it (results/run/manifest.py)      when sealed, last
 replicas.parquet                  one row per record of a replica's log                       sealed
@@ -215,6 +216,11 @@ class RunDirectory:
     def write_script(self, outcomes: Sequence[Mapping[str, Any]]) -> None:
         """Save what became of each scripted operation."""
         put_json(self.path / "script.json", {"operations": list(outcomes)})
+
+    def script(self) -> list[dict[str, Any]]:
+        """What became of each scripted operation; empty without a script, or when the run ended before it did."""
+        outcomes = read_json(self.path / "script.json").get("operations")
+        return [outcome for outcome in outcomes if isinstance(outcome, dict)] if isinstance(outcomes, list) else []
 
     def write_digest(self, digest: str | None, trail: Sequence[tuple[int, int, str]] = ()) -> None:
         """Keep the digest of a deterministic run, and its trail of (step, time in ns, digest so far)."""

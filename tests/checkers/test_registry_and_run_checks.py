@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +201,16 @@ def test_a_fault_that_missed_is_named_and_does_not_fail_the_run() -> None:
     verdict = faults.check(RunEvidence(faults=small_evidence.faults(*rows), settings=CheckSettings(faults_asked=True)))
     assert (verdict.validity, [finding.kind for finding in verdict.findings]) == (Validity.VALID, ["fault-missed"])
     assert (verdict.figures["bit"], verdict.figures["bit kill"], verdict.figures["bit pause"]) == (1, 1, 0)
+
+
+def test_a_fault_whose_condition_never_held_is_told_from_one_that_missed() -> None:
+    row = small_evidence.fault("pause", ["b2"], 1, 1, {}, bit=False)
+    row["detail"] = json.dumps({"nodes": ["b2"], "not_injected": "the condition did not hold within 5 s: elected b2"})
+    settings = CheckSettings(faults_asked=True)
+    verdict = faults.check(RunEvidence(faults=small_evidence.faults(row), settings=settings))
+    assert verdict.validity is Validity.UNKNOWN
+    assert [finding.kind for finding in verdict.findings] == ["nothing-bit", "not-injected"]
+    assert (verdict.figures["injected"], verdict.figures["missed"], verdict.figures["not_injected"]) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("injected", [0, 1])

@@ -76,6 +76,33 @@ def test_json_is_the_only_output(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert output.err == ""
 
 
+def test_a_run_that_did_not_follow_its_script_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "time_limit: 4s\nseed: 1\npartitions: 1\nclients: {producers: 0, consumers: 0, operations: [poll 0 until 9]}\n"
+        "faults:\n"
+        "  - {when: {restarted: b1}, timeout: 1s, for: 1s, fault: kill, nodes: [b2]}\n"
+        "  - {at: 1s, until: {restarted: b1}, fault: pause, nodes: [b3]}\n"
+    )
+    lines = [
+        "kill b2 was not injected: the condition did not hold within 1 s: restarted node b1",
+        "pause b3 was not ended by its condition: it lasted to the end of the workload, since this did not hold: "
+        "restarted node b1",
+        "poll 0 until 9 (clients.operations[0]) was not performed: it had not ended when the workload did",
+    ]
+    assert main(["run", str(spec), "--store", str(tmp_path / "runs")]) == 0
+    assert [f"note: {line}" for line in lines] == _notes(capsys.readouterr().out)
+    run = tmp_path / "runs" / "latest"
+    report = (run / "report.html").read_text(encoding="utf-8")
+    assert all(line in report for line in lines)
+    assert main(["check", str(run)]) == 0
+    assert [f"note: {line}" for line in lines] == _notes(capsys.readouterr().out)
+
+
+def _notes(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("note: ")]
+
+
 def test_check_and_replay_follow_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "--time-limit", "5", "--seed", "2", "--json", "--store", str(tmp_path)])
     directory = json.loads(capsys.readouterr().out)["run"]

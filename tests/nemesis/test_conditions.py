@@ -139,6 +139,7 @@ def test_faults_follow_what_happens_and_bound_names_stick() -> None:
     assert times[0] == (1.0, 10.0)
     assert last[1].note.endswith("not injected: the condition did not hold within 5 s: isr partition 0 lacks old")
     assert not last[1].took_effect
+    assert (last[0].injected, last[1].injected) == (True, False)
     assert last[2].nodes == ("b3",)
     assert times[2] == (10.2, 11.2)
     assert last[3].nodes == ("b2",)
