@@ -24,6 +24,7 @@ TOPIC, RECORDS = "t", 10
 SEED = 2
 """A seed in which both brokers that return ask to join before the slow answer is back, as in half of all."""
 SLOW = LinkQuality(delay_ms=700)
+SCENARIO_LIMIT_S = 120.0
 ACK_LIMIT_S = 0.4
 """Less than a slow message takes."""
 
@@ -140,7 +141,8 @@ def played(
         await deployment.deploy()
         scene = Scene(deployment, trace)
         await scene.create(replicas)
-        await scenario(scene)
+        async with asyncio.timeout(SCENARIO_LIMIT_S):
+            await scenario(scene)
         await scene.close()
 
     simulation = Simulation()

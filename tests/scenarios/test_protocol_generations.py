@@ -56,8 +56,15 @@ SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": "3600000"}
 """A killed broker comes back with an old high watermark."""
 
 
-def upgraded(*steps: dict[str, str]) -> list[tuple[str, TraceEvent]]:
-    """The trace of a rolling upgrade from `OLD`: in each step every broker is killed and has these settings next."""
+class NotReady(Exception):
+    """The cluster does not become ready in the middle of an upgrade."""
+
+
+def upgraded(*steps: dict[str, str], old: dict[str, str] = OLD) -> list[tuple[str, TraceEvent]]:
+    """The trace of a rolling upgrade from `old`: in each step every broker is killed and has these settings next.
+
+    Raises NotReady when a replica does not come back into the ISR.
+    """
     trace: list[tuple[str, TraceEvent]] = []
     simulation = Simulation()
     plain = simulation.layout(3, 3)
@@ -72,7 +79,8 @@ def upgraded(*steps: dict[str, str]) -> list[tuple[str, TraceEvent]]:
         producer = Producer(client, TOPIC)
 
         async def append() -> None:
-            assert not await probe.until_ready(asyncio.get_running_loop().time() + 60)
+            if await probe.until_ready(asyncio.get_running_loop().time() + 60):
+                raise NotReady
             for _ in range(RECORDS):
                 assert (await producer.append(0, [b"x"])).outcome == "ok"
 
@@ -89,7 +97,7 @@ def upgraded(*steps: dict[str, str]) -> list[tuple[str, TraceEvent]]:
         await producer.close()
         await client.close()
 
-    layout = configured(SYSTEMS["broker"], plain, {**SETTINGS, **OLD}, ())
+    layout = configured(SYSTEMS["broker"], plain, {**SETTINGS, **old}, ())
     listener = Listener(lambda _, node, event: trace.append((node, event)), lambda *_: None)
     simulation.execute(layout, scenario, seed=1, listener=listener)
     return trace
@@ -106,3 +114,13 @@ def test_kip_279_the_upgrade_in_two_steps_truncates_nothing_and_in_one_step_to_t
     would lose acknowledged records if its leader failed now."""
     assert removed(upgraded(NEW_RELEASE, UPGRADED)) == 0
     assert removed(upgraded(UPGRADED)) >= RECORDS
+
+
+def test_kip_320_the_upgrade_in_two_steps_never_stops_replication_and_in_one_step_stops_it() -> None:
+    """A `kip320` follower repeats its epoch query, since it does not truncate without an answer. A leader of the
+    release before has none, so that the replica upgraded first stays out of the ISR."""
+    steps = [{"faultline.protocol": protocol, "faultline.release": "kip320"} for protocol in ("kip279", "kip320")]
+    old = {"faultline.protocol": "kip279", "faultline.release": "kip279"}
+    assert removed(upgraded(*steps, old=old)) == 0
+    with pytest.raises(NotReady):
+        upgraded(steps[-1], old=old)

@@ -1,0 +1,110 @@
+"""New leaders and unclean restarts of a running cluster (Kafka Replication Correctness §6.4.1 and §6.5.1)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nemesis.ports import KeepUnsynced, Link, LinkQuality, both_ways
+from tests.scenarios.one_partition import RECORDS, TOPIC, Scene, played
+
+
+def test_6_4_1_a_new_leader_that_runs_has_a_stale_high_watermark_until_its_isr_has_reached_its_start() -> None:
+    """The old leader commits a record, and falls before either follower hears of it."""
+    seen: list[str] = []
+
+    async def scenario(scene: Scene) -> None:
+        deployment = scene.deployment
+        leader, *followers = scene.replicas
+        await deployment.degrade([Link(leader, follower) for follower in followers], LinkQuality(delay_ms=500))
+        since = len(scene.trace)
+        appended = asyncio.ensure_future(scene.append())
+        while not _watermark(scene, leader, since):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await deployment.cut([Link(leader, follower) for follower in followers])
+        await deployment.cut(both_ways([followers[0]], [followers[1]]))
+        await scene.kill(leader)
+        elected = await scene.until("became_leader", since=since)
+        (new,) = (name for name in followers if _led(scene, name, since))
+        assert elected.offset == elected.log_end == RECORDS + 1, "the new leader has the record"
+        await asyncio.sleep(2)
+        assert not _watermark(scene, new, since), "and does not know that it is committed"
+        assert await deployment.admin.offsets(TOPIC, 0) is None
+        seen.append("stale")
+        await deployment.heal_links(both_ways([followers[0]], [followers[1]]))
+        while not _watermark(scene, new, since):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        seen.append("committed")
+        await asyncio.gather(appended)
+
+    played(scenario, settings={"replica.lag.time.max.ms": "30000"})
+    assert seen == ["stale", "committed"]
+
+
+def _watermark(scene: Scene, leader: str, since: int) -> bool:
+    """Whether the leader knows that the record behind the first ones is committed."""
+    return any(
+        (node, event.kind, event.topic) == (leader, "high_watermark", TOPIC) and event.high_watermark > RECORDS
+        for node, event in scene.trace[since:]
+    )
+
+
+def _led(scene: Scene, name: str, since: int) -> bool:
+    return any((node, event.kind, event.topic) == (name, "became_leader", TOPIC) for node, event in scene.trace[since:])
+
+
+@pytest.mark.parametrize("off", [(), ("registration_waits_for_fencing", "unclean_leaves_isr")])
+def test_6_5_1_case_1_a_running_leader_that_restarts_uncleanly_stays_out_until_it_has_caught_up(
+    off: tuple[str, ...],
+) -> None:
+    """Either of two rules takes it out of leadership, ISR and ELR."""
+    left: list[bool] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, third = scene.replicas
+        since = len(scene.trace)
+        await scene.deployment.power_off(leader, KeepUnsynced.NOTHING)
+        await scene.deployment.start(leader)
+        await scene.happens("registered", node=leader, since=since)
+        await scene.happens("broker_unfenced", broker=leader, since=since) if not off else await asyncio.sleep(3)
+        changes = scene.changes(since)
+        left.append(bool(changes) and set(changes[0].members) == scene.ids(other, third))
+        if off:
+            return
+        assert changes[0].leader in scene.ids(other, third)
+        assert not changes[0].detail["elr"]
+        await scene.until("partition_changed", member=leader, since=since)
+        ends = [event.log_end for node, event in scene.trace[since:] if (node, event.kind) == (leader, "appended")]
+        assert max(ends) == RECORDS, "it has all the committed records again"
+
+    played(scenario, *off)
+    assert left == [not off]
+
+
+@pytest.mark.parametrize("off", [(), ("unclean_leaves_elr",)])
+def test_6_5_1_case_2_a_running_member_of_the_elr_that_loses_its_log_is_a_candidate_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, eligible, third = scene.replicas
+        since = len(scene.trace)
+        await scene.kill(third)
+        await scene.until("partition_changed", isr=scene.ids(leader, eligible), since=since)
+        await scene.kill(eligible)
+        await scene.until("partition_changed", isr=scene.ids(leader), since=since)
+        assert scene.changes()[-1].detail["elr"] == list(scene.ids(eligible))
+        await scene.deployment.cut(both_ways([leader], [eligible]))
+        await scene.deployment.wipe(eligible)
+        await scene.deployment.start(eligible)
+        await scene.happens("broker_unfenced", broker=eligible, since=len(scene.trace))
+        await scene.kill(leader)
+        since = len(scene.trace)
+        await asyncio.sleep(15)
+        events = [event for node, event in scene.trace[since:] if (node, event.kind) == (eligible, "became_leader")]
+        ends.extend(event.offset for event in events)
+
+    played(scenario, *off, settings={"unclean.recovery.strategy": "manual"})
+    assert ends == ([0] if off else [])

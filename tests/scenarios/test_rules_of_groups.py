@@ -1,0 +1,148 @@
+"""Rules of the group coordinator, played in a running cluster by requests of one group, with and without the rule."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.join_group.v9.request import JoinGroupRequest, JoinGroupRequestProtocol
+from kio.schema.offset_commit.v8 import request as committing
+from kio.schema.offset_fetch.v8 import request as asking
+
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.wire.connection import ConnectionLost
+from nemesis.ports import both_ways
+from tests.scenarios.one_partition import TOPIC, Scene, played
+
+GROUP = "g"
+ONE_PARTITION = {"offsets.topic.num.partitions": "1"}
+
+
+async def coordinator(scene: Scene, *others_than: str) -> str:
+    """The coordinator of the group as one of the other brokers knows it, once that is none of those."""
+    while True:
+        for broker in scene.deployment.brokers:
+            if broker in others_than or not scene.deployment.alive(broker):
+                continue
+            answer = await scene.ask(broker, FindCoordinatorRequest(key_type=0, coordinator_keys=(GROUP,)))
+            found = answer.coordinators[0]
+            name = f"b{found.node_id}"
+            if found.error_code is ErrorCode.none and name not in others_than:
+                return name
+        await asyncio.sleep(0.1)
+
+
+def commit_of(offset: int) -> committing.OffsetCommitRequest:
+    part = committing.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=None, committed_leader_epoch=-1
+    )
+    topic = committing.OffsetCommitRequestTopic(name=TOPIC, partitions=(part,))
+    return committing.OffsetCommitRequest(
+        group_id=GROUP, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None, topics=(topic,)
+    )
+
+
+async def commit(scene: Scene, broker: str, offset: int) -> None:
+    while True:
+        try:
+            answer = await scene.ask(broker, commit_of(offset))
+        except ConnectionLost:
+            continue
+        if answer.topics[0].partitions[0].error_code is ErrorCode.none:
+            return
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("off", [(), ("offset_fetch_confirmed_by_isr",)])
+def test_a_deposed_coordinator_returns_an_old_offset_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    offsets: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        deployment = scene.deployment
+        first = await coordinator(scene)
+        await commit(scene, first, 3)
+        others = [node for node in (*deployment.brokers, *deployment.controllers) if node != first]
+        await deployment.cut(both_ways([first], others))
+        await commit(scene, await coordinator(scene, first), 7)
+        topic = asking.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=(0,))
+        group = asking.OffsetFetchRequestGroup(group_id=GROUP, topics=(topic,))
+        answer = (await scene.ask(first, asking.OffsetFetchRequest(groups=(group,)))).groups[0]
+        errors = {answer.error_code, *(part.error_code for each in answer.topics for part in each.partitions)}
+        if errors == {ErrorCode.none}:
+            offsets.append(answer.topics[0].partitions[0].committed_offset)
+
+    played(scenario, *off, settings=ONE_PARTITION)
+    assert offsets == ([3] if off else [])
+
+
+@pytest.mark.parametrize("off", [(), ("coordinator_waits_for_high_watermark",)])
+def test_a_new_coordinator_serves_what_is_not_committed_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    """The new coordinator has a record of the old one, and no other replica can tell it that it is committed."""
+    errors: list[ErrorCode] = []
+
+    async def scenario(scene: Scene) -> None:
+        deployment = scene.deployment
+        first = await coordinator(scene)
+        await commit(scene, first, 3)
+        await asyncio.sleep(1)
+        one, other = (broker for broker in deployment.brokers if broker != first)
+        await deployment.cut(both_ways([one], [other]))
+        since = len(scene.trace)
+        late = asyncio.ensure_future(scene.ask(first, commit_of(7)))
+        replicas: set[str] = set()
+        while replicas != {first, one, other}:
+            await asyncio.sleep(0.0001)
+            events = [(node, event) for node, event in scene.trace[since:] if event.topic == CONSUMER_OFFSETS_TOPIC]
+            replicas = {node for node, event in events if event.kind == "appended"}
+        await deployment.kill(first)
+        await asyncio.gather(late, return_exceptions=True)
+        second = await coordinator(scene, first)
+        described: Any = await scene.ask(
+            second, DescribeGroupsRequest(groups=(GROUP,), include_authorized_operations=False)
+        )
+        errors.append(described.groups[0].error_code)
+
+    played(scenario, *off, settings={**ONE_PARTITION, "replica.lag.time.max.ms": "30000"})
+    assert errors == [ErrorCode.none if off else ErrorCode.coordinator_load_in_progress]
+
+
+@pytest.mark.parametrize("off", [(), ("generation_stored_before_join",)])
+def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    """The first coordinator falls between its answer to JoinGroup and the member's SyncGroup."""
+    generations: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        first = await coordinator(scene)
+        await commit(scene, first, 3)
+        generations.append(await joined(scene, first))
+        await scene.kill(first)
+        second = await coordinator(scene, first)
+        generations.append(await joined(scene, second))
+
+    async def joined(scene: Scene, broker: str) -> int:
+        """The generation that a new member gets."""
+        member = ""
+        while True:
+            request = JoinGroupRequest(
+                group_id=GROUP,
+                session_timeout=timedelta(seconds=10),
+                rebalance_timeout=timedelta(seconds=1),
+                member_id=member,
+                group_instance_id=None,
+                protocol_type="consumer",
+                protocols=(JoinGroupRequestProtocol(name="range", metadata=b""),),
+            )
+            answer = await scene.ask(broker, request)
+            if answer.error_code is ErrorCode.none:
+                return int(answer.generation_id)
+            member = answer.member_id or member
+            await asyncio.sleep(0.1)
+
+    played(scenario, *off, settings=ONE_PARTITION)
+    first, second = generations
+    assert (first == second) is bool(off)
