@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from workloads.history import SCHEMA as HISTORY
@@ -155,3 +156,13 @@ class RunEvidence:
     ended before recovery began."""
     gaps: tuple[EvidenceGap, ...] = ()
     """Empty for evidence that is whole, and for the part of a run up to the moment at which it was killed."""
+
+    def history_within_trace(self) -> pa.Table:
+        """The history as far as the trace goes: all of it, but in a run that was killed.
+
+        An operation is written at once and trace events in blocks, so what was killed may have answered operations
+        whose events were not written any more.
+        """
+        if self.recovery or not self.trace.num_rows:
+            return self.history
+        return self.history.filter(pc.field("completed_ns") < pc.max(self.trace.column("time_ns")))

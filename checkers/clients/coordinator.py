@@ -48,7 +48,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 def check(evidence: RunEvidence) -> Verdict:
     """The group of a run."""
     history = evidence.history
-    told = history.filter(pc.field("kind").isin(["assign", "commit"]) & (pc.field("outcome") == "ok"))
+    told = evidence.history_within_trace().filter(
+        pc.field("kind").isin(["assign", "commit"]) & (pc.field("outcome") == "ok")
+    )
     if not told.num_rows:
         return unknown_verdict(NAME, "no member was ever assigned a partition")
     log = _OffsetsLog(evidence.trace)
@@ -56,7 +58,8 @@ def check(evidence: RunEvidence) -> Verdict:
         return unknown_verdict(NAME, f"the trace has no record of {OFFSETS_TOPIC}")
     assigns = told.filter(pc.field("kind") == "assign").sort_by("index")
     commits = history.filter(pc.field("kind") == "commit").sort_by("index")
-    violations = [_commits(commits, log), _offsets(assigns, commits, log), _counted(assigns, commits, log)]
+    acknowledged = told.filter(pc.field("kind") == "commit").sort_by("index")
+    violations = [_commits(acknowledged, log), _offsets(assigns, commits, log), _counted(assigns, acknowledged, log)]
     figures = {"answers": float(told.num_rows), "committed": float(log.committed(NEVER))}
     return verdict_of(NAME, violations, _tolerance(evidence), figures)
 
@@ -106,7 +109,6 @@ def _text(trace: pa.Table, name: str) -> Any:
 
 
 def _commits(commits: pa.Table, log: _OffsetsLog) -> Violations:
-    commits = commits.filter(pc.field("outcome") == "ok")
     invoked_ns, completed_ns = _times(commits)
     early = np.flatnonzero(~log.may_be_committed(invoked_ns, completed_ns))
 
@@ -142,7 +144,6 @@ def _offsets(assigns: pa.Table, commits: pa.Table, log: _OffsetsLog) -> Violatio
 
 
 def _counted(assigns: pa.Table, commits: pa.Table, log: _OffsetsLog) -> Violations:
-    commits = commits.filter(pc.field("outcome") == "ok")
     _, first = np.unique(numbers(assigns.column("value"), NOTHING), return_index=True)
     generations = assigns.take(pa.array(first))
     told = pa.concat_tables([generations, commits])

@@ -39,7 +39,9 @@ _ALL_NODES = ""
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of which a poll returned records."""
-    polls = evidence.history.filter((pc.field("kind") == "poll") & (pc.list_value_length(pc.field("offsets")) > 0))
+    polls = evidence.history_within_trace().filter(
+        (pc.field("kind") == "poll") & (pc.list_value_length(pc.field("offsets")) > 0)
+    )
     keys = polls.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
     keys = keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist()
     verdicts = [

@@ -30,9 +30,12 @@ def poll(completed_s: float, *offsets: int, epoch: int | None = 1) -> dict[str, 
     }
 
 
-def check(polls: list[dict[str, Any]], *events: dict[str, Any]) -> Verdict:
+def check(polls: list[dict[str, Any]], *events: dict[str, Any], killed: bool = False) -> Verdict:
     rows = [row | {"index": index} for index, row in enumerate(polls)]
-    return visibility.check(RunEvidence(history=pa.Table.from_pylist(rows, SCHEMA), trace=trace(*events)))
+    recovery = {} if killed else {"recovered": True}
+    return visibility.check(
+        RunEvidence(history=pa.Table.from_pylist(rows, SCHEMA), trace=trace(*events), recovery=recovery)
+    )
 
 
 LED_BY_B1 = (
@@ -71,3 +74,9 @@ def test_a_node_that_restarts_at_an_older_checkpoint_may_answer_as_before() -> N
 def test_without_a_high_watermark_in_the_trace_the_verdict_is_unknown() -> None:
     assert check([poll(3, 1, 2)]).validity is Validity.UNKNOWN
     assert check([poll(3)]).validity is Validity.VALID
+
+
+def test_of_a_killed_run_polls_are_checked_as_far_as_the_trace_was_written() -> None:
+    assert check([poll(5, 3)], *LED_BY_B1, killed=True).validity is Validity.VALID
+    assert check([poll(5, 3)], *LED_BY_B1).validity is Validity.INVALID
+    assert check([poll(3, 1, 2)], *LED_BY_B1, killed=True).validity is Validity.INVALID
