@@ -11,6 +11,7 @@ import pytest
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
+from nemesis.ports import both_ways
 from workloads.clients.native import (
     AdminClient,
     Client,
@@ -86,6 +87,15 @@ async def read_until(consumer: Consumer, offset: int) -> list[tuple[int, int]]:
     return records
 
 
+async def read_any(consumer: Consumer) -> list[tuple[int, int]]:
+    """(offset, value) of the next records that there are."""
+    records: list[tuple[int, int]] = []
+    while not records:
+        for fetched in await consumer.poll(1.0):
+            records += [(record.offset, int(record.value or b"")) for record in fetched.records]
+    return records
+
+
 def test_no_truncation_is_reported_to_a_consumer_at_the_end_when_an_idle_leader_is_replaced() -> None:
     async def scenario(cluster: Cluster) -> None:
         deployment = cluster.deployment
@@ -150,3 +160,60 @@ def test_an_end_of_another_epoch_beyond_the_position_hides_a_truncation_exactly_
         await consumer.close()
 
     play(scenario, UNCLEAN)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_deposed_leader_reports_a_truncation_that_never_happened_exactly_without_the_rule(waits: bool) -> None:
+    """The consumer knows a leader from before the epoch of its position, which another client has committed."""
+
+    async def scenario(cluster: Cluster) -> None:
+        deployment = cluster.deployment
+        await cluster.append("first", 0, 3)
+        first = (await deployment.leaders())[P0]
+        others = [node for node in (*deployment.brokers, *deployment.controllers) if node != first]
+        await deployment.cut(both_ways([first], others))
+        await cluster.until_led_by_another(first)
+        await cluster.append("second", 3, 2)
+        node = deployment.layout.node(first)
+        cluster.clients.append(Client([(node.host, node.port)], "late", deployment.stream("late")))
+        consumer = Consumer(cluster.clients[-1], rules=ConsumerRules(wait_for_position_epoch=waits))
+        consumer.assign([P0])
+        consumer.seek(*P0, 5, 1)
+        if not waits:
+            with pytest.raises(LogTruncationError):
+                await read_until(consumer, 6)
+        else:
+            await cluster.append("third", 5, 1)
+            assert await read_until(consumer, 6) == [(5, 5)]
+        await consumer.close()
+
+    play(scenario, {})
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_fetch_sent_before_a_seek_to_another_epoch_hides_a_truncation_exactly_without_the_rule(ignored: bool) -> None:
+    """The log has a record of epoch 0, none of epoch 1, and gets one of epoch 2 while the first fetch waits for it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        deployment = cluster.deployment
+        await cluster.append("first", 0, 1)
+        first = (await deployment.leaders())[P0]
+        await deployment.kill(first)
+        await cluster.until_led_by_another(first)
+        await deployment.start(first)
+        while (await deployment.leaders())[P0] != first:
+            await deployment.admin.elect_preferred(*P0)
+            await asyncio.sleep(0.5)
+        consumer = cluster.consumer("consumer", ConsumerRules(ignore_stale_fetch_answer=ignored))
+        assert await read_until(consumer, 1) == [(0, 0)]
+        assert await consumer.poll(0.2) == []
+        consumer.seek(*P0, 1, 1)
+        await cluster.append("second", 1, 1)
+        if ignored:
+            with pytest.raises(LogTruncationError):
+                await read_any(consumer)
+        else:
+            assert await read_any(consumer) == [(1, 1)]
+        await consumer.close()
+
+    play(scenario, {})

@@ -55,6 +55,66 @@ def test_a_leader_proposes_a_follower_that_the_controllers_have_fenced_exactly_w
     assert proposals == [bool(off)]
 
 
+@pytest.mark.parametrize("off", [(), ("follower_high_watermark_within_log",)])
+def test_a_follower_elected_while_it_is_behind_calls_records_committed_that_it_lacks_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    """It catches up batch by batch, and each answer has the high watermark of the leader, which then falls."""
+    ends: list[tuple[int, int]] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, follower = scene.replicas
+        await scene.deployment.wipe(follower)
+        await scene.deployment.degrade([Link(leader, follower)], LinkQuality(delay_ms=200))
+        since = len(scene.trace)
+        await scene.deployment.start(follower)
+        await scene.happens("appended", node=follower, since=since)
+        await scene.deployment.cut([Link(leader, follower)])
+        await scene.kill(leader, other)
+        elected = await scene.until("became_leader", node=follower)
+        offsets = await scene.deployment.admin.offsets("t", 0)
+        assert offsets is not None
+        ends.append((elected.log_end, offsets[1]))
+
+    settings = {
+        "replica.fetch.response.max.bytes": "1",
+        "unclean.leader.election.enable": "true",
+        "min.insync.replicas": "1",
+    }
+    played(scenario, *off, settings=settings)
+    ((log_end, high_watermark),) = ends
+    assert 0 < log_end < RECORDS
+    assert high_watermark == (RECORDS if off else log_end)
+
+
+@pytest.mark.parametrize(("off", "end"), [((), RECORDS), (("recovery_keeps_last_known_elr",), 0)])
+def test_a_second_recovery_elects_an_emptied_replica_exactly_without_the_rule(off: tuple[str, ...], end: int) -> None:
+    """The first recovery elects one of two replicas that hold everything. Before the other one is in sync again, the
+    elected one loses its disk."""
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        third, *both = scene.replicas
+        since = len(scene.trace)
+        await scene.kill(third)
+        await scene.until("partition_changed", isr=scene.ids(*both), since=since)
+        await scene.deployment.cut(both_ways(both[:1], both[1:]))
+        await scene.kill(*both)
+        await asyncio.sleep(15)
+        since = len(scene.trace)
+        for broker in both:
+            await scene.deployment.start(broker)
+        elected = await scene.until("became_leader", since=since)
+        (first,) = (broker for broker in both if scene.ids(broker) == set(elected.members))
+        await scene.deployment.wipe(first)
+        since = len(scene.trace)
+        await scene.deployment.start(first)
+        ends.append((await scene.until("became_leader", since=since)).offset)
+
+    played(scenario, *off, settings={"unclean.recovery.strategy": "balanced"})
+    assert ends == [end]
+
+
 # --- reassignments ----------------------------------------------------------------------------------------------------
 
 
