@@ -41,7 +41,12 @@ def check(operations: list[dict[str, Any]], *events: dict[str, Any], unclean: bo
     rows = [row | {"index": index} for index, row in enumerate(operations)]
     settings = CheckSettings(groups=True, unclean_election=unclean)
     return coordinator.check(
-        RunEvidence(history=pa.Table.from_pylist(rows, SCHEMA), trace=trace(*events), settings=settings)
+        RunEvidence(
+            history=pa.Table.from_pylist(rows, SCHEMA),
+            trace=trace(*events),
+            settings=settings,
+            recovery={"recovered": True},
+        )
     )
 
 
