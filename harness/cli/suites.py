@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
 
 def _add_suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "suite", metavar="NAME|FILE.yaml", help="a file, or the name of a shipped suite: nightly, smoke, torture"
+        "suite", metavar="NAME|FILE.yaml", help="a file, or the name of a shipped suite: nightly, smoke, soak, torture"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="runs of each cell (default: the suite's)")
     parser.add_argument("--first-seed", type=int, metavar="N", help="the first seed (default: the suite's)")

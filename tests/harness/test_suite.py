@@ -360,4 +360,4 @@ def test_a_suite_that_cannot_be_run_is_one_line(
 
 
 def test_shipped_suites_can_be_read() -> None:
-    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == ["nightly", "smoke", "torture"]
+    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == ["nightly", "smoke", "soak", "torture"]
