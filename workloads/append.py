@@ -250,12 +250,18 @@ class AppendWorkload:
     def _scripted_client(self) -> ScriptedClient:
         settings = self._settings
         process = settings.producers + settings.consumers + settings.end_offset_readers + 1
-        producer = self._producer("script")
+        producers: dict[str | None, tuple[int, BatchingProducer]] = {None: (process, self._producer("script"))}
+
+        async def append(partition: int, name: str | None) -> None:
+            if name not in producers:
+                producers[name] = (process + len(producers), self._producer(f"script-{name}"))
+            await self._append(*producers[name], partition)
+
         return ScriptedClient(
             process,
             settings.topic,
             self._recorder,
-            lambda partition: self._append(process, producer, partition),
+            append,
             lambda partition: self._consumer(process, f"script-{partition}", "main", [partition]),
             self._polled,
         )

@@ -1,6 +1,7 @@
 """Scripted operations: what one client does step by step, beside the clients that a workload drives at random.
 
     produce 10 to 0                 append ten records to partition 0, and wait until all have ended
+    produce 10 to 0 by second       the same by another producer, with sequence numbers of its own
     poll 0                          read partition 0 from its position until it returns records
     poll 0 until 10                 read partition 0 from its position until that is 10 or more
     seek 0 to 3                     move the position; `seek 0 to 3 in epoch 2` has it validated
@@ -8,7 +9,8 @@
     resume 0                        move the position to the committed offset
 
 Each is a frozen value; `parse_operation` reads one. The scripted client is one process of the history: it has an
-idempotent producer, a consumer with its positions, and a group of its own for commits.
+idempotent producer, a consumer with its positions, and a group of its own for commits. Each producer with a name is a
+process of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 
 class OperationError(ValueError):
@@ -35,6 +37,8 @@ class ProduceRecords(ClientOperation):
     """Append records, one after the other, and wait until all have ended."""
 
     count: int
+    producer: str | None = None
+    """The name of the producer; None stands for the client's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class ResumeCommitted(ClientOperation):
 
 
 _FORMS: Final[Mapping[str, type[ClientOperation]]] = {
-    r"produce (?P<count>\d+) to (?P<partition>\d+)": ProduceRecords,
+    r"produce (?P<count>\d+) to (?P<partition>\d+)(?: by (?P<producer>[a-z][a-z0-9-]*))?": ProduceRecords,
     r"poll (?P<partition>\d+)(?: until (?P<until>\d+))?": PollRecords,
     r"seek (?P<partition>\d+) to (?P<offset>\d+)(?: in epoch (?P<epoch>\d+))?": SeekPosition,
     r"commit (?P<partition>\d+)": CommitPosition,
@@ -78,10 +82,11 @@ def parse_operation(text: object, partitions: int) -> ClientOperation:
         match = re.fullmatch(form, " ".join(text.split())) if isinstance(text, str) else None
         if match is None:
             continue
-        numbers = {name: number for name, number in match.groupdict().items() if number is not None}
-        if any(len(number) > _DIGITS_MAX for number in numbers.values()):
+        words = {name: word for name, word in match.groupdict().items() if word is not None}
+        if any(word.isdigit() and len(word) > _DIGITS_MAX for word in words.values()):
             raise OperationError(f"{text!r} has a number of more than {_DIGITS_MAX} digits")
-        operation = kind(**{name: int(number) for name, number in numbers.items()})
+        values: dict[str, Any] = {name: int(word) if word.isdigit() else word for name, word in words.items()}
+        operation = kind(**values)
         if operation.partition >= partitions:
             raise OperationError(f"{text!r}: there is no partition {operation.partition}, only 0 to {partitions - 1}")
         return operation

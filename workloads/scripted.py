@@ -34,12 +34,12 @@ class ScriptedClient:
         process: int,
         topic: str,
         recorder: Recorder,
-        append: Callable[[int], Awaitable[None]],
+        append: Callable[[int, str | None], Awaitable[None]],
         consumer_of: Callable[[int], Consumer],
         record_poll: Callable[[Consumer, CompletedFetch], Awaitable[None]],
     ) -> None:
-        """`append` appends the next value to a partition; `consumer_of` makes a consumer of a partition, and
-        `record_poll` records an answer that it got."""
+        """`append` appends the next value to a partition, by the producer of a name; `consumer_of` makes a consumer of
+        a partition, and `record_poll` records an answer that it got."""
         self._process = process
         self._topic = topic
         self._recorder = recorder
@@ -53,10 +53,10 @@ class ScriptedClient:
         """Carry out one operation; returns when it has ended."""
         partition = operation.partition
         match operation:
-            case ProduceRecords(count=count):
+            case ProduceRecords(count=count, producer=producer):
                 async with asyncio.TaskGroup() as group:
                     for _ in range(count):
-                        group.create_task(self._appended(partition))
+                        group.create_task(self._appended(partition, producer))
             case PollRecords(until=until):
                 await self._poll(partition, until)
             case SeekPosition(offset=offset, epoch=epoch):
@@ -66,8 +66,8 @@ class ScriptedClient:
             case ResumeCommitted():
                 await self._resume(self._consumer(partition), (self._topic, partition))
 
-    async def _appended(self, partition: int) -> None:
-        await self._append(partition)
+    async def _appended(self, partition: int, producer: str | None) -> None:
+        await self._append(partition, producer)
 
     def _consumer(self, partition: int) -> Consumer:
         if partition not in self._consumers:

@@ -12,7 +12,16 @@ from harness.spec import Spec, loads, parse
 from harness.yaml_document import SpecError
 from workloads.operations import OperationError, operation_text, parse_operation
 
-TEXTS = ("produce 10 to 0", "poll 1", "poll 1 until 7", "seek 0 to 3", "seek 0 to 3 in epoch 2", "commit 0", "resume 1")
+TEXTS = (
+    "produce 10 to 0",
+    "produce 10 to 0 by second",
+    "poll 1",
+    "poll 1 until 7",
+    "seek 0 to 3",
+    "seek 0 to 3 in epoch 2",
+    "commit 0",
+    "resume 1",
+)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -60,6 +69,16 @@ def test_records_of_a_batch_follow_each_other(tmp_path: Any) -> None:
     appends = faultline.history(outcome.directory).query("kind == 'append'")
     assert list(appends["offset"]) == list(range(10))
     assert (appends["completed_ns"] // 1_000_000).nunique() == 3  # three answers, each within a millisecond
+
+
+def test_a_named_producer_is_a_process_of_its_own(tmp_path: Any) -> None:
+    outcome = run_in_simulation(spec(operations=["produce 2 to 0", "produce 2 to 0 by second"]), tmp_path)
+    assert outcome.directory is not None
+    appends = faultline.history(outcome.directory).query("kind == 'append'")
+    assert list(appends["offset"]) == [0, 1, 2, 3]
+    first, _, second, _ = appends["process"]
+    assert list(appends["process"]) == [first, first, second, second]
+    assert first != second
 
 
 @pytest.mark.parametrize(
