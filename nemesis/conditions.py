@@ -24,6 +24,7 @@ while the run goes on.
 |---|---|
 | `leader` | a partition is led by `node`, or by none with `node: none` |
 | `isr`, `elr` | it has fewer than `below` or `at_least` members, `has` a node, `lacks` a node |
+| `proposed_isr` | the same of the ISR that a leader has proposed and knows no answer about (trace) |
 | `high_watermark` | it is `at_least` an offset; with `node`, that replica's (trace) |
 | `log_end` | a replica's log reaches an offset (trace) |
 | `acknowledged` | at least `at_least` appends (to a partition) were acknowledged |
@@ -39,7 +40,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Final
 
 from nemesis.fields import FieldError, read
-from nemesis.situation import Event, Occurrence, Situation
+from nemesis.situation import Event, Occurrence, PartitionSituation, Situation
 
 ANY_NODE: Final = "any"
 """The node of an occurrence that may be at any."""
@@ -235,7 +236,7 @@ class Members(TriggerCondition):
     def holds(self, situation: Situation, since: int) -> bool:
         """Whether all that is asked of it holds; not before it is known."""
         state = situation.partition(self.partition)
-        members = state.isr if self.name == "isr" else state.elr
+        members = self.members(state)
         return (
             state.known
             and (self.below is None or len(members) < self.below)
@@ -243,6 +244,10 @@ class Members(TriggerCondition):
             and (self.has is None or set(situation.nodes_of(self.has)) <= set(members))
             and (self.lacks is None or not set(situation.nodes_of(self.lacks)) & set(members))
         )
+
+    @abstractmethod
+    def members(self, state: PartitionSituation) -> tuple[str, ...]:
+        """The set of replicas."""
 
     def nodes(self) -> tuple[str, ...]:
         """The members that it speaks of."""
@@ -255,12 +260,35 @@ class Isr(Members):
 
     name: ClassVar[str] = "isr"
 
+    def members(self, state: PartitionSituation) -> tuple[str, ...]:
+        """As the controller has committed them."""
+        return state.isr
+
 
 @dataclass(frozen=True, slots=True)
 class Elr(Members):
     """The eligible leader replicas."""
 
     name: ClassVar[str] = "elr"
+
+    def members(self, state: PartitionSituation) -> tuple[str, ...]:
+        """As the controller has committed them."""
+        return state.elr
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedIsr(Members):
+    """The ISR that a leader has proposed and knows no answer about."""
+
+    name: ClassVar[str] = "proposed_isr"
+
+    def members(self, state: PartitionSituation) -> tuple[str, ...]:
+        """None while nothing is proposed."""
+        return state.proposed_isr
+
+    def rests_on_trace(self) -> bool:
+        """Clients are told what is committed."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +399,7 @@ _SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
         Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ControllerElected, Injected, Healed,
-        LedBy, Isr, Elr, HighWatermark, LogEnd, Acknowledged,
+        LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
     )
 }  # fmt: skip
 _COMBINED: Final[Mapping[str, type[Combination]]] = {kind.name: kind for kind in (AllOf, AnyOf)}

@@ -53,6 +53,8 @@ class PartitionSituation:
     leader: str | None = None
     isr: tuple[str, ...] = ()
     elr: tuple[str, ...] = ()
+    proposed_isr: tuple[str, ...] = ()
+    """The ISR that the leader has asked the controller for and has no answer about; empty without one."""
     high_watermark: int = -1
     """The highest that any replica is known to have had."""
     high_watermarks: dict[str, int] = field(default_factory=dict)

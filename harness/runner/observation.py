@@ -34,6 +34,9 @@ class TraceSource:
             "appended": self._log_end,
             "log_recovered": self._log_end,
             "truncated": self._truncated,
+            "isr_proposed": self._isr_proposed,
+            "isr_committed": self._isr_resolved,
+            "isr_rejected": self._isr_resolved,
             "broker_registered": self._broker(Occurrence.REGISTERED),
             "broker_fenced": self._broker(Occurrence.FENCED),
             "broker_unfenced": self._broker(Occurrence.UNFENCED),
@@ -59,6 +62,14 @@ class TraceSource:
             self._situation.occurred(Occurrence.ELECTED, leader, event.partition)
         else:
             self._situation.changed()
+
+    def _isr_proposed(self, node: str, event: TraceEvent) -> None:
+        self._situation.partition(event.partition).proposed_isr = self._members(event.members)
+        self._situation.changed()
+
+    def _isr_resolved(self, node: str, event: TraceEvent) -> None:
+        self._situation.partition(event.partition).proposed_isr = ()
+        self._situation.changed()
 
     def _high_watermark(self, node: str, event: TraceEvent) -> None:
         state = self._situation.partition(event.partition)

@@ -27,6 +27,7 @@ def led_by(leader: str | None, isr: tuple[str, ...]) -> Situation:
     situation = Situation()
     state = situation.partition(0)
     state.known, state.leader, state.isr = True, leader, isr
+    state.proposed_isr = (*isr, "b3")
     return situation
 
 
@@ -41,6 +42,8 @@ def led_by(leader: str | None, isr: tuple[str, ...]) -> Situation:
         ({"isr": {"at_least": 2, "has": "b2", "lacks": "b3"}}, True),
         ({"isr": {"lacks": "b2"}}, False),
         ({"elr": {"below": 1}}, True),
+        ({"proposed_isr": {"has": "b3"}}, True),
+        ({"proposed_isr": {"has": "b1", "lacks": "b3"}}, False),
         ({"all": [{"leader": "b1"}, {"isr": {"has": "b3"}}]}, False),
         ({"any": [{"leader": "b2"}, {"isr": {"has": "b2"}}]}, True),
     ],
