@@ -50,6 +50,9 @@ bench: $(READY) ## measure simulation, checkers, broker and lossy disk
 fuzz: $(READY) ## 100,000 damaged frames against a broker and a controller (ARGS="--frames 5000 --seed 3")
 	$(BIN)/python -m tests.fuzz.campaign $(ARGS)
 
+incidents: $(READY) ## tell every shipped incident in simulation, and measure each for the README
+	$(BIN)/faultline incident run --all --times docs/incident-times.json $(ARGS)
+
 docs: $(READY) ## write the generated parts of the docs
 	FAULTLINE_WRITE_DOCS=1 $(BIN)/pytest tests/docs
 

@@ -27,6 +27,8 @@ class Telling:
     """What its last run does not show, a line each."""
     tries: int
     seconds: float
+    cpu_seconds: float
+    """Of this process: all of it in simulation."""
 
     @property
     def met(self) -> bool:
@@ -44,7 +46,7 @@ def tell(
     report: bool = True,
 ) -> Telling:
     """Run a variant until a run is as expected, or the tries are used up. Raises StoreError."""
-    began_s = time.monotonic()
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
     tries = 1 if environment == "sim" else max(1, incident.docker_tries)
     name = f"{incident.name}-{variant.spec.name}"
     for number in range(tries):
@@ -54,4 +56,5 @@ def tell(
         unmet = (f"not carried out: {outcome.failure}",) if outcome.failure else variant.expect.unmet(outcome.verdicts)
         if not unmet:
             break
-    return Telling(incident, variant, outcome, unmet, number + 1, time.monotonic() - began_s)
+    seconds, cpu_seconds = time.monotonic() - began_s, time.process_time() - began_cpu_s
+    return Telling(incident, variant, outcome, unmet, number + 1, seconds, cpu_seconds)

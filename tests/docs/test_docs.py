@@ -15,6 +15,8 @@ import pytest
 from checkers.evidence import EvidencePart
 from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
+from harness.incidents.incident import library, load_incident
+from harness.incidents.times import read_times
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
@@ -65,10 +67,23 @@ def _rests_on() -> str:
     return _table(("check", *EvidencePart), rows)
 
 
+def _incidents() -> str:
+    times = read_times(ROOT / "docs" / "incident-times.json")
+    rows = []
+    for name in library():
+        incident = load_incident(name)
+        variants = ", ".join(variant.name.replace(",", ":") for variant in incident.variants)
+        seconds = f"{times[name]:g}" if name in times else "—"
+        command = f"`faultline incident run {name}`"
+        rows.append((f"{incident.title} ({incident.source})", variants, command, seconds))
+    return _table(("what happened", "variants", "command", "CPU seconds"), rows)
+
+
 @pytest.mark.parametrize(
     ("page", "part", "content"),
     [
         ("README.md", "faults", _faults()),
+        ("README.md", "incidents", _incidents()),
         ("docs/rules.md", "rules", _rules()),
         ("docs/evidence.md", "rests-on", _rests_on()),
     ],
