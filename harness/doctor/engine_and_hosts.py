@@ -16,6 +16,7 @@ from harness.cluster.systems import SYSTEMS
 from harness.doctor.diagnosis import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Diagnosis, Prerequisite, Purpose
 from harness.doctor.probes import Probes
 from harness.environments.docker.engine import connect, run_labels
+from harness.environments.docker.rights import RIGHTS
 from harness.errors import EnvironmentUnavailable
 from harness.interrupts import run_cancellable
 from harness.node_images.building import Image, ImageState, states
@@ -66,13 +67,10 @@ def container_lacks() -> dict[str, str] | None:
         said = client.containers.run(
             base.tag,
             ["faultline-node", "describe"],
-            cap_drop=["ALL"],
-            cap_add=["NET_ADMIN", "SYS_ADMIN"],
-            devices=["/dev/fuse"],
-            security_opt=["apparmor=unconfined"],
             network_mode="none",
             labels=run_labels(_RUN),
             remove=True,
+            **RIGHTS,
         )
         lacks: dict[str, str] = json.loads(said)["lacks"]
         return lacks

@@ -129,6 +129,14 @@ def test_connections_that_wait_for_a_frozen_process_are_what_it_missed(agent: Ag
     assert (told["missed"], told["missed_bytes"]) == (2, 6)
 
 
+def test_a_process_has_no_capability_and_can_gain_none(agent: Agent) -> None:
+    pid = agent.start("sleep", "60")["pid"]
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    sets = ["CapInh", "CapPrm", "CapEff", "CapAmb", *(["CapBnd"] if os.geteuid() == 0 else [])]
+    assert {name: int(status[name], 16) for name in sets} == dict.fromkeys(sets, 0)
+    assert (int(status["NoNewPrivs"]), int(status["Seccomp"])) == (1, 2)
+
+
 def test_a_command_that_cannot_be_started_is_one_line(agent: Agent) -> None:
     said = agent("start", request={"argv": ["/no/such/program"], "log": str(agent.directory / "log")}, status=1)
     assert "/no/such/program cannot be started" in said

@@ -1,9 +1,9 @@
 """Containers as machines: `--environment docker`.
 
 One internal network a run, without a way out, and a container a node with a fixed address on it; everything carries the
-run's labels. Clients reach nodes at their addresses, so the engine must run on this machine. A container gets the
-capabilities NET_ADMIN (rules for packets) and SYS_ADMIN (mounting) and /dev/fuse, nothing else; it shares no directory
-with this machine. Its process 1 is the agent's `idle`, so that it outlives the system it carries.
+run's labels. Clients reach nodes at their addresses, so the engine must run on this machine. A container gets what
+`rights.py` lists and nothing else; it shares no directory with this machine. Its process 1 is the agent's `idle`, so
+that it outlives the system it carries.
 
 Everything is removed when the run ends, whatever ended it, but for a SIGKILL of the harness: then `faultline clean`
 finds it by its labels. Packets that came to a frozen container are counted by its network device.
@@ -29,6 +29,7 @@ from harness.cluster.layout import Layout, cluster_layout
 from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
+from harness.environments.docker.rights import RIGHTS, LimitsRefused, refused_limit, require_limits
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError, MachineVanished
 from harness.errors import EnvironmentUnavailable
@@ -171,14 +172,7 @@ class Containers:
                 name=f"{self._run}-{node}",
                 hostname=node,
                 labels={**run_labels(self._run), "faultline.node": node},
-                host_config=api.create_host_config(
-                    cap_drop=["ALL"],
-                    cap_add=["NET_ADMIN", "SYS_ADMIN"],
-                    devices=["/dev/fuse:/dev/fuse:rwm"],
-                    security_opt=["apparmor=unconfined", "no-new-privileges"],
-                    tmpfs={"/run": "size=64m"},
-                    log_config={"type": "none"},
-                ),
+                host_config=api.create_host_config(**RIGHTS, tmpfs={"/run": "size=64m"}, log_config={"type": "none"}),
                 networking_config=api.create_networking_config(
                     {self._run: api.create_endpoint_config(ipv4_address=address)}
                 ),
@@ -296,6 +290,7 @@ def free_subnet(routes: Path = Path("/proc/net/route")) -> ipaddress.IPv4Network
 
 def _facts(client: Any, image: Image) -> dict[str, str]:
     info = client.info()
+    require_limits(info)
     return {
         "image": image.name,
         "image_digest": image.digest,
@@ -363,13 +358,18 @@ def _break(connection: socket.socket) -> None:
 
 @contextmanager
 def _as_machine_errors(what: str) -> Iterator[None]:
-    """Turns any error of the SDK into a MachineError of one line: MachineVanished where a container is not there."""
+    """Turns any error of the SDK into a MachineError of one line: MachineVanished where a container is not there.
+
+    LimitsRefused where the engine objects to a limit.
+    """
     try:
         yield
     except (MachineError, TimeoutError):
         raise
     except Exception as error:
         reason = _one_line(error)
+        if refused_limit(reason):
+            raise LimitsRefused(f"{what}: {reason}") from None
         if "/dev/fuse" in reason:
             reason = "the engine's machine has no /dev/fuse, on which the data is to lie; there: modprobe fuse"
         vanished = getattr(error, "status_code", None) == _NOT_FOUND and "No such container" in reason

@@ -1,10 +1,10 @@
 """The process of the system under test: started under a supervisor, signalled as one group, its exit
 recorded.
 
-The supervisor is a process of its own, detached from the caller of `start`; it starts the system in a process group of
-its own, appends its output to the log, and records how it exited. An exit is *expected* if a command of the agent
-caused it, otherwise it is a crash. A machine runs one such process at a time; each start is an incarnation, counted
-from 1.
+The supervisor is a process of its own, detached from the caller of `start`; it gives up every privilege
+(`privileges.py`), starts the system in a process group of its own, appends its output to the log, and records how it
+exited. An exit is *expected* if a command of the agent caused it, otherwise it is a crash. A machine runs one such
+process at a time; each start is an incarnation, counted from 1.
 
 Signals go to the whole group, so that a start script dies, freezes and wakes with the processes it started.
 """
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from images.base.agent import clock
+from images.base.agent import clock, privileges
 from images.base.agent.run_directory import RUN, AgentError, keep, locked, read, true_ns
 
 _EXITS = "exits.jsonl"
@@ -191,7 +191,8 @@ def wait(incarnation: int, limit_s: float) -> dict[str, Any]:
 
 
 def _become_supervisor(request: Mapping[str, Any], incarnation: int, writer: int) -> NoReturn:
-    """Leave the caller's session, start the process, report it through `writer`, and stay until it exits."""
+    """Leave the caller's session and its privileges, start the process, report it through `writer`, and stay until it
+    exits."""
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -201,6 +202,7 @@ def _become_supervisor(request: Mapping[str, Any], incarnation: int, writer: int
         null_device = os.open(os.devnull, os.O_RDWR)
         for descriptor, target in ((null_device, 0), (null_device, 1), (log.fileno(), 2)):
             os.dup2(descriptor, target)
+        privileges.drop()
         _supervise(request, incarnation, writer, log)
         status = 0
     except OSError as error:
