@@ -32,6 +32,11 @@ Effect of fsync
     the directories above it.
     fsync of a directory: all changes in it so far, their dependencies, and its own name and those above it.
     `--strict-names` is POSIX to the letter: fsync of a file says nothing about its name.
+    A write through a handle opened with O_SYNC or O_DSYNC, in any mode, is followed by fsync: the kernel asks for it
+    before the write returns, and `lie`, `slow` and `fail` act on it as on any other.
+    sync(2) and syncfs(2) make nothing durable. They write back shared mappings and return success, but Linux passes
+    them on to virtiofs and to FUSE on block devices alone (`fuse_sync_fs`), so this file system never learns of them.
+    Programs that rely on them lose here what they would keep on a disk; fsync what is to survive.
     msync, and the writes of shared mappings, arrive as writes of whole pages. Nothing is ever written back by itself,
     but for the journal of names: when its unlinked files exceed 1 GiB or it has 50,000 changes, its oldest half becomes
     durable, as a full journal commits.
@@ -46,7 +51,8 @@ Limits
     page cache answers are neither slow nor failing. A sync that failed keeps nothing, and the next one keeps all.
     A file opened with O_APPEND or write-only is written past the page cache, which is what makes 64 KiB appends cheap;
     such a descriptor cannot be mapped shared (ENODEV), another descriptor of the same file can. `--cached` turns that
-    off, and so do kernels before Linux 6.6.
+    off, and so do kernels before Linux 6.6. pwritev2 with RWF_SYNC or RWF_DSYNC is durable on handles in the page cache
+    only, since the kernel drops the flag past it; O_SYNC and O_DSYNC handles always use the cache.
     A program that outlives a power loss gets EIO from files it had open, and SIGBUS from its mappings.
     The daemon's death leaves a mount that answers ENOTCONN, with all that was written in BACKING: `mounts` names it,
     `unmount` (or fusermount3 -u) clears it.

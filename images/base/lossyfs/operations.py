@@ -238,7 +238,9 @@ class Operations(mfusepy.Operations):
     def _open_handle(self, handle: FileHandle, file_info: Any) -> int:
         file_info.fh = handle.descriptor
         flags = file_info.flags
-        if self._direct and (flags & os.O_APPEND or flags & os.O_ACCMODE == os.O_WRONLY):
+        # The kernel follows a write to an O_SYNC or O_DSYNC handle with fsync, unless it went past the page cache.
+        synchronous = flags & os.O_DSYNC
+        if self._direct and not synchronous and (flags & os.O_APPEND or flags & os.O_ACCMODE == os.O_WRONLY):
             file_info.direct_io = 1
         return 0
 

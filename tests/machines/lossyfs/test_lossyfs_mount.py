@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -234,6 +235,37 @@ def test_replacing_an_open_file_is_one_change(disk: Mounted) -> None:
     assert path.read_bytes() == b"new"
     disk.lose_power()
     assert (path.read_bytes(), fresh.read_bytes()) == (b"old", b"new")
+
+
+@pytest.mark.parametrize("synchronous", [os.O_SYNC, os.O_DSYNC], ids=["O_SYNC", "O_DSYNC"])
+@pytest.mark.parametrize("append", [0, os.O_APPEND], ids=["overwrite", "append"])
+@pytest.mark.parametrize("access", [os.O_WRONLY, os.O_RDWR], ids=["write-only", "read-write"])
+def test_a_write_through_a_synchronous_handle_is_durable_when_it_returns(
+    disk: Mounted, access: int, append: int, synchronous: int
+) -> None:
+    plain = os.open(disk.root / "plain", access | append | os.O_CREAT)
+    created = os.open(disk.root / "created", access | append | synchronous | os.O_CREAT)
+    (disk.root / "existing").write_bytes(b"old, ")
+    existing = os.open(disk.root / "existing", access | append | synchronous)
+    for file, data in ((plain, b"lost"), (created, b"kept"), (existing, b"kept")):
+        assert os.write(file, data) == 4
+    disk.tell("lie", on=True)
+    os.write(created, b" lie")
+    assert disk.tell("lie", on=False)["lies"] == 1
+    disk.lose_power()
+    for file in (plain, created, existing):
+        os.close(file)
+    survived = {path.name: path.read_bytes() for path in disk.root.iterdir()}
+    # a sync makes the earlier names in its directory durable, and the contents of no other file
+    assert survived == {"plain": b"", "created": b"kept", "existing": b"old, kept" if append else b"kept "}
+
+
+def test_syncfs_makes_nothing_durable_because_the_kernel_does_not_pass_it_on(disk: Mounted) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(disk.root / "file", "wb", buffering=0) as file:
+        file.write(b"unsynced")
+        assert libc.syncfs(file.fileno()) == 0
+        assert disk.tell("report")["unsynced_bytes"] == len(b"unsynced")
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
