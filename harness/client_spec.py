@@ -1,18 +1,18 @@
 """The field `clients` of a spec: all that clients do.
 
     clients:
-      library: native             # the client library
-      producers: 3                # these five may stand in the spec itself, too
-      consumers: 2
-      end_offset_readers: 1
-      rate: 20
-      acks: all
+      library: native             # the client library; the native one alone so far
+      producers: 3                # clients that append; this and the next four may stand in the spec itself, too
+      consumers: 2                # clients that read
+      end_offset_readers: 1       # clients that ask for the end of the log
+      rate: 20                    # appends per second, all producers together
+      acks: all                   # all, 1 or 0
       batch: 1                    # records of a batch at most
       linger: 0s                  # how long a batch waits for more
       in_flight: 5                # batches in flight per partition and producer
       pipeline: 5                 # appends that a producer has open at once on one partition
       delivery_timeout: 8s        # then the outcome of an append is unknown
-      request_timeout: 1500ms
+      request_timeout: 1500ms     # then a request is given up, and its connection with it
       validate_positions: true    # KIP-320: consumers validate their positions when the leader changes
       auto_offset_reset: earliest # earliest, latest or none
       isolation: read_uncommitted # or read_committed

@@ -2,7 +2,7 @@
 
 A spec is YAML, every field optional:
 
-    name: two-victims
+    name: two-victims           # of the run (default: the file's name, else the workload's)
     environment: sim            # sim, docker or ssh
     system: broker              # the system under test
     workload: append            # or groups: consumers form a group that comes and goes
@@ -10,13 +10,13 @@ A spec is YAML, every field optional:
     time_limit: 60s             # how long clients and faults run
     ready_limit: 120s           # the longest time without progress while the cluster becomes ready, before any fault
     recovery_limit: 30s         # within which the healed cluster must be ready again
-    brokers: 3
-    controllers: 3              # the quorum that keeps the metadata; one decides alone
-    partitions: 2
-    replication_factor: 3       # 3, or the number of brokers when that is less
-    producers: 3
-    consumers: 2                # with groups: members of the group at a time
-    end_offset_readers: 1
+    brokers: 3                  # b1, b2, b3 …
+    controllers: 3              # c1, c2, c3 …: the quorum that keeps the metadata; one decides alone
+    partitions: 2               # of the one topic, 0, 1 …
+    replication_factor: 3       # replicas of a partition (default: 3, or the number of brokers when that is less)
+    producers: 3                # clients that append
+    consumers: 2                # clients that read; with groups: members of the group at a time
+    end_offset_readers: 1       # clients that ask for the end of the log
     rate: 20                    # appends per second, all producers together
     acks: all                   # all, 1 or 0
     recency: default            # or strict: an empty poll asserts the end of the log

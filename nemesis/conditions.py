@@ -256,7 +256,7 @@ class Members(TriggerCondition):
 
 @dataclass(frozen=True, slots=True)
 class Isr(Members):
-    """The in-sync replicas."""
+    """The in-sync replicas are fewer than `below`, `at_least` so many, include `has`, do not include `lacks`."""
 
     name: ClassVar[str] = "isr"
 
@@ -267,7 +267,7 @@ class Isr(Members):
 
 @dataclass(frozen=True, slots=True)
 class Elr(Members):
-    """The eligible leader replicas."""
+    """The eligible leader replicas, asked as those of `isr`."""
 
     name: ClassVar[str] = "elr"
 
@@ -395,31 +395,32 @@ class AnyOf(Combination):
         return any(condition.holds(situation, since) for condition in self.conditions)
 
 
-_SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
+SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
         Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ControllerElected, Injected, Healed,
         LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
     )
 }  # fmt: skip
-_COMBINED: Final[Mapping[str, type[Combination]]] = {kind.name: kind for kind in (AllOf, AnyOf)}
+"""Every condition but the combinations, by its name."""
+COMBINED: Final[Mapping[str, type[Combination]]] = {kind.name: kind for kind in (AllOf, AnyOf)}
 
 
 def parse_condition(value: object, where: str) -> TriggerCondition:
     """The condition that a mapping with one key stands for. Raises FieldError; messages begin with `where`."""
-    known = ", ".join((*_SINGLE, *_COMBINED))
+    known = ", ".join((*SINGLE, *COMBINED))
     if not isinstance(value, Mapping) or len(value) != 1:
         raise FieldError(f"{where}: {value!r} is not a condition such as {{elected: b2}}; one of: {known}")
     ((name, content),) = value.items()
     place = f"{where}.{name}"
-    if name in _COMBINED:
+    if name in COMBINED:
         if not isinstance(content, Sequence) or isinstance(content, str) or not content:
             raise FieldError(f"{place}: {content!r} is not a list of conditions")
         parts = tuple(parse_condition(part, f"{place}[{number}]") for number, part in enumerate(content))
-        return _COMBINED[name](parts)
-    if name not in _SINGLE:
+        return COMBINED[name](parts)
+    if name not in SINGLE:
         raise FieldError(f"{place}: unknown condition; one of: {known}")
-    kind = _SINGLE[name]
+    kind = SINGLE[name]
     if not isinstance(content, Mapping):
         content = {fields(kind)[0].name: content}
     return read(kind, content, place)

@@ -40,7 +40,8 @@ from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAMILIES, FAULTS
 from nemesis.targets import TargetError, check_target
 
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+NAME_PATTERN: Final = "[A-Za-z][A-Za-z0-9_-]*"
+"""Of the id of a step and of a bound name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ def _healed(value: object, where: str) -> Healed:
 def parse_name(values: dict[str, Any], field: str, where: str) -> str:
     """The name that a field of a step gives, taken out of `values`; empty without one. Raises FieldError."""
     value = values.pop(field, "")
-    if value != "" and (not isinstance(value, str) or not _NAME.fullmatch(value)):
+    if value != "" and (not isinstance(value, str) or not re.fullmatch(NAME_PATTERN, value)):
         raise FieldError(f"{where}.{field}: {value!r} is not a name such as old-leader")
     return value
 

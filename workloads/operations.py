@@ -66,7 +66,7 @@ class ResumeCommitted(ClientOperation):
     """Move the position to the committed offset and its epoch; to 0 when nothing was committed."""
 
 
-_FORMS: Final[Mapping[str, type[ClientOperation]]] = {
+FORMS: Final[Mapping[str, type[ClientOperation]]] = {
     r"produce (?P<count>\d+) to (?P<partition>\d+)(?: by (?P<producer>[a-z][a-z0-9-]*))?": ProduceRecords,
     r"poll (?P<partition>\d+)(?: until (?P<until>\d+))?": PollRecords,
     r"seek (?P<partition>\d+) to (?P<offset>\d+)(?: in epoch (?P<epoch>\d+))?": SeekPosition,
@@ -78,7 +78,7 @@ _DIGITS_MAX: Final = 9
 
 def parse_operation(text: object, partitions: int) -> ClientOperation:
     """The operation that a text stands for. Raises OperationError."""
-    for form, kind in _FORMS.items():
+    for form, kind in FORMS.items():
         match = re.fullmatch(form, " ".join(text.split())) if isinstance(text, str) else None
         if match is None:
             continue
@@ -97,7 +97,7 @@ def parse_operation(text: object, partitions: int) -> ClientOperation:
 
 def operation_text(operation: ClientOperation) -> str:
     """The text that `parse_operation` reads as this operation."""
-    form = next(form for form, kind in _FORMS.items() if kind is type(operation))
+    form = next(form for form, kind in FORMS.items() if kind is type(operation))
     values = {item.name: getattr(operation, item.name) for item in fields(operation)}
     optional = re.sub(
         r"\(\?:([^()]*)\(\?P<(\w+)>[^()]*\)\)\?",

@@ -1,4 +1,4 @@
-"""`faultline incident list | show | run | new`: field incidents as files.
+"""`faultline incident list | show | run | new | schema`: field incidents as files.
 
 `run` ends with 0 exactly when every variant shows what is expected of it; with 1 when a run shows something else, and
 with 3 when one could not be carried out.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """The command and its subcommands."""
-    parser = commands.add_parser("incident", help="tell field incidents: list, show, run, new")
+    parser = commands.add_parser("incident", help="tell field incidents: list, show, run, new, schema")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list the shipped incidents")
     listing.set_defaults(command=_list)
@@ -44,6 +44,8 @@ def add(commands: Commands) -> None:
     making.add_argument("--from", dest="directory", type=Path, required=True, metavar="RUN_DIR")
     making.add_argument("--out", type=Path, metavar="FILE.yaml", help="the file to write (default: standard output)")
     making.set_defaults(command=_new)
+    schema = actions.add_parser("schema", help="print the JSON Schema of specs and incidents, for editors")
+    schema.set_defaults(command=_schema)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -168,6 +170,13 @@ def _new(options: argparse.Namespace) -> int:
         options.out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Usage(f"faultline incident new: {options.out}: {error.strerror}") from None
+    return VALID
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from harness.incidents.schema import incident_schema
+
+    print(json.dumps(incident_schema(), indent=1, ensure_ascii=False))
     return VALID
 
 

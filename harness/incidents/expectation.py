@@ -29,7 +29,8 @@ _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 }
 ACKNOWLEDGED_LOST: Final = "acknowledged_lost"
 _LOST: Final = ("loss.lost", "loss.acknowledged_lost_allowed")
-_COMPARISON: Final = re.compile(r"(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)")
+COMPARISON: Final = r"(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)"
+"""Of a figure with a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Expectation:
         if self.check and self.check not in names:
             raise ValueError(f"check: {self.check!r} is not one of {', '.join(names)}")
         for name, text in self.figures.items():
-            if not _COMPARISON.fullmatch(text):
+            if not re.fullmatch(COMPARISON, text):
                 raise ValueError(f'figures.{name}: {text!r} is not a comparison such as ">= 1"')
             if name != ACKNOWLEDGED_LOST and (name.partition(".")[0] not in names or "." not in name):
                 raise ValueError(f"figures.{name}: is neither {ACKNOWLEDGED_LOST} nor a checker's, such as loss.lost")
@@ -79,7 +80,7 @@ class Expectation:
                 yield f"no finding {self._wanted()}; there are: {_listed(candidates)}"
         for name, text in self.figures.items():
             value = _figure(name, verdicts)
-            match = _COMPARISON.fullmatch(text)
+            match = re.fullmatch(COMPARISON, text)
             assert match is not None
             if value is None or not _COMPARISONS[match[1]](value, float(match[2])):
                 yield f"{name} is {'not there' if value is None else f'{value:g}'}, not {text}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import subprocess
@@ -17,9 +16,11 @@ from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
 from harness.incidents.incident import library, load_incident
 from harness.incidents.times import read_times
+from harness.incidents.schema import first_sentence
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
+from tests.docs import spec_tables
 from tests.docs.rules_in_runs import shown_by
 from workloads.clients.consumer_rules import DESCRIPTIONS as CONSUMER_RULES
 
@@ -33,17 +34,12 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "".join("|" + "|".join(cell if cell == "---" else f" {cell} " for cell in line) + "|\n" for line in lines)
 
 
-def _first_sentence(of: object) -> str:
-    text = " ".join((inspect.getdoc(of) or "").split())
-    return re.split(r"(?<=\.) ", text)[0]
-
-
 def _faults() -> str:
     rows = [
         (
             f"`{name}`",
             f"`{fault.family.name}`" + ("" if fault.family.fair else ", by name only"),
-            _first_sentence(fault),
+            first_sentence(fault),
             " or ".join(measured.replace("_", " ") for measured in fault.proof),
         )
         for name, fault in FAULTS.items()
@@ -86,6 +82,14 @@ def _incidents() -> str:
         ("README.md", "incidents", _incidents()),
         ("docs/rules.md", "rules", _rules()),
         ("docs/evidence.md", "rests-on", _rests_on()),
+        ("docs/specs.md", "spec-fields", _table(("field", "default", "meaning"), spec_tables.spec_fields())),
+        ("docs/specs.md", "client-fields", _table(("field", "default", "meaning"), spec_tables.client_fields())),
+        ("docs/specs.md", "fault-fields", _table(("fault", "fields", "ends by itself"), spec_tables.fault_fields())),
+        (
+            "docs/specs.md",
+            "conditions",
+            _table(("condition", "fields", "it holds when", "outside of the simulation"), spec_tables.conditions()),
+        ),
     ],
 )
 def test_a_generated_table_says_what_the_code_says(page: str, part: str, content: str) -> None:

@@ -1,0 +1,108 @@
+"""The rows of the tables of docs/specs.md, from the declarations of fields, faults and conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from enum import StrEnum
+
+from harness.client_spec import ClientSpec
+from harness.incidents.schema import client_descriptions, first_sentence, plain_default, short_form, spec_descriptions
+from harness.runner.observation import POLL_S
+from harness.spec import Spec
+from nemesis.conditions import COMBINED, SINGLE, Members, TriggerCondition
+from nemesis.observe import Observe
+from nemesis.registry import FAULTS
+
+Rows = list[tuple[str, ...]]
+_AT_ONCE = ("restarted", "injected", "healed", "acknowledged")
+"""Conditions on what the harness does itself: known at once in every environment."""
+_ABSENT = ("operations", "families", "script")
+"""Fields of Spec that are written as parts of other fields."""
+_FILLED_IN = ("seed", "replication_factor")
+"""Fields whose default stands for a value that is drawn or worked out."""
+
+
+def spec_fields() -> Rows:
+    """Field of a spec, default, meaning."""
+    described = spec_descriptions()
+    rows = _described({item.name: item for item in fields(Spec) if item.name not in _ABSENT}, described)
+    return [*rows, ("`faults`", "`all`", _words(described["faults"]))]
+
+
+def client_fields() -> Rows:
+    """Field of `clients`, default, meaning."""
+    shorthands = {item.name: item for item in fields(Spec) if item.name in client_descriptions()}
+    own = {item.name: item for item in fields(ClientSpec)}
+    rows = _described({**shorthands, **own}, client_descriptions())
+    return [*rows, ("`operations`", "", _words(client_descriptions()["operations"]))]
+
+
+def fault_fields() -> Rows:
+    """Fault, its own fields with their defaults, whether it ends by itself."""
+    return [
+        (
+            f"`{name}`",
+            ", ".join(f"`{item.name}` {_default(item) or 'needed'}" for item in fields(kind)),
+            "yes" if kind.ends_by_itself else "",
+        )
+        for name, kind in {**FAULTS, Observe.name: Observe}.items()
+    ]
+
+
+def conditions() -> Rows:
+    """Condition, fields, when it holds, how it is seen outside of the simulation."""
+    single = [
+        (f"`{name}`", ", ".join(_condition_fields(kind)), first_sentence(kind), _seen(kind))
+        for name, kind in SINGLE.items()
+    ]
+    return [
+        *single,
+        *((f"`{name}`", "a list of conditions", first_sentence(kind), "") for name, kind in COMBINED.items()),
+    ]
+
+
+def _condition_fields(kind: type[TriggerCondition]) -> list[str]:
+    first = fields(kind)[0]
+    alone = [f"**`{first.name}`**"] if short_form(kind) else [f"`{first.name}`"]
+    return [*alone, *(f"`{item.name}`" for item in fields(kind)[1:])]
+
+
+def _seen(kind: type[TriggerCondition]) -> str:
+    if kind.name in _AT_ONCE:
+        return "at once"
+    values = {item.name: "b1" if item.name == "node" else 0 for item in fields(kind) if item.default is MISSING}
+    if issubclass(kind, Members):
+        values["below"] = 1
+    if kind(**values).rests_on_trace():
+        return "not seen"
+    polled = f"polled every {POLL_S:g} s"
+    of_a_node = "node" in {item.name for item in fields(kind)} and kind(**{**values, "node": "b1"}).rests_on_trace()
+    return f"{polled}; not seen with `node`" if of_a_node else polled
+
+
+def _described(items: Mapping[str, Field[object]], words: Mapping[str, str]) -> Rows:
+    names = {name: name.removesuffix("_s") for name in items}
+    return [(f"`{names[name]}`", _default(item), _words(words[names[name]])) for name, item in items.items()]
+
+
+def _default(item: Field[object]) -> str:
+    value = plain_default(item)
+    if value is None or item.name in _FILLED_IN:
+        return ""
+    if item.name.endswith("_s"):
+        return f"`{value:g}s`"
+    if isinstance(value, list):
+        return f"`[{', '.join(value)}]`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`" if isinstance(value, str | StrEnum) else f"`{value:g}`" if value < 1e6 else f"`{value}`"
+
+
+def _words(text: str) -> str:
+    return (
+        text.replace(" (harness/client_spec.py)", ", [below](#clients)")
+        .replace(" (nemesis/schedule.py)", ", [below](#faults)")
+        .replace(" (harness/cluster/hosts.py)", "")
+        .replace(" (workloads/operations.py)", "")
+    )
