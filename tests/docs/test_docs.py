@@ -15,8 +15,8 @@ from checkers.evidence import EvidencePart
 from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
 from harness.incidents.incident import library, load_incident
-from harness.incidents.times import read_times
 from harness.incidents.schema import first_sentence
+from harness.incidents.times import read_times
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
