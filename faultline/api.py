@@ -11,7 +11,7 @@ import pandas as pd
 
 from checkers.verdict import Verdict
 from harness.runner import run as runner
-from harness.runner.checking import check_and_save
+from harness.runner.checking import check_and_save, explain_and_save
 from harness.runner.outcome import Outcome, ProgressListener
 from harness.spec import SEEDS, load, parse
 from results.run.directory import RunDirectory
@@ -48,7 +48,10 @@ def run(
 def check(directory: str | Path) -> tuple[Verdict, ...]:
     """Check a run again, also one that was interrupted, and save the verdicts in its directory. Raises StoreError."""
     run_directory = RunDirectory.open(Path(directory))
-    return tuple(check_and_save(run_directory.load(), run_directory))
+    evidence = run_directory.load()
+    verdicts = check_and_save(evidence, run_directory)
+    explain_and_save(verdicts, evidence, run_directory)
+    return tuple(verdicts)
 
 
 def history(directory: str | Path) -> pd.DataFrame:

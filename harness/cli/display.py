@@ -20,6 +20,8 @@ from checkers.evidence import CheckSettings
 from checkers.verdict import Validity, Verdict, worst
 from harness.runner.outcome import Outcome, Progress
 from harness.spec import Spec
+from results.explanation.stories import explained
+from results.explanation.story import Story
 from results.headline import headline
 
 _REDRAW_S = 0.1
@@ -83,11 +85,13 @@ def summary(
     console: Console,
     verdicts: Sequence[Verdict],
     settings: CheckSettings,
+    stories: Sequence[Story] = (),
     *,
     deviations: Sequence[str],
     outcome: Outcome | None = None,
 ) -> None:
-    """Print the deviations of a run from its script, its verdicts and findings, and the headline of a run with these
+    """Print the deviations of a run from its script, its verdicts, the stories of what was violated or else
+    the findings, and the headline of a run with these
     settings; with an `outcome` also faults and operations."""
     if outcome is not None:
         console.print(_faults(outcome))
@@ -95,8 +99,12 @@ def summary(
     for line in deviations:
         console.print(f"note: {line}", style="yellow", soft_wrap=True, highlight=False)
     console.print(verdict_table(verdicts))
+    for story in stories:
+        console.print(_story(story), soft_wrap=True)
     for verdict in verdicts:
         for finding in verdict.findings if verdict.validity is not Validity.VALID else ():
+            if stories and explained(finding, verdict):
+                continue
             place = f" {finding.topic}-{finding.partition}" if finding.topic else ""
             console.print(Text(f"{_MARKS[verdict.validity]} {finding.kind}{place}", style=_COLOURS[verdict.validity]))
             for line in finding.lines:
@@ -106,6 +114,14 @@ def summary(
         console.print(f"lost.csv in the run directory lists all {lost:.0f} lost records, by value and offset")
     answer = worst(verdict.validity for verdict in verdicts)
     console.print(Text(headline(verdicts, settings), style=_COLOURS[answer]))
+
+
+def _story(story: Story) -> Text:
+    title, *lines = story.lines()
+    text = Text.assemble((f"{_MARKS[Validity.INVALID]} {title}", _COLOURS[Validity.INVALID]))
+    for line in lines:
+        text.append(f"\n    {line}")
+    return text
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> Table:

@@ -15,6 +15,7 @@ from harness.exit_codes import EXIT_CODES, INTERRUPTED, INVALID, NOT_CARRIED_OUT
 
 if TYPE_CHECKING:
     from harness.spec import Spec
+    from results.explanation.story import Story
     from results.run.directory import RunDirectory
 
 
@@ -97,7 +98,14 @@ def _run(options: argparse.Namespace) -> int:
     if outcome.failure:
         print(f"faultline: {outcome.failure} (its directory: {directory.path})", file=sys.stderr)
         return outcome.exit_code
-    summary(console, outcome.verdicts, spec.check_settings(), deviations=outcome.deviations, outcome=outcome)
+    summary(
+        console,
+        outcome.verdicts,
+        spec.check_settings(),
+        outcome.stories,
+        deviations=outcome.deviations,
+        outcome=outcome,
+    )
     if outcome.unreported:
         print(f"faultline: there is no report: {outcome.unreported}", file=sys.stderr)
     else:
@@ -145,7 +153,8 @@ def _check(options: argparse.Namespace) -> int:
     from checkers.registry import check
     from checkers.verdict import worst
     from harness.cli.display import summary
-    from harness.runner.checking import save
+    from harness.runner.checking import explain_and_save, save
+    from results.explanation.story import stories_to_json
     from results.pages.report import write_report
     from results.run.deviations import deviations
     from results.run.json_encoding import verdicts_to_json
@@ -154,19 +163,24 @@ def _check(options: argparse.Namespace) -> int:
     evidence = directory.load()
     gaps = (*directory.gaps(), *(f"{gap.part}: {gap.reason}" for gap in evidence.gaps))
     verdicts = check(evidence)
+    stories: tuple[Story, ...] = ()
     report, unsaved = None, ""
     try:
         save(verdicts, evidence, directory)
+        stories = explain_and_save(verdicts, evidence, directory)
         report = write_report(directory, evidence)
     except Exception as error:  # the verdict stands, whatever keeps it from being saved or drawn
         unsaved = line_of(error, ("check", str(options.directory)))
     if options.json:
-        print_json({"run": str(directory.path), "gaps": list(gaps), **verdicts_to_json(verdicts)})
+        found = {**verdicts_to_json(verdicts), **stories_to_json(stories)}
+        print_json({"run": str(directory.path), "gaps": list(gaps), **found})
     else:
         console = terminal()
         for gap in gaps:
             console.print(f"note: {gap}", style="yellow", soft_wrap=True)
-        summary(console, verdicts, evidence.settings, deviations=deviations(evidence.faults, directory.script()))
+        summary(
+            console, verdicts, evidence.settings, stories, deviations=deviations(evidence.faults, directory.script())
+        )
         if report is not None:
             console.print(f"report: {report}", soft_wrap=True, highlight=False)
     if unsaved:

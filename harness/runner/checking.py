@@ -1,4 +1,4 @@
-"""Checks the evidence of a run and saves the verdicts in its directory."""
+"""Checks the evidence of a run, explains what was violated, and saves both in its directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from checkers.loss import NAME, lost_records
 from checkers.registry import check
 from checkers.tables import LOST
 from checkers.verdict import Verdict
+from results.explanation.stories import explain
+from results.explanation.story import Story, stories_to_json
 from results.run.directory import RunDirectory
 
 
@@ -24,3 +26,10 @@ def save(verdicts: Sequence[Verdict], evidence: RunEvidence, directory: RunDirec
     directory.write_verdict(verdicts)
     lost = any(verdict.checker == NAME and verdict.figures.get("lost") for verdict in verdicts)
     directory.write_lost(lost_records(evidence) if lost else LOST.empty_table())
+
+
+def explain_and_save(verdicts: Sequence[Verdict], evidence: RunEvidence, directory: RunDirectory) -> tuple[Story, ...]:
+    """Tell what was violated as stories, cause first, and save them in the run directory. Raises StoreError."""
+    stories = explain(verdicts, evidence)
+    directory.write_stories(stories_to_json(stories))
+    return stories

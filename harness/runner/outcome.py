@@ -11,6 +11,7 @@ from checkers.verdict import Validity, Verdict, worst
 from harness.exit_codes import EXIT_CODES, NOT_CARRIED_OUT
 from harness.spec import Spec
 from nemesis.nemesis import Injection
+from results.explanation.story import Story, stories_to_json
 from results.run.deviations import fault_deviations, operation_deviations
 
 
@@ -40,6 +41,8 @@ class Outcome:
 
     spec: Spec
     verdicts: tuple[Verdict, ...] = ()
+    stories: tuple[Story, ...] = ()
+    """The explanation of what was violated, cause first."""
     digest: str | None = None
     trail: tuple[tuple[int, int, str], ...] = ()
     injections: tuple[Injection, ...] = ()
@@ -95,6 +98,7 @@ class Outcome:
             "seed": self.spec.seed,
             "failure": self.failure or None,
             **(verdicts_to_json(self.verdicts) if not self.failure else {}),
+            **stories_to_json(self.stories),
             "headline": None if self.failure else headline(self.verdicts, self.spec.check_settings()),
             "operations": operations,
             "faults": faults,

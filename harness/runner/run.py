@@ -32,7 +32,7 @@ from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
 from harness.errors import EnvironmentUnavailable
-from harness.runner.checking import check_and_save
+from harness.runner.checking import check_and_save, explain_and_save
 from harness.runner.observation import MetadataSource, TraceSource
 from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
@@ -105,6 +105,10 @@ def _conclude(outcome: Outcome, directory: RunDirectory, session: RunSession, re
     verdicts = check_and_save(evidence, directory)
     directory.write_status("finished", message="", cpu_seconds=round(outcome.cpu_seconds, 3), time_s=outcome.time_s)
     outcome = replace(outcome, verdicts=tuple(verdicts), directory=directory.path)
+    try:
+        outcome = replace(outcome, stories=explain_and_save(verdicts, evidence, directory))
+    except Exception as error:  # the verdict stands without its explanation
+        outcome = replace(outcome, unreported=session.failure_of(error))
     if not report:
         return outcome
     from results.pages.report import write_report

@@ -18,6 +18,7 @@ replica_ends.parquet              one row per replica                           
 digest.txt, trail.txt             digest of the run; intermediate digests every so many steps  when the run ends
 error.txt                         the traceback of the error that stopped the run             when it fails
 verdict.json                      the verdicts                                                when checked
+stories.json                      what was violated, cause first (results/explanation)        when checked
 lost.csv                          the promised records that are lost, if any, one per row     when checked
 report.html                       the report                                                  when reported
 
@@ -253,6 +254,14 @@ class RunDirectory:
     def write_verdict(self, verdicts: Sequence[Verdict]) -> None:
         """Keep the verdicts, and what they come to."""
         put_json(self.path / "verdict.json", verdicts_to_json(verdicts))
+
+    def write_stories(self, stories: Mapping[str, Any]) -> None:
+        """Keep the stories of what was violated (`results.explanation`), as JSON values."""
+        put_json(self.path / "stories.json", dict(stories))
+
+    def signatures(self) -> tuple[str, ...]:
+        """The signatures of the stories; none when nothing was violated."""
+        return tuple(story["signature"] for story in read_json(self.path / "stories.json").get("stories", ()))
 
     def write_lost(self, lost: pa.Table) -> None:
         """The records lost (`checkers.tables.LOST`); without any there is no such file."""

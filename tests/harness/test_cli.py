@@ -115,7 +115,9 @@ def test_check_and_replay_follow_a_run(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_mutant_ends_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--without", "idempotent_dedupe", "--seed", "0", "--store", str(tmp_path)]
     assert main(["run", *options]) == 1
-    assert "✗ duplicate" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "✗ batch-appended-again" in output
+    assert "linearizability: duplicate" in output
 
 
 def test_help_does_not_wait_for_the_checkers() -> None:

@@ -1,0 +1,312 @@
+"""What every node of one partition believed, replayed from the trace event by event.
+
+Unlike `checkers.protocol`, which decides whether a promise was broken, this keeps what an explanation needs: each
+leader's own view of the ISR, its proposal under way, the positions it counted, and what last happened to a log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from results.explanation.story import Belief, brokers
+
+UNKNOWN: Final = -1
+"""The leader epoch of a record that the trace does not have; it equals every other."""
+NODE_KINDS: Final = ("node_started", "broker_registered")
+"""Events of a whole node that matter to each of its partitions."""
+_COLUMNS: Final = (
+    "time_ns", "node", "kind", "topic", "partition", "leader", "leader_epoch", "partition_epoch", "broker",
+    "offset", "log_end", "high_watermark", "members", "detail",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TracedEvent:
+    """One row of the trace, `detail` read."""
+
+    time_ns: int
+    node: str
+    kind: str
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    broker: int
+    offset: int
+    log_end: int
+    high_watermark: int
+    members: tuple[int, ...]
+    detail: Mapping[str, Any]
+
+    @property
+    def number(self) -> int:
+        """The id of the broker that wrote it; -1 for a controller."""
+        return int(self.node[1:]) if self.node[:1] == "b" and self.node[1:].isdigit() else -1
+
+
+def events_of(trace: pa.Table, topic: str, partition: int) -> Iterator[TracedEvent]:
+    """The events of one partition, and those of nodes that concern all of theirs, in order."""
+    own = (pc.field("topic") == topic) & (pc.field("partition") == partition)
+    chosen = trace.filter(own | pc.field("kind").isin(NODE_KINDS)).sort_by("seq")
+    for row in zip(*(chosen.column(name).to_pylist() for name in _COLUMNS), strict=True):
+        values = dict(zip(_COLUMNS, row, strict=True))
+        detail = json.loads(values["detail"]) if values["detail"] else {}
+        yield TracedEvent(**{**values, "members": tuple(values["members"]), "detail": detail})
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A change of the ISR that a leader has asked for."""
+
+    members: frozenset[int]
+    partition_epoch: int
+    time_ns: int
+
+
+@dataclass(slots=True)
+class ReplicaView:
+    """One node's own view."""
+
+    node: str
+    role: str = ""
+    leader: int = -1
+    leader_epoch: int = -1
+    epoch_start: int = -1
+    isr: frozenset[int] = frozenset()
+    proposal: Proposal | None = None
+    high_watermark: int = -1
+    positions: Mapping[int, int] = field(default_factory=dict)
+    log: list[int] = field(default_factory=list)
+    """Leader epoch by offset."""
+    log_start: int = 0
+    shortened: TracedEvent | None = None
+    """The last event that cut its log."""
+    greatest_end: int = 0
+    """The furthest that its log ever reached."""
+    following_since: TracedEvent | None = None
+    """The `became_follower` after which its log was not compared with its leader's yet."""
+    batches: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """(producer id, sequence, checksum) → base offset, of the batches in its log."""
+
+    def belief(self) -> Belief:
+        """Its view as a value."""
+        proposed = tuple(sorted(self.proposal.members)) if self.proposal is not None else ()
+        return Belief(
+            self.node,
+            self.role,
+            self.leader,
+            self.leader_epoch,
+            tuple(sorted(self.isr)) if self.role == "leader" else (),
+            proposed,
+            self.high_watermark,
+            len(self.log),
+            tuple(sorted(self.positions.items())) if self.role == "leader" else (),
+        )
+
+    def resize(self, end: int) -> None:
+        """The log ends at `end`; records that the trace does not have are UNKNOWN."""
+        del self.log[max(end, 0) :]
+        self.log.extend([UNKNOWN] * (end - len(self.log)))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The partition as the controllers last decided it."""
+
+    time_ns: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: frozenset[int]
+    elr: frozenset[int]
+    min_isr: int
+
+    def __str__(self) -> str:
+        leader = f"leader b{self.leader}" if self.leader >= 0 else "no leader"
+        elr = f", ELR {brokers(self.elr)}" if self.elr else ""
+        return (
+            f"decided: {leader}, epoch {self.leader_epoch}, partition epoch {self.partition_epoch}, "
+            f"ISR {brokers(self.isr)}{elr}"
+        )
+
+
+@dataclass(slots=True)
+class PartitionReplay:
+    """One partition after the events applied so far."""
+
+    replicas: dict[str, ReplicaView] = field(default_factory=dict)
+    decision: Decision | None = None
+    metadata_offset: int = -1
+    committed: list[int] = field(default_factory=list)
+    """Leader epoch by offset of every record that was ever below a leader's high watermark."""
+    proposals: list[Proposal] = field(default_factory=list)
+    """Every change of the ISR that a leader has asked for."""
+    leaders: dict[int, str] = field(default_factory=dict)
+    """Leader epoch → the node that led in it first."""
+    started_ns: dict[int, int] = field(default_factory=dict)
+    """Broker → when its process started last."""
+    unclean: dict[int, int] = field(default_factory=dict)
+    """Broker → when it registered after an unclean shutdown, until the instant after that is seen."""
+
+    def replica(self, node: str) -> ReplicaView:
+        """The view of `node`."""
+        return self.replicas.setdefault(node, ReplicaView(node))
+
+    def beliefs(self) -> tuple[Belief, ...]:
+        """Every node's view, by name."""
+        return tuple(self.replicas[node].belief() for node in sorted(self.replicas))
+
+    def first_missing(self, replica: ReplicaView) -> int | None:
+        """The least committed offset above its log start that the replica does not hold."""
+        start, count = replica.log_start, len(self.committed)
+        place = differs(replica.log[start:count], self.committed[start:])
+        return None if place is None else start + place
+
+    def apply(self, event: TracedEvent) -> None:
+        """Change the views by one event."""
+        if event.kind == "node_started":
+            if event.number >= 0:
+                self.started_ns[event.number] = event.time_ns
+        elif event.kind == "broker_registered":
+            if event.detail.get("clean") is False:
+                self.unclean[event.broker] = event.time_ns
+        elif event.kind == "partition_changed":
+            self._decide(event)
+        elif event.kind in _APPLY and event.number >= 0:
+            _APPLY[event.kind](self, self.replica(event.node), event)
+
+    def _decide(self, event: TracedEvent) -> None:
+        if event.offset < self.metadata_offset:
+            return  # a deposed controller traced it late
+        self.metadata_offset = event.offset
+        minimum, replicas = event.detail.get("min_isr", 1), event.detail.get("replicas") or ()
+        self.decision = Decision(
+            event.time_ns,
+            event.leader,
+            event.leader_epoch,
+            event.partition_epoch,
+            frozenset(event.members),
+            frozenset(event.detail.get("elr") or ()),
+            min(minimum, len(replicas) or minimum),
+        )
+
+
+def _role(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    leads = event.kind == "became_leader"
+    changed = not replica.role or (replica.leader, replica.leader_epoch) != (event.leader, event.leader_epoch)
+    replica.role, replica.leader, replica.leader_epoch = (
+        ("leader" if leads else "follower"),
+        event.leader,
+        event.leader_epoch,
+    )
+    replica.proposal, replica.positions = None, {}
+    if event.log_end >= 0 and event.log_end != len(replica.log):
+        replica.resize(event.log_end)
+    if leads:
+        replica.isr, replica.epoch_start, replica.following_since = frozenset(event.members), event.offset, None
+        state.leaders.setdefault(event.leader_epoch, event.node)
+    elif changed:
+        replica.following_since = event
+
+
+def _resigned(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    replica.role, replica.proposal = "", None
+
+
+def _appended(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    if event.offset != len(replica.log):
+        replica.resize(event.offset)
+    replica.log.extend([event.leader_epoch] * (event.log_end - event.offset))
+    replica.greatest_end = max(replica.greatest_end, len(replica.log))
+    replica.following_since = None
+    if (batch := batch_of(event)) is not None:
+        replica.batches[batch] = event.offset
+
+
+def _truncated(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    replica.resize(event.offset)
+    replica.shortened = event
+    replica.batches = {batch: offset for batch, offset in replica.batches.items() if offset < event.offset}
+    start = event.detail.get("log_start")
+    if isinstance(start, int):
+        replica.log_start = start
+
+
+def _recovered(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    if event.log_end < len(replica.log):
+        replica.shortened = event
+    replica.resize(event.log_end)
+    replica.batches = {batch: offset for batch, offset in replica.batches.items() if offset < event.log_end}
+    replica.log_start = max(event.offset, 0)
+    replica.high_watermark = event.high_watermark
+    replica.role, replica.proposal = "", None
+
+
+def _log_start(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    replica.log_start = max(event.offset, 0)
+
+
+def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    replica.high_watermark = event.high_watermark
+    if event.kind == "high_watermark":
+        replica.positions = positions_of(event)
+        state.committed += replica.log[len(state.committed) : event.high_watermark]
+
+
+def _proposed(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    replica.proposal = Proposal(frozenset(event.members), event.partition_epoch, event.time_ns)
+    state.proposals.append(replica.proposal)
+
+
+def _isr_decided(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+    if event.kind == "isr_committed":
+        replica.isr = frozenset(event.members)
+    replica.proposal = None
+
+
+_APPLY: Final = {
+    "became_leader": _role,
+    "became_follower": _role,
+    "resigned": _resigned,
+    "appended": _appended,
+    "truncated": _truncated,
+    "log_recovered": _recovered,
+    "log_start": _log_start,
+    "high_watermark": _high_watermark,
+    "follower_high_watermark": _high_watermark,
+    "isr_proposed": _proposed,
+    "isr_committed": _isr_decided,
+    "isr_rejected": _isr_decided,
+}
+
+
+def positions_of(event: TracedEvent) -> dict[int, int]:
+    """The positions that a leader held, by replica."""
+    positions = event.detail.get("positions")
+    return {int(replica): end for replica, end in positions.items()} if isinstance(positions, dict) else {}
+
+
+def batch_of(event: TracedEvent) -> tuple[int, int, int] | None:
+    """The identity of an appended batch; None for one without a producer."""
+    detail = event.detail
+    batch = (detail.get("producer_id"), detail.get("sequence"), detail.get("crc"))
+    if not all(isinstance(part, int) for part in batch) or batch[0] < 0:  # type: ignore[operator]
+        return None
+    return batch  # type: ignore[return-value]
+
+
+def differs(log: list[int], wanted: list[int]) -> int | None:
+    """The first place at which `log` does not hold what is wanted, a place behind its end included."""
+    if log == wanted:
+        return None
+    for place, (ours, theirs) in enumerate(zip(log, wanted, strict=False)):
+        if ours != theirs and UNKNOWN not in (ours, theirs):
+            return place
+    return len(log) if len(log) < len(wanted) else None

@@ -1,0 +1,366 @@
+"""Broken steps: events of the trace that a node which keeps the replication protocol never writes.
+
+Each function looks at one kind of event together with what the nodes believed just before it (`replay`), and names the
+step by what was done, never by a switch or a setting: `high-watermark-without-proposed-member` is a leader that moves
+its high watermark while a replica that it has proposed for the ISR lacks the records. Steps are candidates: `stories`
+takes one for a cause only where a check found something about the same records at that time or later. So a step here
+may be lenient where a checker is strict.
+
+A step says which fact the trace does not have. The trace has no fetch requests: what a leader counted for a follower is
+in it, the request that told the leader is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from results.explanation.replay import PartitionReplay, ReplicaView, TracedEvent, batch_of, differs, positions_of
+from results.explanation.story import Step, brokers, listed, span
+
+NO_FETCHES: Final = "the trace has no fetch requests"
+
+
+def broken_steps(events: Iterable[TracedEvent]) -> list[Step]:
+    """Every broken step of one partition, in the order of its events."""
+    state, steps = PartitionReplay(), []
+    for event in events:
+        fresh = [
+            *_kept_unclean(state, event),
+            *(step for look in _LOOKS.get(event.kind, ()) for step in look(state, event)),
+        ]
+        state.apply(event)
+        decided = str(state.decision) if state.decision is not None else ""
+        steps += [replace(step, beliefs=state.beliefs(), decided=decided) for step in fresh]
+    return steps
+
+
+# ---- the high watermark and what rests on it -------------------------------------------------------------------------
+
+
+def _high_watermark(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    leader = state.replica(event.node)
+    before, after = max(event.offset, 0), event.high_watermark
+    quorum = frozenset(event.members) | {event.number}
+    moved = f"{event.node} moved its high watermark {before} → {after} with the quorum {brokers(quorum)}"
+
+    def step(kind: str, text: str, **more: object) -> Step:
+        return Step(kind, event.time_ns, event.node, text, before, max(after, before + 1), **more)  # type: ignore[arg-type]
+
+    if after < before or (after < leader.high_watermark and leader.role == "leader"):
+        yield step("high-watermark-fell", f"{moved}: it had been {max(before, leader.high_watermark)}")
+    if after > len(leader.log):
+        yield step("high-watermark-above-log-end", f"{moved}: its own log ends at {len(leader.log)}")
+    counted = list(_counted_wrongly(state, leader, event, quorum))
+    yield from (step(kind, f"{moved}: {why}", before=events, lacking=lacking) for kind, why, events, lacking in counted)
+    proposal, decision = leader.proposal, state.decision
+    if proposal is not None and (left_out := proposal.members - quorum):
+        asked = ((proposal.time_ns, f"{event.node} proposed the ISR {brokers(proposal.members)}"),)
+        why = f"without {listed(left_out)}, which it had proposed for the ISR and which may be a member already"
+        yield step("high-watermark-without-proposed-member", f"{moved}, {why}", before=asked)
+    if decision is None or decision.leader_epoch != event.leader_epoch:
+        return
+    if len(quorum) < decision.min_isr:
+        yield step("high-watermark-with-small-quorum", f"{moved}: min.insync.replicas is {decision.min_isr}")
+    left_out = decision.isr - quorum
+    if left_out and len(decision.isr) >= decision.min_isr:
+        yield step(
+            "high-watermark-without-isr-member",
+            f"{moved}, without {listed(left_out)}, which the controllers have in the ISR",
+            before=((decision.time_ns, f"the controllers decided the ISR {brokers(decision.isr)}"),),
+        )
+
+
+def _counted_wrongly(
+    state: PartitionReplay, leader: ReplicaView, event: TracedEvent, quorum: frozenset[int]
+) -> Iterator[tuple[str, str, tuple[tuple[int, str], ...], str]]:
+    """(kind, why, events before, fact that is lacking) for each member of the quorum that lacks the records."""
+    before, after, positions = max(event.offset, 0), event.high_watermark, positions_of(event)
+    for number in sorted(quorum - {event.number}):
+        member = state.replicas.get(f"b{number}")
+        if member is None:
+            continue
+        place = differs(member.log[before:after], leader.log[before:after])
+        if place is None:
+            continue
+        name, counted, lacks = member.node, positions.get(number), before + place
+        position = f"at {counted}" if counted is not None else "in the quorum"
+        lacking = f"which request told {event.node} the position of {name}: {NO_FETCHES}"
+        if lacks < len(member.log):
+            held = f"holds another record at {lacks}, of epoch {member.log[lacks]}"
+            why = f"it counted {name} {position}, and {name} {held}"
+            yield "diverging-position-counted", why, (), lacking
+        elif (cut := _cut(member, after)) is not None:
+            why = f"it counted {name} {position}, where it had been before; the log of {name} ends at {len(member.log)}"
+            yield "stale-position-counted", why, (cut,), lacking
+        else:
+            why = f"it counted {name} {position}, and the log of {name} ends at {len(member.log)}"
+            yield "position-ahead-of-log-counted", why, (), lacking
+
+
+def _cut(member: ReplicaView, position: int) -> tuple[int, str] | None:
+    """The event that shortened a log which had reached `position` once, for a story; None if none did."""
+    event = member.shortened
+    if event is None or member.greatest_end < position:
+        return None
+    if event.kind == "log_recovered":
+        return event.time_ns, f"the log of {member.node} came back ending at {event.log_end}"
+    return event.time_ns, f"{member.node} cut its log {event.log_end} → {event.offset}"
+
+
+def _acknowledged(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    if event.log_end > event.high_watermark and event.detail.get("acks", -1) == -1:
+        yield Step(
+            "acknowledged-above-high-watermark",
+            event.time_ns,
+            event.node,
+            f"{event.node} acknowledged {span(event.offset, event.log_end)} with acks=all while its high watermark was "
+            f"{event.high_watermark}",
+            event.offset,
+            event.log_end,
+        )
+
+
+def _latest_told(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    start = state.replica(event.node).epoch_start
+    if event.high_watermark < start:
+        yield Step(
+            "latest-offset-below-epoch-start",
+            event.time_ns,
+            event.node,
+            f"{event.node} reported {event.high_watermark} as the latest offset, below the start {start} of its leader "
+            f"epoch {event.leader_epoch}: what lies between may be committed",
+            max(event.high_watermark, 0),
+            start,
+        )
+
+
+# ---- the ISR ---------------------------------------------------------------------------------------------------------
+
+
+def _isr_proposed(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    leader = state.replica(event.node)
+    for number, position in sorted(positions_of(event).items()):
+        name, member = f"b{number}", state.replicas.get(f"b{number}")
+        seen = "never" if position < 0 else f"at {position}"
+        proposed = f"{event.node} proposed {name} for the ISR, and had seen it {seen}"
+        bound = max(event.high_watermark, event.offset)
+        step = Step("", event.time_ns, event.node, "", max(position, 0), bound)
+        step = replace(step, lacking=f"which request told {event.node} the position of {name}: {NO_FETCHES}")
+        if position < event.offset:
+            where = f"below the start {event.offset} of its leader epoch {event.leader_epoch}"
+            yield replace(step, kind="isr-join-below-epoch-start", text=f"{proposed}, {where}")
+        elif position < bound:
+            where = f"below its high watermark {event.high_watermark}"
+            yield replace(step, kind="isr-join-below-high-watermark", text=f"{proposed}, {where}")
+        elif member is not None and (place := differs(member.log[:bound], leader.log[:bound])) is not None:
+            if place < member.log_start:
+                continue
+            held = f"the log of {name} ends at {len(member.log)}"
+            if place < len(member.log):
+                held = f"{name} holds another record at {place}, of epoch {member.log[place]}"
+            cut = _cut(member, position)
+            before = (cut,) if cut is not None else ()
+            kind = "isr-join-of-incomplete-log"
+            yield replace(step, kind=kind, text=f"{proposed}; {held}", first=place, before=before)
+
+
+def _partition_changed(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    before = state.decision
+    if event.offset < state.metadata_offset or before is None:
+        return
+    if event.leader >= 0 and event.leader_epoch != before.leader_epoch:
+        yield from _elected(state, event)
+    joined = frozenset(event.members) - before.isr
+    if event.detail.get("reason") != "alter_partition":
+        return
+    members = frozenset(event.members)
+    fitting = [proposal for proposal in state.proposals if proposal.members == members]
+    current = [proposal for proposal in fitting if proposal.partition_epoch == before.partition_epoch]
+    if not fitting:
+        return
+    proposal = (current or fitting)[-1]
+    asked = f"the leader had proposed {brokers(members)} from partition epoch {proposal.partition_epoch}"
+    accepted = f"{event.node} accepted the ISR {brokers(members)}"
+    if not current:
+        yield Step(
+            "isr-change-from-stale-partition-epoch",
+            event.time_ns,
+            event.node,
+            f"{accepted} in partition epoch {before.partition_epoch}, proposed from the earlier partition epoch "
+            f"{proposal.partition_epoch}",
+            before=((proposal.time_ns, asked),),
+        )
+    for member in sorted(joined):
+        started_ns = state.started_ns.get(member, -1)
+        if started_ns > proposal.time_ns:
+            yield Step(
+                "isr-join-of-earlier-life",
+                event.time_ns,
+                event.node,
+                f"{accepted}, proposed before b{member} started anew",
+                before=((proposal.time_ns, asked), (started_ns, f"b{member} started anew")),
+            )
+
+
+def _elected(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    before = state.decision
+    assert before is not None
+    elected = f"{event.node} elected b{event.leader} in leader epoch {event.leader_epoch}"
+    held = f"the ISR was {brokers(before.isr)} and the ELR {brokers(before.elr)}"
+    replica = state.replicas.get(f"b{event.leader}")
+    missing = state.first_missing(replica) if replica is not None else None
+    first, end = (missing, len(state.committed)) if missing is not None else (len(state.committed), -1)
+    lacks = f"; b{event.leader} lacks the committed {span(first, end)}" if missing is not None else ""
+    if event.leader not in before.isr | before.elr | frozenset(event.members if _requested(event) else ()):
+        allowed = event.detail.get("unclean") is True or "unclean" in str(event.detail.get("reason"))
+        kind = "unclean-election" if allowed else "elected-outside-isr"
+        yield Step(kind, event.time_ns, event.node, f"{elected}, outside of ISR and ELR: {held}{lacks}", first, end)
+    elif missing is not None:
+        yield Step(
+            "elected-without-committed-records", event.time_ns, event.node, f"{elected}{lacks}; {held}", first, end
+        )
+
+
+def _requested(event: TracedEvent) -> bool:
+    return event.detail.get("reason") == "alter_partition"
+
+
+def _kept_unclean(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    """A broker that registered after an unclean shutdown, and is still a member once that instant is over."""
+    for broker, time_ns in sorted(state.unclean.items()):
+        if event.time_ns <= time_ns:
+            continue
+        del state.unclean[broker]
+        decision, replica = state.decision, state.replicas.get(f"b{broker}")
+        if decision is None or broker not in decision.isr | decision.elr:
+            continue
+        where = "ISR" if broker in decision.isr else "ELR"
+        missing = state.first_missing(replica) if replica is not None else None
+        first, end = (missing, len(state.committed)) if missing is not None else (0, -1)
+        lacks = f"; its log lacks the committed {span(first, end)}" if missing is not None else ""
+        yield Step(
+            "unclean-broker-kept",
+            time_ns,
+            f"b{broker}",
+            f"b{broker} registered after an unclean shutdown and stayed in the {where}{lacks}",
+            first,
+            end,
+        )
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+def _appended(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    replica = state.replica(event.node)
+    if event.leader == event.number or event.leader < 0:
+        batch = batch_of(event)
+        if batch is not None and (first := replica.batches.get(batch)) is not None and first < event.offset:
+            yield Step(
+                "batch-appended-again",
+                event.time_ns,
+                event.node,
+                f"{event.node} appended a batch at {event.offset} that it holds at {first} already: producer id "
+                f"{batch[0]}, sequence {batch[1]}",
+                first,
+                event.log_end,
+            )
+        return
+    since, leader = replica.following_since, state.replicas.get(f"b{event.leader}")
+    if since is None or leader is None:
+        return
+    low = max(replica.log_start, leader.log_start)
+    place = differs(replica.log[low : event.offset], leader.log[low : event.offset])
+    if place is None:
+        return
+    first, cut = low + place, replica.shortened
+    how = "and had cut nothing since it followed"
+    if cut is not None and cut.kind == "truncated" and cut.time_ns >= since.time_ns:
+        how = f"and had cut its log to {cut.offset} only"
+    theirs = f", where b{event.leader} holds one of epoch {leader.log[first]}" if first < len(leader.log) else ""
+    followed = f"{event.node} followed b{since.leader} in epoch {since.leader_epoch}, its log ending at {since.log_end}"
+    yield Step(
+        "appended-behind-diverging-records",
+        event.time_ns,
+        event.node,
+        f"{event.node} appended {span(event.offset, event.log_end)} of its leader b{event.leader} behind a record of "
+        f"epoch {replica.log[first]} at {first}{theirs}, {how}",
+        first,
+        event.log_end,
+        before=((since.time_ns, followed),),
+    )
+
+
+def _truncated(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    replica = state.replica(event.node)
+    end = min(len(replica.log), len(state.committed))
+    if "log_start" in event.detail or event.offset >= end:
+        return
+    held = differs(replica.log[event.offset : end], state.committed[event.offset : end])
+    if held == 0:
+        return  # other records than the committed ones
+    watermark = f", its own high watermark was {event.high_watermark}" if event.high_watermark >= 0 else ""
+    yield Step(
+        "committed-records-truncated",
+        event.time_ns,
+        event.node,
+        f"{event.node} cut its log {len(replica.log)} → {event.offset} as follower of b{event.leader}, and with it the "
+        f"committed {span(event.offset, end if held is None else event.offset + held)}{watermark}",
+        event.offset,
+        end if held is None else event.offset + held,
+        lacking="" if event.high_watermark >= 0 else f"why it cut there: {NO_FETCHES}",
+    )
+
+
+def _recovered(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    replica = state.replica(event.node)
+    known = len(replica.log)
+    if event.log_end < known:
+        yield Step(
+            "log-came-back-shorter",
+            event.time_ns,
+            event.node,
+            f"the log of {event.node} ended at {known} and came back ending at {event.log_end}",
+            event.log_end,
+            known,
+            is_loss=True,
+        )
+
+
+def _became_leader(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+    replica = state.replica(event.node)
+    led_before = state.leaders.get(event.leader_epoch, event.node)
+    if led_before != event.node:
+        yield Step(
+            "two-leaders-in-one-epoch",
+            event.time_ns,
+            event.node,
+            f"{event.node} led in leader epoch {event.leader_epoch}, in which {led_before} had led before",
+            max(event.offset, 0),
+        )
+    missing = state.first_missing(replica)
+    if missing is not None and (state.decision is None or event.leader_epoch >= state.decision.leader_epoch):
+        yield Step(
+            "led-without-committed-records",
+            event.time_ns,
+            event.node,
+            f"{event.node} became leader in epoch {event.leader_epoch} without the committed "
+            f"{span(missing, len(state.committed))}",
+            missing,
+            len(state.committed),
+        )
+
+
+_LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TracedEvent], Iterator[Step]], ...]]] = {
+    "high_watermark": (_high_watermark,),
+    "acknowledged": (_acknowledged,),
+    "latest_told": (_latest_told,),
+    "isr_proposed": (_isr_proposed,),
+    "partition_changed": (_partition_changed,),
+    "appended": (_appended,),
+    "truncated": (_truncated,),
+    "log_recovered": (_recovered,),
+    "became_leader": (_became_leader,),
+}

@@ -1,0 +1,229 @@
+"""From verdicts and evidence to stories, cause first. A pure function of both.
+
+Findings belong to one story when they are about the same records: of one partition, and sharing an offset or an
+operation, or offsets that one broken step concerns. A finding without either goes to the story of its partition that is
+nearest in time. The cause is the first broken step (`steps`) that concerns a record of the story and was not later than
+its last finding. A log that a power loss shortened is taken for one only where no other step is found. Where the trace
+shows no step, the first finding of the checks nearest to the protocol stands for the cause, and the story says so.
+Stories with a cause of the same kind are one: it tells the first and names the other partitions.
+
+The signature is the same for the same cause in every run: the kind of the step, and the first finding of the check that
+comes first in `NEAREST_FIRST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from checkers.evidence import EvidencePart, RunEvidence
+from checkers.verdict import Finding, Validity, Verdict
+from results.explanation.context import faults_at, requests_about
+from results.explanation.reads import read_steps
+from results.explanation.replay import events_of
+from results.explanation.steps import broken_steps
+from results.explanation.story import Consequence, Signature, Step, Story
+from workloads.columns import NEVER
+
+NEAREST_FIRST: Final = (
+    "raft", "protocol", "coordinator", "logs", "visibility", "loss", "linearizability", "reads", "producers",
+    "positions", "groups",
+)  # fmt: skip
+"""The checks from the inside of the protocol outwards."""
+INSIDE: Final = frozenset({"raft", "protocol", "coordinator"})
+"""Checks of the trace: they see a broken promise when it is broken."""
+BEYOND_THE_FAULT_MODEL: Final = "fault-model-exceeded"
+
+
+def explain(verdicts: Sequence[Verdict], evidence: RunEvidence) -> tuple[Story, ...]:
+    """The stories of a run, in the order of their causes; none for a run without violations."""
+    groups = _by_records(list(_found(verdicts)), evidence)
+    stories = sorted((_story(group, evidence) for group in groups), key=_order)
+    return tuple(_united(stories))
+
+
+def explained(finding: Finding, verdict: Verdict) -> bool:
+    """Whether a finding is part of a story: a violation, not a reason for not deciding and not a note."""
+    return verdict.validity is Validity.INVALID or (
+        verdict.validity is Validity.UNKNOWN and finding.kind == BEYOND_THE_FAULT_MODEL
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One finding, and the check that found it."""
+
+    check: str
+    finding: Finding
+    place: tuple[str, int]
+    offsets: frozenset[int]
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """From the inside of the protocol outwards, then in time."""
+        rank = NEAREST_FIRST.index(self.check) if self.check in NEAREST_FIRST else len(NEAREST_FIRST)
+        return rank, self.finding.time_ns, self.finding.kind
+
+
+@dataclass(slots=True)
+class _Group:
+    """Findings about the same records, and the broken steps of their partition."""
+
+    found: list[_Found]
+    steps: Sequence[Step] = ()
+
+    @property
+    def offsets(self) -> frozenset[int]:
+        return frozenset(offset for one in self.found for offset in one.offsets)
+
+    @property
+    def operations(self) -> frozenset[int]:
+        return frozenset(number for one in self.found for number in one.finding.operations)
+
+    @property
+    def last_ns(self) -> int:
+        """Time of the last finding; NEVER when one has no time."""
+        times = [one.finding.time_ns for one in self.found]
+        return NEVER if min(times) < 0 else max(times)
+
+
+def _found(verdicts: Sequence[Verdict]) -> Iterator[_Found]:
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            if explained(finding, verdict):
+                offsets = frozenset(offset for offset in finding.offsets if 0 <= offset < NEVER)
+                yield _Found(verdict.checker, finding, (finding.topic, finding.partition), offsets)
+
+
+def _by_records(found: list[_Found], evidence: RunEvidence) -> list[_Group]:
+    """The groups, each with the broken steps of its partition."""
+    places: dict[tuple[str, int], list[_Found]] = {}
+    for one in found:
+        places.setdefault(one.place, []).append(one)
+    traced = evidence.settings.has_ordered_trace and not any(gap.part is EvidencePart.TRACE for gap in evidence.gaps)
+    groups = []
+    for (topic, partition), ones in places.items():
+        steps = _steps(evidence, topic, partition) if topic and traced else ()
+        groups += _groups_of_partition(ones, steps)
+    return groups
+
+
+def _steps(evidence: RunEvidence, topic: str, partition: int) -> Sequence[Step]:
+    """The broken steps of one partition, in time."""
+    events = list(events_of(evidence.trace, topic, partition))
+    steps = [*broken_steps(events), *read_steps(events, evidence.history, topic, partition)]
+    return sorted(steps, key=lambda step: step.time_ns)
+
+
+def _groups_of_partition(found: list[_Found], steps: Sequence[Step]) -> list[_Group]:
+    placed = [one for one in found if one.offsets or one.finding.operations]
+    groups: list[_Group] = []
+    for one in placed:
+        joined = [group for group in groups if _same_records(group, one, steps)]
+        groups = [group for group in groups if all(group is not other for other in joined)]
+        groups.append(_Group([*(each for group in joined for each in group.found), one], steps))
+    for one in found:
+        if one not in placed:
+            nearest = min(groups, key=lambda group: _distance_ns(group, one), default=None)
+            if nearest is None:
+                groups.append(_Group([one], steps))
+            else:
+                nearest.found.append(one)
+    return groups
+
+
+def _same_records(group: _Group, one: _Found, steps: Sequence[Step]) -> bool:
+    if group.offsets & one.offsets or group.operations & set(one.finding.operations):
+        return True
+    exact = [step for step in steps if step.end >= 0 and not step.is_loss]
+    return any(any(map(step.concerns, group.offsets)) and any(map(step.concerns, one.offsets)) for step in exact)
+
+
+def _distance_ns(group: _Group, one: _Found) -> int:
+    return min(abs(each.finding.time_ns - one.finding.time_ns) for each in group.found)
+
+
+# ---- one story -------------------------------------------------------------------------------------------------------
+
+
+def _story(group: _Group, evidence: RunEvidence) -> Story:
+    found = sorted(group.found, key=lambda one: one.order)
+    first, step = found[0], _cause(group)
+    topic, partition = first.place
+    time_ns = step.time_ns if step is not None else first.finding.time_ns
+    cause = step.kind if step is not None else first.finding.kind
+    return Story(
+        signature=Signature(first.check, first.finding.kind, cause),
+        topic=topic,
+        partition=partition,
+        offsets=tuple(sorted(group.offsets)),
+        step=step,
+        first=_consequence(first),
+        consequences=tuple(_consequences(found, time_ns)),
+        faults=faults_at(evidence.faults, time_ns),
+        requests=requests_about(evidence.history, topic, partition, group.offsets, group.operations) if topic else (),
+        lacking=tuple(_lacking(step, first, evidence)),
+    )
+
+
+def _cause(group: _Group) -> Step | None:
+    """The first broken step about the group's records; a loss to a fault only where there is no other."""
+    offsets, last_ns = group.offsets, group.last_ns
+    concerned = [
+        step for step in group.steps if step.time_ns <= last_ns and (not offsets or any(map(step.concerns, offsets)))
+    ]
+    broken = [step for step in concerned if not step.is_loss]
+    return next(iter(broken or concerned), None)
+
+
+def _lacking(step: Step | None, first: _Found, evidence: RunEvidence) -> Iterator[str]:
+    if step is not None:
+        if step.lacking:
+            yield step.lacking
+    elif not evidence.settings.has_ordered_trace:
+        yield "the cause inside the protocol: the run has no protocol trace whose events have an order"
+    elif any(gap.part is EvidencePart.TRACE for gap in evidence.gaps):
+        yield "the cause inside the protocol: the protocol trace is not whole"
+    elif first.check not in INSIDE:
+        yield "the cause inside the protocol: no event of the trace breaks it for these records before clients saw it"
+
+
+def _consequences(found: Sequence[_Found], cause_ns: int) -> Iterator[Consequence]:
+    """One for each kind of finding of each check, by the time of its first. Last those without a time, and those whose
+    time is that of an operation before the cause, of which the finding shows what became of it."""
+    kinds: dict[tuple[str, str], list[_Found]] = {}
+    for one in sorted(found, key=lambda one: (one.finding.time_ns < cause_ns, one.finding.time_ns, one.order)):
+        kinds.setdefault((one.check, one.finding.kind), []).append(one)
+    for ones in kinds.values():
+        yield replace(_consequence(ones[0]), count=len(ones))
+
+
+def _consequence(one: _Found) -> Consequence:
+    finding = one.finding
+    time_ns = finding.time_ns if finding.time_ns < NEVER else -1
+    return Consequence(one.check, finding.kind, time_ns, finding.lines[0] if finding.lines else "")
+
+
+def _order(story: Story) -> tuple[bool, int, str, int]:
+    return story.time_ns < 0, story.time_ns, story.topic, story.partition
+
+
+def _united(stories: Sequence[Story]) -> Iterator[Story]:
+    """One story for each kind of cause: the first, with the findings of all and the names of the other partitions."""
+    by_cause: dict[str, list[Story]] = {}
+    for story in stories:
+        by_cause.setdefault(story.signature.cause, []).append(story)
+    for same in by_cause.values():
+        first = same[0]
+        elsewhere = dict.fromkeys(story.place for story in same if story.place != first.place)
+        yield replace(first, consequences=tuple(_merged(same)), elsewhere=tuple(elsewhere))
+
+
+def _merged(stories: Sequence[Story]) -> Iterator[Consequence]:
+    kinds: dict[tuple[str, str], Consequence] = {}
+    for item in (item for story in stories for item in story.consequences):
+        known = kinds.get((item.check, item.finding))
+        count = item.count + (known.count if known is not None else 0)
+        kinds[item.check, item.finding] = replace(known or item, count=count)
+    yield from kinds.values()

@@ -1,0 +1,230 @@
+"""The values of an explanation: a step of the protocol, what nodes believed at that moment, and the story of a failure.
+
+A story names no rule and no setting of the system: everything in it was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+LINES_MAX: Final = 10
+"""Lines of a story on a terminal."""
+_CONSEQUENCES_SHOWN: Final = 3
+_OFFSETS_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The failure of a run in three words: the same for every run that fails from the same cause."""
+
+    check: str
+    """The check nearest to the cause that found something."""
+    finding: str
+    """The kind of its first finding."""
+    cause: str
+    """The kind of the broken step; the finding's own kind where no step in the trace is at fault."""
+
+    def __str__(self) -> str:
+        return f"{self.check}/{self.finding}/{self.cause}"
+
+    @classmethod
+    def parse(cls, text: str) -> Signature:
+        """The inverse of `str`. Raises ValueError."""
+        check, finding, cause = text.split("/")
+        return cls(check, finding, cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What one node held to be true at a moment, as far as its own events say."""
+
+    node: str
+    role: str
+    """`leader`, `follower`, or empty before it had one."""
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    """Of a leader."""
+    proposed: tuple[int, ...]
+    """The ISR that a leader has proposed and that is not decided yet."""
+    high_watermark: int
+    log_end: int
+    positions: tuple[tuple[int, int], ...] = ()
+    """(replica, log end) as a leader last counted them."""
+
+    def __str__(self) -> str:
+        if self.role == "leader":
+            words = f"{self.node} leads in epoch {self.leader_epoch}, ISR {brokers(self.isr)}"
+            if self.proposed:
+                words += f", proposed {brokers(self.proposed)}"
+        elif self.role == "follower":
+            words = f"{self.node} follows b{self.leader} in epoch {self.leader_epoch}"
+        else:
+            words = f"{self.node} has no role"
+        watermark = "?" if self.high_watermark < 0 else self.high_watermark
+        return f"{words}, HW {watermark}, log end {self.log_end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that a node did, and that a node which keeps the protocol does not do."""
+
+    kind: str
+    """A stable name, part of the signature."""
+    time_ns: int
+    node: str
+    text: str
+    first: int = 0
+    """The records concerned: offsets from here …"""
+    end: int = -1
+    """… up to here, exclusive; -1 for a step that concerns every record from `first` on."""
+    before: tuple[tuple[int, str], ...] = ()
+    """(time in ns, event) that led to it, in order."""
+    lacking: str = ""
+    """A fact about it that the trace does not have."""
+    is_loss: bool = False
+    """Whether a fault explains it: a log that a power loss shortened breaks no promise by itself."""
+    beliefs: tuple[Belief, ...] = ()
+    decided: str = ""
+    """What the controllers had decided last."""
+
+    def concerns(self, offset: int) -> bool:
+        """Whether the record at `offset` is among those concerned."""
+        return self.first <= offset and (self.end < 0 or offset < self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What one check found about the story's records: its first finding of a kind, and how many there are."""
+
+    check: str
+    finding: str
+    time_ns: int
+    """-1 when the finding has no time."""
+    text: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A failure, cause first."""
+
+    signature: Signature
+    topic: str
+    partition: int
+    offsets: tuple[int, ...]
+    """Of the records concerned, as the findings name them."""
+    step: Step | None
+    """The broken step; None when the trace shows none."""
+    first: Consequence
+    """The first finding, which stands for the cause where there is no step."""
+    consequences: tuple[Consequence, ...]
+    """In the order of time, one for each kind of finding of each check."""
+    faults: tuple[str, ...]
+    """Faults active at the moment of the cause, or that ended last before."""
+    requests: tuple[str, ...]
+    """Operations of clients that carried the records."""
+    lacking: tuple[str, ...]
+    """Facts that the evidence does not have."""
+    elsewhere: tuple[str, ...] = ()
+    """Other partitions with the same cause."""
+
+    @property
+    def time_ns(self) -> int:
+        """The moment of the cause."""
+        return self.step.time_ns if self.step is not None else self.first.time_ns
+
+    @property
+    def place(self) -> str:
+        """The partition in words; empty for a story about the cluster."""
+        return f"{self.topic}-{self.partition}" if self.topic else ""
+
+    @property
+    def cause(self) -> str:
+        """The cause in one sentence."""
+        return self.step.text if self.step is not None else self.first.text
+
+    @property
+    def title(self) -> str:
+        """The kind of the cause, the partition, and the records."""
+        offsets = ", ".join(str(offset) for offset in self.offsets[:_OFFSETS_NAMED])
+        more = " …" if len(self.offsets) > _OFFSETS_NAMED else ""
+        words = [self.signature.cause, self.place, f"offset {offsets}{more}" if offsets else ""]
+        if self.elsewhere:
+            words.append(f"also in {', '.join(self.elsewhere)}")
+        return " · ".join(word for word in words if word)
+
+    def lines(self) -> tuple[str, ...]:
+        """The story in at most LINES_MAX lines, cause first."""
+        return tuple(self._lines())[:LINES_MAX]
+
+    def _lines(self) -> Iterator[str]:
+        yield self.title
+        yield f"cause   {at(self.time_ns)}{self.cause}"
+        if self.step is not None:
+            if self.step.before:
+                yield "before  " + "; ".join(f"{at(time_ns)}{text}" for time_ns, text in self.step.before)
+            believed = [str(belief) for belief in self.step.beliefs]
+            if self.step.decided:
+                believed.append(self.step.decided)
+            if believed:
+                yield "belief  " + " · ".join(believed)
+        if self.faults:
+            yield "faults  " + " · ".join(self.faults)
+        if self.requests:
+            yield "clients " + " · ".join(self.requests)
+        shown = self.consequences[:_CONSEQUENCES_SHOWN]
+        for number, item in enumerate(shown):
+            times = f" ×{item.count}" if item.count > 1 else ""
+            when = at(item.time_ns) if item.time_ns >= self.time_ns else ""
+            line = f"seen    {when}{item.check}: {item.finding}{times}: {item.text}"
+            left = [f"{rest.check}: {rest.finding}" for rest in self.consequences[_CONSEQUENCES_SHOWN:]]
+            yield line + (f" · and {', '.join(left)}" if left and number == len(shown) - 1 else "")
+        if self.lacking:
+            yield "unknown " + " · ".join(self.lacking)
+
+    def to_json(self) -> dict[str, Any]:
+        """The story as JSON values."""
+        return {
+            "signature": str(self.signature),
+            "topic": self.topic,
+            "partition": self.partition,
+            "offsets": list(self.offsets),
+            "time_ns": self.time_ns,
+            "cause": self.cause,
+            "beliefs": [asdict(belief) for belief in self.step.beliefs] if self.step is not None else [],
+            "decided": self.step.decided if self.step is not None else "",
+            "before": [{"time_ns": time_ns, "text": text} for time_ns, text in self.step.before] if self.step else [],
+            "consequences": [asdict(item) for item in self.consequences],
+            "faults": list(self.faults),
+            "requests": list(self.requests),
+            "lacking": list(self.lacking),
+            "elsewhere": list(self.elsewhere),
+        }
+
+
+def stories_to_json(stories: Sequence[Story]) -> dict[str, Any]:
+    """`{"stories": [...]}`, each as `Story.to_json` gives it."""
+    return {"stories": [story.to_json() for story in stories]}
+
+
+def at(time_ns: int) -> str:
+    """A time in front of a sentence; nothing where it is not known."""
+    return f"{time_ns / 1e9:.6f} s  " if time_ns >= 0 else ""
+
+
+def brokers(members: tuple[int, ...] | frozenset[int] | set[int]) -> str:
+    """A set of brokers by name."""
+    return "{" + ", ".join(f"b{member}" for member in sorted(members)) + "}"
+
+
+def listed(members: frozenset[int]) -> str:
+    """Brokers by name, in a sentence."""
+    return ", ".join(f"b{member}" for member in sorted(members))
+
+
+def span(first: int, end: int) -> str:
+    """Offsets from `first` up to `end`, exclusive, in words."""
+    return f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"

@@ -1,0 +1,237 @@
+"""Stories of small runs written out by hand: which findings are one story, and which step is its cause."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.protocol.checker import check
+from checkers.verdict import Finding, Validity, Verdict
+from results.explanation import reads, steps
+from results.explanation.stories import explain
+from results.explanation.story import LINES_MAX, Signature, Story
+from tests.checkers import small_evidence
+
+Event = dict[str, Any]
+
+
+def event(time_s: float, node: str, kind: str, detail: dict[str, Any] | None = None, **fields: Any) -> Event:
+    return small_evidence.event(time_s, node, kind, detail, **fields)
+
+
+def decided(time_s: float, leader: int, epoch: int, partition_epoch: int, isr: Sequence[int], reason: str) -> Event:
+    detail = {"elr": [], "replicas": [1, 2, 3], "min_isr": 2, "reason": reason, "unclean": False}
+    place = {"leader": leader, "leader_epoch": epoch, "partition_epoch": partition_epoch, "offset": partition_epoch}
+    return event(time_s, "c1", "partition_changed", detail, members=list(isr), **place)
+
+
+def appended(time_s: float, node: str, leader: int, epoch: int, offset: int, end: int) -> Event:
+    return event(time_s, node, "appended", leader=leader, leader_epoch=epoch, offset=offset, log_end=end)
+
+
+def moved(time_s: float, node: str, epoch: int, before: int, after: int, **positions: int) -> Event:
+    """A leader moves its high watermark, having counted these positions: `b2=5`."""
+    held = {name[1:]: end for name, end in positions.items()}
+    members = [int(replica) for replica in held]
+    place = {"leader": int(node[1:]), "leader_epoch": epoch, "offset": before, "high_watermark": after}
+    return event(time_s, node, "high_watermark", {"positions": held}, members=members, **place)
+
+
+def leads(time_s: float, node: str, epoch: int, partition_epoch: int, start: int, isr: Sequence[int]) -> Event:
+    place = {"leader": int(node[1:]), "leader_epoch": epoch, "partition_epoch": partition_epoch}
+    return event(time_s, node, "became_leader", offset=start, log_end=start, members=list(isr), **place)
+
+
+def follows(time_s: float, node: str, leader: int, epoch: int, partition_epoch: int, end: int) -> Event:
+    place = {"leader": leader, "leader_epoch": epoch, "partition_epoch": partition_epoch}
+    return event(time_s, node, "became_follower", log_end=end, **place)
+
+
+def proposed(
+    time_s: float, node: str, epoch: int, members: Sequence[int], start: int, watermark: int, **joins: int
+) -> Event:
+    positions = {name[1:]: end for name, end in joins.items()}
+    detail = {"reason": "expand", "positions": positions}
+    place = {"leader": int(node[1:]), "leader_epoch": epoch, "partition_epoch": 1}
+    return event(
+        time_s, node, "isr_proposed", detail, offset=start, high_watermark=watermark, members=list(members), **place
+    )
+
+
+BORN = [
+    decided(1, 1, 0, 0, (1, 2, 3), "created"),
+    leads(1.1, "b1", 0, 0, 0, (1, 2, 3)),
+    follows(1.1, "b2", 1, 0, 0, 0),
+    follows(1.1, "b3", 1, 0, 0, 0),
+    *(appended(2, node, 1, 0, 0, 5) for node in ("b1", "b2", "b3")),
+    moved(3, "b1", 0, 0, 5, b1=5, b2=5, b3=5),
+]
+WITHOUT_THE_PROPOSED = [
+    *BORN,
+    decided(4, 1, 0, 1, (1, 2), "alter_partition"),
+    event(4.1, "b1", "isr_committed", leader=1, leader_epoch=0, partition_epoch=1, members=[1, 2]),
+    proposed(5, "b1", 0, (1, 2, 3), 0, 5, b3=5),
+    appended(6, "b1", 1, 0, 5, 6),
+    appended(6.1, "b2", 1, 0, 5, 6),
+    moved(6.2, "b1", 0, 5, 6, b1=6, b2=6),
+    decided(7, 1, 0, 2, (1, 2, 3), "alter_partition"),
+    event(8, "b1", "isr_committed", leader=1, leader_epoch=0, partition_epoch=2, members=[1, 2, 3]),
+]
+BEHIND_DIVERGING = [
+    *BORN,
+    appended(4, "b1", 1, 0, 5, 7),
+    decided(5, 2, 1, 1, (2, 3), "fenced"),
+    leads(5.1, "b2", 1, 1, 5, (2, 3)),
+    follows(5.1, "b3", 2, 1, 1, 5),
+    appended(6, "b2", 2, 1, 5, 8),
+    appended(6, "b3", 2, 1, 5, 8),
+    moved(6.2, "b2", 1, 5, 8, b2=8, b3=8),
+    follows(7, "b1", 2, 1, 1, 7),
+    appended(7.1, "b1", 2, 1, 7, 8),
+    decided(8, 2, 1, 2, (1, 2, 3), "alter_partition"),
+    event(9, "b2", "isr_committed", leader=2, leader_epoch=1, partition_epoch=2, members=[1, 2, 3]),
+]
+
+
+def evidence_of(events: Sequence[Event]) -> RunEvidence:
+    return RunEvidence(trace=small_evidence.trace(*events), settings=CheckSettings())
+
+
+def stories(events: Sequence[Event], *more: Verdict) -> tuple[Story, ...]:
+    """The stories of what the checker of the protocol finds, and of other verdicts."""
+    evidence = evidence_of(events)
+    return explain([check(evidence), *more], evidence)
+
+
+def seen_by(checker: str, kind: str, *offsets: int, time_s: float = 20, partition: int = 0) -> Verdict:
+    lines = (f"{kind} at {offsets}",)
+    finding = Finding(kind, lines, "t", partition, offsets=offsets, time_ns=round(time_s * 1e9))
+    return Verdict(checker, Validity.INVALID, (finding,))
+
+
+def test_a_high_watermark_that_leaves_out_a_proposed_member_is_the_cause() -> None:
+    (story,) = stories(WITHOUT_THE_PROPOSED)
+    assert story.signature == Signature("protocol", "candidate-incomplete", "high-watermark-without-proposed-member")
+    assert story.step is not None
+    assert (story.step.time_ns, story.step.node, story.offsets) == (6_200_000_000, "b1", (5,))
+    assert story.step.before == ((5_000_000_000, "b1 proposed the ISR {b1, b2, b3}"),)
+
+
+def test_a_leader_that_counts_the_proposed_member_is_not_suspected() -> None:
+    waits = [event for event in WITHOUT_THE_PROPOSED if event["time_ns"] < 6_200_000_000]
+    kept = [*waits, appended(6.15, "b3", 1, 0, 5, 6), moved(6.2, "b1", 0, 5, 6, b1=6, b2=6, b3=6)]
+    assert stories(kept) == ()
+    (story,) = stories(kept, seen_by("loss", "lost-append", 5))
+    assert story.step is None
+
+
+def test_beliefs_are_those_of_the_moment_of_the_cause() -> None:
+    (story,) = stories(WITHOUT_THE_PROPOSED)
+    assert story.step is not None
+    leader, follower, left_out = story.step.beliefs
+    assert (leader.role, leader.isr, leader.proposed, leader.high_watermark) == ("leader", (1, 2), (1, 2, 3), 6)
+    assert dict(leader.positions) == {1: 6, 2: 6}
+    assert (follower.leader, follower.log_end, left_out.log_end) == (1, 6, 5)
+    assert "partition epoch 1, ISR {b1, b2}" in story.step.decided
+
+
+def test_findings_of_all_checks_about_the_same_records_are_one_story_cause_first() -> None:
+    end_of_run = (seen_by("logs", "log-mismatch", 5), seen_by("reads", "duplicate", 5, 8, time_s=4))
+    (story,) = stories(BEHIND_DIVERGING, *end_of_run)
+    assert story.signature.cause == "appended-behind-diverging-records"
+    assert story.signature.check == "protocol"
+    checks = [item.check for item in story.consequences]
+    assert checks.index("protocol") < checks.index("logs")
+    assert checks[-1] == "reads", "its time is that of an operation before the cause"
+    title, cause, *rest = story.lines()
+    assert "b1 appended offset 7 of its leader b2 behind a record of epoch 0 at 5" in cause
+    assert "appended-behind-diverging-records" in title
+    assert any("b1 followed b2 in epoch 1, its log ending at 7" in line for line in rest)
+    assert len(story.lines()) <= LINES_MAX
+
+
+def test_a_follower_that_cuts_what_diverges_is_not_suspected() -> None:
+    cut = event(7.05, "b1", "truncated", leader=2, leader_epoch=1, offset=5, log_end=7, high_watermark=5)
+    events = [one for one in BEHIND_DIVERGING if one["node"] != "b1" or one["time_ns"] <= 7_000_000_000]
+    whole = [*events[:-1], cut, appended(7.1, "b1", 2, 1, 5, 8), *events[-1:]]
+    whole.sort(key=lambda one: one["time_ns"])
+    assert stories(whole) == ()
+    (story,) = stories(whole, seen_by("loss", "lost-append", 6))
+    assert story.step is None
+
+
+def test_findings_about_other_records_are_stories_of_their_own() -> None:
+    both = stories(WITHOUT_THE_PROPOSED, seen_by("reads", "phantom-value", 2), seen_by("groups", "commit-lost", 2))
+    assert [str(story.signature) for story in both] == [
+        "protocol/candidate-incomplete/high-watermark-without-proposed-member",
+        "reads/phantom-value/phantom-value",
+    ]
+    assert [item.check for item in both[1].consequences] == ["reads", "groups"]
+
+
+def test_the_same_cause_in_another_partition_is_the_same_story() -> None:
+    elsewhere = [one | {"partition": 1} if one["topic"] else one for one in WITHOUT_THE_PROPOSED]
+    (story,) = stories([*WITHOUT_THE_PROPOSED, *elsewhere])
+    assert (story.place, story.elsewhere) == ("t-0", ("t-1",))
+    assert [(item.finding, item.count) for item in story.consequences] == [("candidate-incomplete", 2)]
+
+
+def test_an_acknowledgement_above_the_high_watermark_is_the_cause() -> None:
+    early = event(3.5, "b1", "acknowledged", {"acks": -1}, leader_epoch=0, offset=5, log_end=6, high_watermark=5)
+    (story,) = stories([*BORN, appended(3.4, "b1", 1, 0, 5, 6), early], seen_by("loss", "lost-append", 5))
+    assert story.signature == Signature("protocol", "acknowledged-uncommitted", "acknowledged-above-high-watermark")
+    assert [item.finding for item in story.consequences] == ["acknowledged-uncommitted", "lost-append"]
+
+
+def test_a_log_that_a_fault_shortened_is_a_cause_only_without_another() -> None:
+    back = event(4, "b3", "log_recovered", offset=0, log_end=3, high_watermark=3)
+    moves = moved(5, "b1", 0, 5, 6, b1=6, b2=6, b3=6)
+    lost = seen_by("loss", "lost-append", 4, time_s=6)
+    (story,) = explain([lost], evidence_of([*BORN, back]))
+    assert story.signature.cause == "log-came-back-shorter"
+    counted = [*BORN, back, *(appended(4.5, node, 1, 0, 5, 6) for node in ("b1", "b2")), moves]
+    (story,) = explain([seen_by("loss", "lost-append", 4, 5, time_s=6)], evidence_of(counted))
+    assert story.signature.cause == "position-ahead-of-log-counted"
+    assert any("the trace has no fetch requests" in line for line in story.lines())
+
+
+def test_without_a_step_the_story_says_that_the_cause_is_not_known() -> None:
+    (story,) = stories(BORN, seen_by("reads", "duplicate", 3))
+    assert story.signature == Signature("reads", "duplicate", "duplicate")
+    assert story.lacking == (
+        "the cause inside the protocol: no event of the trace breaks it for these records before clients saw it",
+    )
+    evidence = replace(evidence_of(()), settings=CheckSettings(has_trace=False))
+    (story,) = explain([seen_by("reads", "duplicate", 3)], evidence)
+    assert "no protocol trace" in story.lines()[-1]
+
+
+@pytest.mark.parametrize("validity", [Validity.VALID, Validity.UNKNOWN])
+def test_notes_and_reasons_for_not_deciding_are_no_stories(validity: Validity) -> None:
+    verdict = Verdict("loss", validity, (Finding("missing-evidence", ("history: torn",)),))
+    assert stories(BORN, verdict) == ()
+
+
+def test_the_faults_of_the_moment_are_named_and_no_others() -> None:
+    faults = small_evidence.faults(
+        small_evidence.fault("pause", ["b3"], 5, 8, {}), small_evidence.fault("kill", ["b2"], 1, 2, {})
+    )
+    evidence = replace(evidence_of(WITHOUT_THE_PROPOSED), faults=faults)
+    (story,) = explain([check(evidence)], evidence)
+    assert len(story.faults) == 1
+    assert "pause" in story.faults[0]
+
+
+def test_every_kind_of_step_is_described() -> None:
+    sources = [inspect.getsource(module) for module in (steps, reads)]
+    kinds = {kind for source in sources for kind in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source)}
+    page = (Path(__file__).parents[3] / "docs" / "explanations.md").read_text(encoding="utf-8")
+    assert len(kinds) > 20
+    assert {kind for kind in kinds if f"| `{kind}` |" not in page} == set()
