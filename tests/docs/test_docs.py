@@ -103,6 +103,10 @@ def test_a_generated_table_says_what_the_code_says(page: str, part: str, content
     assert match[2] == content, f"{page} is behind the code; run `make docs`"
 
 
+def test_the_absence_of_every_rule_is_found_in_a_running_cluster() -> None:
+    assert [rule for rule, found_by in shown_by().items() if not found_by] == []
+
+
 def test_every_command_of_the_readme_is_one_and_every_command_is_in_the_readme() -> None:
     helped = subprocess.run(
         [sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, cwd=ROOT, check=True

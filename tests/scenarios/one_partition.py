@@ -17,14 +17,14 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
 from images.trace import TraceEvent
 from images.wire.connection import Connection
-from nemesis.ports import LinkQuality
+from nemesis.ports import DONE, LinkQuality
 from workloads.clients.native import AdminClient, Client, Producer
 
 TOPIC, RECORDS = "t", 10
 SEED = 2
 """A seed in which both brokers that return ask to join before the slow answer is back, as in half of all."""
 SLOW = LinkQuality(delay_ms=700)
-SCENARIO_LIMIT_S = 120.0
+SCENARIO_LIMIT_S = 300.0
 ACK_LIMIT_S = 0.4
 """Less than a slow message takes."""
 
@@ -35,12 +35,27 @@ class Scene:
     def __init__(self, deployment: Deployment, trace: list[tuple[str, TraceEvent]]) -> None:
         self.deployment = deployment
         self.trace = trace
+        self.log_lines: list[str] = []
         self.replicas: tuple[str, ...] = ()
         self._client = Client(deployment.bootstrap(), "test", deployment.stream("test"))
         self._producer = Producer(self._client, TOPIC, delivery_timeout_s=1.0)
 
+    async def create_topic(self, name: str, replicas: int) -> None:
+        """Create another topic of one partition."""
+        await AdminClient(self._client).create_topic(name, 1, replicas, {}, 30)
+
+    async def lead(self, topic: str, leader: str) -> None:
+        """Have a replica of the topic's partition lead it."""
+        admin = self.deployment.admin
+        replicas = await admin.replicas(topic, 0)
+        order = [leader, *(name for name in replicas if name != leader)]
+        assert (await admin.reassign(topic, 0, order)).outcome == DONE
+        while (await self.deployment.leaders()).get((topic, 0)) != leader:
+            await admin.elect_preferred(topic, 0)
+            await asyncio.sleep(0.1)
+
     async def create(self, replicas: int) -> None:
-        await AdminClient(self._client).create_topic(TOPIC, 1, replicas, {}, 30)
+        await self.create_topic(TOPIC, replicas)
         self.replicas = tuple(await self.deployment.admin.replicas(TOPIC, 0))
         addresses = {node.name: (node.host, node.port) for node in self.deployment.layout.brokers}
         probe = ReadinessProbe(addresses, Expected(TOPIC, 1, replicas))
@@ -136,10 +151,12 @@ def played(
 ) -> list[tuple[str, TraceEvent]]:
     """The trace of a scenario with these rules switched off."""
     trace: list[tuple[str, TraceEvent]] = []
+    log_lines: list[str] = []
 
     async def whole(deployment: Deployment) -> None:
         await deployment.deploy()
         scene = Scene(deployment, trace)
+        scene.log_lines = log_lines
         await scene.create(replicas)
         async with asyncio.timeout(SCENARIO_LIMIT_S):
             await scenario(scene)
@@ -147,6 +164,6 @@ def played(
 
     simulation = Simulation()
     layout = configured(SYSTEMS["broker"], simulation.layout(brokers, 3), settings, off)
-    listener = Listener(lambda _, node, event: trace.append((node, event)), lambda *_: None)
+    listener = Listener(lambda _, node, event: trace.append((node, event)), lambda _, line: log_lines.append(line))
     simulation.execute(layout, whole, seed=seed, listener=listener)
     return trace

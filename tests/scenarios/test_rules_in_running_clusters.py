@@ -115,6 +115,39 @@ def test_a_second_recovery_elects_an_emptied_replica_exactly_without_the_rule(of
     assert ends == [end]
 
 
+@pytest.mark.parametrize("off", [(), ("recovery_counts_current_lives_only",)])
+def test_a_log_that_is_gone_counts_in_a_recovery_exactly_without_the_rule(off: tuple[str, ...]) -> None:
+    """One of two replicas answers that its log is whole, and restarts with an empty disk before the other answers."""
+    ends: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        third, gone, slow = scene.replicas
+        since = len(scene.trace)
+        await scene.kill(third)
+        await scene.until("partition_changed", isr=scene.ids(gone, slow), since=since)
+        await scene.kill(gone, slow)
+        await asyncio.sleep(50)
+        since = len(scene.trace)
+        await scene.deployment.start(slow)
+        await scene.happens("broker_unfenced", broker=slow, since=since)
+        await scene.deployment.start(gone)
+        await scene.happens("broker_registered", broker=gone, since=since)
+        await scene.deployment.pause(slow)
+        await scene.happens("broker_unfenced", broker=gone, since=since)
+        await asyncio.sleep(2)  # both have been asked, and one of them has answered
+        await scene.deployment.stop(gone)
+        await scene.deployment.wipe(gone)
+        restarted = len(scene.trace)
+        await scene.deployment.start(gone)
+        await scene.happens("broker_unfenced", broker=gone, since=restarted)
+        await scene.deployment.resume(slow)
+        ends.append((await scene.until("became_leader", since=since)).offset)
+
+    settings = {"unclean.recovery.strategy": "balanced", "broker.session.timeout.ms": "20000"}
+    played(scenario, *off, settings=settings)
+    assert ends == [0 if off else RECORDS]
+
+
 # --- reassignments ----------------------------------------------------------------------------------------------------
 
 
