@@ -1,11 +1,15 @@
-"""Requests that arrive late, in a running cluster: a rule refuses each, and without it the request takes effect.
+"""Messages that arrive late, in a running cluster: a rule refuses each, and without it the message takes effect.
 
-Such a request was right when it was sent: the test sends it once more to the node that would receive it. Random faults
+A late request was right when it was sent: the test sends it once more to the node that would receive it. Random faults
 do not delay requests over a restart or an election of their sender.
+
+A late answer comes by a slow link after leadership has gone to another broker and come back. The follower keeps its
+connection to the first leader, which leads a second partition all the time.
 """
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -19,8 +23,12 @@ from kio.schema.produce.v11 import request as producing
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.trace import TraceEvent
 from images.wire.batch import build
-from nemesis.ports import DONE
-from tests.scenarios.one_partition import TOPIC, Scene, played
+from nemesis.ports import DONE, Link, LinkQuality
+from tests.scenarios.one_partition import RECORDS, TOPIC, Scene, played
+
+SECOND = "u"
+SLOW = LinkQuality(delay_ms=8000)
+SETTINGS = {"replica.lag.time.max.ms": "60000", "replica.socket.timeout.ms": "60000"}
 
 
 async def proposal(
@@ -237,3 +245,61 @@ def test_a_metadata_fetch_of_an_earlier_epoch_is_answered_exactly_without_the_ru
 
     played(scenario, *off)
     assert errors == [error]
+
+
+# --- late answers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("off", [(), ("ignore_stale_fetch_answer",)])
+def test_records_fetched_in_an_earlier_leadership_do_not_fit_the_log_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    misplaced: list[bool] = []
+
+    async def scenario(scene: Scene) -> None:
+        leader, other, follower = scene.replicas
+        await scene.create_topic(SECOND, 3)
+        await scene.lead(SECOND, leader)
+        await scene.deployment.degrade([Link(leader, follower)], SLOW)
+        since = len(scene.trace)
+        appended = asyncio.ensure_future(scene.append())
+        await scene.happens("appended", node=other, since=since)
+        await scene.lead(TOPIC, other)
+        await scene.happens("appended", node=follower, since=since)
+        await scene.lead(TOPIC, leader)
+        await asyncio.sleep(20)
+        misplaced.append(any("does not follow" in line for line in scene.log_lines))
+        await asyncio.gather(appended)
+
+    played(scenario, *off, settings=SETTINGS)
+    assert misplaced == [bool(off)]
+
+
+@pytest.mark.parametrize("off", [(), ("ignore_stale_epoch_answer",)])
+def test_an_end_of_an_epoch_from_an_earlier_leadership_cuts_committed_records_exactly_without_the_rule(
+    off: tuple[str, ...],
+) -> None:
+    cuts: list[int] = []
+
+    async def scenario(scene: Scene) -> None:
+        other, leader, follower = scene.replicas
+        await scene.create_topic(SECOND, 3)
+        await scene.lead(SECOND, leader)
+        await scene.deployment.degrade([Link(leader, follower)], SLOW)
+        await scene.lead(TOPIC, leader)
+        await asyncio.sleep(9)  # the fetch before the query has its answer, and the query has none yet
+        since = len(scene.trace)
+        appended = [asyncio.ensure_future(scene.append())]
+        await scene.happens("appended", node=other, since=since)
+        await scene.lead(TOPIC, other)
+        await scene.happens("appended", node=follower, since=since)
+        appended.append(asyncio.ensure_future(scene.append()))
+        await asyncio.sleep(1)
+        await scene.lead(TOPIC, leader)
+        await asyncio.sleep(20)
+        events = [event for node, event in scene.trace[since:] if (node, event.kind) == (follower, "truncated")]
+        cuts.extend(event.offset for event in events if event.topic == TOPIC and event.offset < event.log_end)
+        await asyncio.gather(*appended)
+
+    played(scenario, *off, settings={**SETTINGS, "faultline.protocol": "kip320"})
+    assert cuts == ([RECORDS] if off else [])
