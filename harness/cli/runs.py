@@ -15,6 +15,7 @@ from harness.exit_codes import EXIT_CODES, INTERRUPTED, INVALID, NOT_CARRIED_OUT
 
 if TYPE_CHECKING:
     from harness.spec import Spec
+    from harness.suites.stored_spec import StoredSpec
     from results.explanation.story import Story
     from results.run.directory import RunDirectory
 
@@ -28,7 +29,10 @@ def add(commands: Commands) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the spec to run; options override its fields"
+        "spec",
+        nargs="?",
+        metavar="SPEC.yaml|SUITE/RUN",
+        help="the spec to run, or a run of a suite to run again; options override its fields",
     )
     parser.add_argument("--environment", metavar="NAME", help="sim, docker or ssh (default: sim)")
     parser.add_argument("--workload", metavar="NAME", help="append or groups (default: append)")
@@ -72,7 +76,8 @@ def _run(options: argparse.Namespace) -> int:
     from results.run.directory import RunDirectory
     from results.run.paths import store_path
 
-    spec = _spec(options)
+    stored = _stored(options)
+    spec = stored.spec if stored is not None else _spec(options)
     try:
         directory = RunDirectory.create(store_path(options.store), spec.name, spec.seed)
         if options.json:
@@ -111,13 +116,30 @@ def _run(options: argparse.Namespace) -> int:
     else:
         console.print(f"report: {outcome.report}", soft_wrap=True, highlight=False)
     console.print(f"again:  {outcome.again}   (seed {spec.seed})", soft_wrap=True, highlight=False)
+    if stored is not None and stored.digest:
+        same = "the same, byte for byte, as" if outcome.digest == stored.digest else "not the same as"
+        console.print(f"this run is {same} {stored.name}", soft_wrap=True, highlight=False)
     return outcome.exit_code
 
 
-def _spec(options: argparse.Namespace) -> Spec:
-    from harness.spec import SEEDS, load, parse
+def _stored(options: argparse.Namespace) -> StoredSpec | None:
+    """The stored run that is to be run again; None where the command names none. Raises Usage."""
+    from harness.suites.stored_spec import stored_spec
     from harness.yaml_document import SpecError
+    from results.errors import StoreError
+    from results.run.paths import store_path
 
+    name: str | None = options.spec
+    if name is None or name.count("/") != 1 or Path(name).exists() or Path(name).suffix in (".yaml", ".yml"):
+        return None
+    try:
+        return stored_spec(store_path(options.store), name, **_overrides(options))
+    except (SpecError, StoreError) as error:
+        raise Usage(f"faultline run: {error}") from None
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a spec that options give; None where an option is left out. Raises Usage."""
     settings = {}
     for item in options.set:
         name, equals, value = item.partition("=")
@@ -128,7 +150,7 @@ def _spec(options: argparse.Namespace) -> Spec:
         settings["faultline.protocol"] = options.protocol
     limit: str | None = options.time_limit
     time_limit = float(limit) if limit and limit.isascii() and limit.replace(".", "", 1).isdigit() else limit
-    overrides: dict[str, Any] = {
+    return {
         "environment": options.environment,
         "workload": options.workload,
         "faults": options.faults,
@@ -140,11 +162,17 @@ def _spec(options: argparse.Namespace) -> Spec:
         "settings": settings,
         "without": tuple(rule for item in options.without for rule in item.split(",")) or None,
     }
-    drawn_seed = secrets.randbelow(SEEDS)
+
+
+def _spec(options: argparse.Namespace) -> Spec:
+    from harness.spec import SEEDS, load, parse
+    from harness.yaml_document import SpecError
+
+    overrides, drawn_seed = _overrides(options), secrets.randbelow(SEEDS)
     try:
         if options.spec is None:
             return parse({}, drawn_seed=drawn_seed, **overrides)
-        return load(options.spec, drawn_seed=drawn_seed, **overrides)
+        return load(Path(options.spec), drawn_seed=drawn_seed, **overrides)
     except SpecError as error:
         raise Usage(f"faultline run: {error}") from None
 
