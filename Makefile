@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) +
 PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types pythons format pytest torture bench fuzz docs constraints clean
+.PHONY: help run test lint types pythons format pytest torture bench fuzz shrinking docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -52,6 +52,9 @@ fuzz: $(READY) ## 100,000 damaged frames against a broker and a controller (ARGS
 
 incidents: $(READY) ## tell every shipped incident in simulation, and measure each for the README
 	$(BIN)/faultline incident run --all --times docs/incident-times.json $(ARGS)
+
+shrinking: $(READY) ## shrink the first failing run of twenty mutants (ARGS="--out FILE" makes it resumable)
+	$(BIN)/python -m tests.harness.shrinking.campaign $(ARGS)
 
 docs: $(READY) ## write the generated parts of the docs
 	FAULTLINE_WRITE_DOCS=1 $(BIN)/pytest tests/docs

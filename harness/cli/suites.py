@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.cli.shrinking import shrink_failures
 from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, terminal
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
@@ -42,6 +43,9 @@ def _add_suite(parser: argparse.ArgumentParser) -> None:
     _add_spark(parser)
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the runs as JUnit XML to this file, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary as JSON to this file, too")
+    parser.add_argument(
+        "--shrink", action="store_true", help="shrink the first failing run of every new signature, 2 minutes each"
+    )
     parser.set_defaults(command=_suite)
 
 
@@ -102,8 +106,10 @@ def _suite(options: argparse.Namespace) -> int:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise Usage(f"faultline suite: {option}: {path} cannot be written: not a file in an existing directory")
     console = terminal()
+    ended: list[tuple[SuiteRecord, Sequence[RunResult]]] = []
 
     def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
+        ended.append((record, runs))
         figures = summed_up(record, spark)
         for path in report.save(record, runs, figures, options.json, options.junit):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
@@ -115,7 +121,11 @@ def _suite(options: argparse.Namespace) -> int:
     def plan() -> Suite:
         return load(options.suite, seeds=options.seeds, first_seed=options.first_seed)
 
-    return _on_spark(options, "suite", options.suite, plan, finish)
+    code = _on_spark(options, "suite", options.suite, plan, finish)
+    # After Spark has stopped: the simulation wants its process for itself.
+    for record, runs in ended if options.shrink else ():
+        shrink_failures(record, runs)
+    return code
 
 
 def _torture(options: argparse.Namespace) -> int:

@@ -1,0 +1,173 @@
+"""`faultline shrink`: make a failing run smaller, and write it as an incident file.
+
+It ends with 0 when the incident file is as it says: its failing variant fails the same way, byte for byte the run that
+it was made of, and the one without the flaw is valid; else with 3. A budget that is used up is no failure: the file
+holds the smallest spec so far, and `--resume` goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.shrinking.session import ShrinkBudget, ShrinkResult
+    from harness.shrinking.shrinker import ShrinkProgress
+    from harness.suites.job import RunResult
+    from harness.suites.record import SuiteRecord
+
+
+def add(commands: Commands) -> None:
+    """The command."""
+    parser = commands.add_parser("shrink", help="make a failing run smaller, and write it as an incident file")
+    parser.add_argument(
+        "target",
+        metavar="RUN_DIR|SUITE/RUN|INCIDENT",
+        help="a run directory, a run of a suite, or an incident that fails",
+    )
+    parser.add_argument("--variant", metavar="NAME", help="of an incident: the variant (default: the first that fails)")
+    parser.add_argument(
+        "--budget", metavar="120s", help="stop after so long (default: when nothing can be made smaller)"
+    )
+    parser.add_argument("--runs", type=int, metavar="N", help="stop after so many runs")
+    parser.add_argument("--resume", action="store_true", help="go on where an earlier session was cut short")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.yaml", help="write the incident there, too (default: below the store)"
+    )
+    add_store(parser)
+    parser.set_defaults(command=_shrink)
+
+
+def _shrink(options: argparse.Namespace) -> int:
+    from harness.shrinking.journal import CannotResumeShrinking
+    from harness.shrinking.session import NotShrinkable, shrink
+    from harness.shrinking.subjects import subject_of
+    from harness.yaml_document import SpecError
+    from results.errors import StoreError
+    from results.run.paths import store_path
+    from results.store.spark import fingerprint
+
+    budget, store = _budget(options), store_path(options.store)
+    try:
+        subject = subject_of(options.target, store, options.variant)
+    except (SpecError, StoreError) as error:
+        raise Usage(f"faultline shrink: {error}") from None
+    directory = store / "shrinking" / subject.name
+    console = terminal()
+    try:
+        with LiveShrinking(terminal(stderr=True)) as live:
+            result = shrink(
+                subject, directory, sources=fingerprint(), resume=options.resume, budget=budget, on_progress=live
+            )
+        _show(console, result)
+        if options.out is not None:
+            options.out.write_text(result.path.read_text(encoding="utf-8"), encoding="utf-8")
+    except CannotResumeShrinking as error:
+        raise Usage(f"faultline shrink: --resume: {error}") from None
+    except (NotShrinkable, StoreError, OSError) as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    except KeyboardInterrupt:
+        print(f"interrupted; go on with: faultline shrink {options.target} --resume", file=sys.stderr)
+        return INTERRUPTED
+    return NOT_CARRIED_OUT if result.unmet else VALID
+
+
+def shrink_failures(record: SuiteRecord, runs: Sequence[RunResult]) -> None:
+    """Shrink the first failing run of every signature in a suite, each within the budget of a suite's failure."""
+    from harness.shrinking.journal import CannotResumeShrinking
+    from harness.shrinking.session import NotShrinkable, shrink
+    from harness.shrinking.suite_failures import BUDGET, first_failures
+
+    console = terminal()
+    for subject in first_failures(record, runs):
+        console.print(f"shrinking {subject.origin}", highlight=False, soft_wrap=True)
+        try:
+            with LiveShrinking(terminal(stderr=True)) as live:
+                directory = record.path / "shrunk" / subject.name
+                _show(
+                    console,
+                    shrink(subject, directory, sources=record.facts["sources"], budget=BUDGET, on_progress=live),
+                )
+        except (NotShrinkable, CannotResumeShrinking) as error:
+            console.print(f"not shrunk: {error}", style="yellow", highlight=False, soft_wrap=True)
+
+
+def _budget(options: argparse.Namespace) -> ShrinkBudget:
+    from harness.shrinking.session import ShrinkBudget
+    from nemesis.fields import FieldError, seconds
+
+    if options.runs is not None and options.runs < 1:
+        raise Usage(f"faultline shrink: --runs: {options.runs} is less than 1")
+    text: str | None = options.budget
+    try:
+        value = float(text) if text and text.isascii() and text.replace(".", "", 1).isdigit() else text
+        limit_s = None if value is None else seconds(value, "--budget")
+    except FieldError as error:
+        raise Usage(f"faultline shrink: {error}") from None
+    return ShrinkBudget(limit_s, options.runs)
+
+
+def _show(console: Console, result: ShrinkResult) -> None:
+    from harness.shrinking.session import description
+
+    failing, smallest = result.failing, result.shrunk.smallest
+    console.print(f"{failing.signature}", style="bold", highlight=False, soft_wrap=True)
+    for line in smallest.sighting.lines:
+        console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"before: {description(failing.start.spec)}", highlight=False)
+    console.print(f"after:  {description(smallest.spec)}", highlight=False)
+    for scheduled in smallest.spec.script:
+        console.print(
+            f"    {scheduled.at_s:g} s, for {scheduled.for_s:g} s: {scheduled.fault.describe()}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print(f"{result.runs} runs in {result.seconds:.0f} s", highlight=False)
+    if not result.shrunk.complete:
+        console.print("the budget is used up: it may become smaller with --resume", style="yellow")
+    if failing.repaired_holds:
+        console.print("without its flaw the run is valid", highlight=False)
+    for line in result.unmet:
+        console.print(f"✗ {line}", style="red", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"incident: {result.path}", highlight=False, soft_wrap=True)
+
+
+class LiveShrinking:
+    """Shows the progress of shrinking while it is entered: one line redrawn in place on a terminal, elsewhere a line
+    for each step forward."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: ShrinkProgress) -> None:
+        """Show the state after a run."""
+        from harness.shrinking.session import description
+
+        line = f"run {progress.runs}  {progress.pass_name.replace('_', ' ')}: {description(progress.smallest)}"
+        if self._live is not None:
+            self._live.update(line, refresh=True)
+        elif progress.accepted:
+            self._console.print(line, highlight=False)

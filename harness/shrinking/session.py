@@ -1,0 +1,185 @@
+"""A session of shrinking: from a subject to an incident file.
+
+run it once: its faults as a script, its signature → is it valid without the flaw? → shrink, every run in the journal
+→ the incident file, written at every step forward → both variants of the file are run and compared
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from harness.incidents.incident import read_incident
+from harness.runner.run import run_in_simulation
+from harness.runner.signature import FailureSignature, failure_signature
+from harness.shrinking.incident_file import shrunk_incident
+from harness.shrinking.journal import TrialJournal
+from harness.shrinking.passes import Reproducer
+from harness.shrinking.reproduction import Reproduction, holds, sighting_of, without_flaw
+from harness.shrinking.shrinker import Predicate, Shrinker, ShrinkProgress, Shrunk
+from harness.shrinking.subjects import ShrinkSubject
+from harness.spec import Spec, loads
+from harness.yaml_document import parse_document
+from results.atomic_files import put_text
+
+INCIDENT: Final = "incident.yaml"
+
+
+class NotShrinkable(Exception):
+    """The subject does not fail, or cannot be run; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkBudget:
+    """What a session may take; None stands for any amount."""
+
+    seconds: float | None = None
+    runs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A subject that was seen to fail, with its faults as a script."""
+
+    subject: ShrinkSubject
+    start: Reproducer
+    signature: FailureSignature
+    repaired_holds: bool
+    """Whether it has a flaw, and is valid without it."""
+
+    def incident(self, smallest: Reproducer) -> str:
+        """The text of the incident that the smallest spec makes."""
+        before, after = self.start.spec, smallest.spec
+        story = (
+            f"Shrunk from {self.subject.origin}: {_faults(len(before.script))} in {before.time_limit_s:g} s became "
+            f"{_faults(len(after.script))} in {after.time_limit_s:g} s. Its run shows:\n"
+        )
+        return shrunk_incident(
+            after,
+            self.signature,
+            title=f"{self.signature.finding or 'A failure'}, shrunk from {self.subject.name}",
+            story=story + "".join(f"  {line}\n" for line in smallest.sighting.lines),
+            source="",
+            repaired_holds=self.repaired_holds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkResult:
+    """The result of a session."""
+
+    failing: Failing
+    shrunk: Shrunk
+    path: Path
+    """The incident file."""
+    unmet: tuple[str, ...]
+    """Where runs of the file are not as it says, a line each; empty when it can be trusted."""
+    runs: int
+    """Runs of candidates that this session made, and did not find in the journal."""
+    seconds: float
+
+
+def failing(subject: ShrinkSubject) -> Failing:
+    """Run a subject, and see that it fails. Raises NotShrinkable."""
+    spec = replace(subject.spec, environment="sim", hosts={})
+    with TemporaryDirectory(prefix="faultline-shrink-") as store:
+        outcome = run_in_simulation(spec, Path(store))
+        if outcome.failure or outcome.directory is None:
+            raise NotShrinkable(f"{subject.origin} could not be carried out: {outcome.failure}")
+        signature = subject.signature or failure_signature(outcome.verdicts)
+        if signature is None or not signature.shown_by(outcome.verdicts):
+            wanted = f", not {signature}" if signature else ", and no finding says why" if outcome.verdicts else ""
+            raise NotShrinkable(f"{subject.origin}, run again in simulation, is {outcome.validity}{wanted}")
+        scripted = loads((outcome.directory / "schedule.yaml").read_text(encoding="utf-8"))
+    signature = signature.narrowed(outcome.verdicts)
+    repaired = without_flaw(scripted)
+    start = Reproducer(scripted, sighting_of(outcome, signature))
+    return Failing(subject, start, signature, repaired is not None and holds(repaired))
+
+
+def shrink(
+    subject: ShrinkSubject,
+    directory: Path,
+    *,
+    sources: str,
+    resume: bool = False,
+    budget: ShrinkBudget | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    on_progress: Callable[[ShrinkProgress], None] = lambda progress: None,
+) -> ShrinkResult:
+    """Shrink a subject, and leave journal and incident in `directory`.
+
+    `sources` names the version of the program, whose runs a resumed journal must be of; `clock` gives the seconds of
+    the budget. Raises NotShrinkable, StoreError, and CannotResumeShrinking; KeyboardInterrupt, with the smallest
+    incident so far in its file.
+    """
+    began_s = clock()
+    subject_failing = failing(subject)
+    journal = TrialJournal(directory, _identity(subject_failing, sources), resume=resume)
+    path = directory / INCIDENT
+    put_text(path, subject_failing.incident(subject_failing.start))
+    runs_made = 0
+
+    def count_run() -> None:
+        nonlocal runs_made
+        runs_made += 1
+
+    def exhausted(_: int) -> bool:
+        limit = budget or ShrinkBudget()
+        return (limit.runs is not None and runs_made >= limit.runs) or (
+            limit.seconds is not None and clock() - began_s >= limit.seconds
+        )
+
+    def note(progress: ShrinkProgress) -> None:
+        if progress.accepted:
+            put_text(path, subject_failing.incident(shrinker.smallest))
+        on_progress(progress)
+
+    predicate: Predicate = Reproduction(subject_failing.signature, repaired_holds=subject_failing.repaired_holds)
+    shrinker = Shrinker(
+        subject_failing.start,
+        journal.remembering(predicate, count_run),
+        exhausted=exhausted,
+        on_progress=note,
+    )
+    shrunk = shrinker.shrink()
+    unmet = unlike(path, shrunk.smallest)
+    return ShrinkResult(subject_failing, shrunk, path, unmet, runs_made, clock() - began_s)
+
+
+def unlike(path: Path, smallest: Reproducer) -> tuple[str, ...]:
+    """Where the runs of an incident file are not as it says, or not byte for byte the one that it was made of."""
+    incident = read_incident(parse_document(path.read_text(encoding="utf-8"), str(path)), path.stem)
+    lines: list[str] = []
+    for number, variant in enumerate(incident.variants):
+        outcome = run_in_simulation(variant.spec)
+        unmet = (outcome.failure,) if outcome.failure else variant.expect.unmet(outcome.verdicts)
+        lines += [f"{variant.name}: {line}" for line in unmet]
+        if number == 0 and outcome.digest != smallest.sighting.digest:
+            lines.append(f"{variant.name}: digest {outcome.digest}, not {smallest.sighting.digest}")
+    return tuple(lines)
+
+
+def _identity(subject: Failing, sources: str) -> dict[str, str]:
+    return {
+        "spec": subject.start.spec.to_yaml(),
+        "signature": str(subject.signature),
+        "repaired_holds": str(subject.repaired_holds),
+        "sources": sources,
+    }
+
+
+def _faults(count: int) -> str:
+    return f"{count} fault{'' if count == 1 else 's'}"
+
+
+def description(spec: Spec) -> str:
+    """A few words: how large a spec is."""
+    return (
+        f"{_faults(len(spec.script))}, {spec.brokers} brokers, {spec.partitions} partitions, "
+        f"{spec.producers + spec.consumers + spec.end_offset_readers} clients, {spec.time_limit_s:g} s"
+    )

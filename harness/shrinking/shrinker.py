@@ -1,0 +1,120 @@
+"""The shrinker: asks of smaller and smaller specs whether they fail the same way, and keeps the smallest that does.
+
+    attempt 1: all passes, over and over, until none finds anything smaller
+    attempt 2: the same, where a candidate may fail with one of the next seeds instead of its own
+
+It is pure: a predicate runs a candidate, and the same answers lead to the same result. Guarantees:
+
+- the result fails, as the predicate has seen, and is never larger than the spec it began with;
+- every accepted candidate is smaller than the one before (`spec_size`), so it ends;
+- when it was not cut short, what the docstring of each pass promises is true of the result, for every seed tried;
+- no spec is asked about twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from harness.shrinking.passes import PASSES, Pass, Reproducer, Sighting
+from harness.shrinking.spec_size import size_of
+from harness.spec import SEEDS, Spec
+
+NEIGHBOURS: Final = 4
+"""Seeds from a candidate's own on with which it is run in the second attempt."""
+
+Predicate = Callable[[Spec], Sighting | None]
+"""What a run of a spec shows if it fails the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkProgress:
+    """The state of shrinking at one moment, for a display."""
+
+    smallest: Spec
+    candidate: Spec
+    pass_name: str
+    runs: int
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """The result of shrinking."""
+
+    smallest: Reproducer
+    runs: int
+    complete: bool
+    """Whether every pass has come to its end; False when the budget was used up before."""
+
+
+class _BudgetExhausted(Exception):
+    """The budget is used up."""
+
+
+class Shrinker:
+    """Shrinks one spec, once. `exhausted`, asked before each run with the number of runs so far, ends it early."""
+
+    def __init__(
+        self,
+        start: Reproducer,
+        predicate: Predicate,
+        *,
+        passes: Sequence[Pass] = PASSES,
+        exhausted: Callable[[int], bool] = lambda runs: False,
+        on_progress: Callable[[ShrinkProgress], None] = lambda progress: None,
+    ) -> None:
+        self.smallest = start
+        """The smallest spec that fails, at any moment."""
+        self._predicate = predicate
+        self._passes = passes
+        self._exhausted = exhausted
+        self._on_progress = on_progress
+        self._asked: set[str] = {start.spec.to_yaml()}
+        self._runs = 0
+
+    def shrink(self) -> Shrunk:
+        """Run all passes until none of them finds anything smaller, or the budget is used up."""
+        try:
+            for seeds in (1, NEIGHBOURS):
+                before = None
+                while before is not self.smallest:
+                    before = self.smallest
+                    for each in self._passes:
+                        self._run(each, seeds)
+        except _BudgetExhausted:
+            return Shrunk(self.smallest, self._runs, complete=False)
+        return Shrunk(self.smallest, self._runs, complete=True)
+
+    def _run(self, each: Pass, seeds: int) -> None:
+        candidates = each(self.smallest)
+        candidate = next(candidates, None)
+        while candidate is not None:
+            accepted = self._try(each, candidate, seeds)
+            try:
+                candidate = candidates.send(accepted)
+            except StopIteration:
+                return
+
+    def _try(self, each: Pass, candidate: Spec, seeds: int) -> Reproducer | None:
+        if not size_of(candidate) < size_of(self.smallest.spec):
+            return None
+        for number in range(seeds):
+            neighbour = replace(candidate, seed=(candidate.seed + number) % SEEDS)
+            key = neighbour.to_yaml()
+            if key in self._asked:
+                continue
+            if self._exhausted(self._runs):
+                raise _BudgetExhausted
+            self._asked.add(key)
+            self._runs += 1
+            sighting = self._predicate(neighbour)
+            if sighting is not None:
+                self.smallest = Reproducer(neighbour, sighting)
+            self._on_progress(
+                ShrinkProgress(self.smallest.spec, neighbour, each.__name__, self._runs, sighting is not None)
+            )
+            if sighting is not None:
+                return self.smallest
+        return None

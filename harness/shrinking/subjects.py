@@ -1,0 +1,65 @@
+"""The subject of shrinking: a run directory, a run of a suite, or a variant of an incident."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkers.verdict import Validity
+from harness.incidents.incident import Incident, library, load_incident, plain
+from harness.runner.signature import FailureSignature, failure_signature
+from harness.spec import Spec, loads
+from harness.suites.stored_spec import stored_spec
+from harness.yaml_document import SpecError
+from results.errors import StoreError
+from results.run.directory import RunDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkSubject:
+    """A run that failed, or an incident that fails."""
+
+    name: str
+    """As it can stand in a path."""
+    origin: str
+    """For people: the run or the incident it comes from."""
+    spec: Spec
+    signature: FailureSignature | None = None
+    """How it is to fail; None: as its run does."""
+
+
+def subject_of(target: str, store: Path, variant: str | None = None) -> ShrinkSubject:
+    """The subject that a RUN_DIR, a SUITE/RUN or an INCIDENT (a file or a shipped name) stands for.
+
+    Raises StoreError or SpecError, one line each, when there is no such subject, or none that fails.
+    """
+    path = Path(target)
+    if path.is_dir():
+        return _of_run(RunDirectory.open(path))
+    if path.exists() or target in library():
+        return _of_incident(load_incident(target), variant)
+    if "/" in target and path.suffix not in (".yaml", ".yml"):
+        stored = stored_spec(store, target)
+        return ShrinkSubject(plain(target), f"the run {target}", stored.spec)
+    raise SpecError(f"{target}: is no run directory, no SUITE/RUN, no file, and no shipped incident")
+
+
+def _of_run(directory: RunDirectory) -> ShrinkSubject:
+    signature = failure_signature(directory.verdicts())
+    if signature is None:
+        raise StoreError(f"{directory.path}: no check of this run has failed with a finding, so nothing can be shrunk")
+    return ShrinkSubject(directory.name, f"the run {directory.name}", loads(directory.read_spec_text()), signature)
+
+
+def _of_incident(incident: Incident, wanted: str | None) -> ShrinkSubject:
+    failing = [each for each in incident.variants if each.expect.verdict not in (None, Validity.VALID)]
+    chosen = [each for each in failing if wanted in (None, each.name)]
+    if not chosen:
+        names = ", ".join(each.name for each in failing) or "there is none"
+        blamed = f"{incident.name}, {wanted}" if wanted else incident.name
+        raise SpecError(f"{blamed}: is none of the variants that are expected to fail: {names}")
+    variant = chosen[0]
+    assert variant.expect.verdict is not None
+    signature = FailureSignature(variant.expect.verdict, variant.expect.check, variant.expect.finding)
+    name = f"{incident.name}-{plain(variant.name)}"
+    return ShrinkSubject(name, f"the incident {incident.name}, {variant.name}", variant.spec, signature)

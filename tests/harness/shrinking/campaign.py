@@ -1,0 +1,162 @@
+"""Shrinks the first failing run of twenty mutants, none left out: `make shrinking`.
+
+Fixed beforehand: the first twenty mutants of the suite `torture`, the seeds from 0 on, all fair faults, at least six of
+them in the run. The first run that is invalid is shrunk within 120 seconds of CPU. The table says how large it was and
+became, and whether the incident holds: its failing variant fails the same way, byte for byte, in a process of its own,
+and the one without the flaw is valid.
+
+    python -m tests.harness.shrinking.campaign --out results/shrinking.jsonl    # interrupted, it goes on where it was
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from checkers.verdict import Validity
+from harness.cluster.random_streams import run_stream
+from harness.incidents.incident import load_incident
+from harness.runner.run import run_in_simulation
+from harness.shrinking.session import ShrinkBudget, shrink
+from harness.shrinking.subjects import ShrinkSubject
+from harness.spec import Spec
+from harness.suites.plan import load
+
+MUTANTS: Final = 20
+SEEDS: Final = 300
+FAULTS_LEAST: Final = 6
+FAULTS_MOST: Final = 6
+"""Of any shrunk run; and of the median:"""
+FAULTS_MEDIAN: Final = 4
+BUDGET_S: Final = 120.0
+
+
+def first_failure(spec: Spec) -> Spec | None:
+    """The spec with the first seed whose run has enough faults and is invalid."""
+    brokers = tuple(f"b{number}" for number in range(1, spec.brokers + 1))
+    controllers = tuple(f"c{number}" for number in range(1, spec.controllers + 1))
+    for seed in range(SEEDS):
+        candidate = replace(spec, seed=seed)
+        faults = candidate.schedule(brokers, controllers, run_stream(seed, "schedule"))
+        if len(faults) >= FAULTS_LEAST and run_in_simulation(candidate).validity is Validity.INVALID:
+            return candidate
+    return None
+
+
+def shrunk(mutant: str, spec: Spec, directory: Path, budget_s: float) -> dict[str, Any]:
+    """One row of the table."""
+    failure = first_failure(spec)
+    if failure is None:
+        return {"mutant": mutant, "seed": None}
+    subject = ShrinkSubject(mutant, f"the mutant {mutant}, seed {failure.seed}", failure)
+    began_s = time.monotonic()
+    result = shrink(subject, directory, sources="", budget=ShrinkBudget(budget_s), clock=time.process_time)
+    before, after = result.failing.start.spec, result.shrunk.smallest.spec
+    return {
+        "mutant": mutant,
+        "seed": failure.seed,
+        "signature": str(result.failing.signature),
+        "faults": [len(before.script), len(after.script)],
+        "time_limit_s": [before.time_limit_s, after.time_limit_s],
+        "clients": [_clients(before), _clients(after)],
+        "runs": result.runs,
+        "cpu_s": round(result.seconds, 1),
+        "wall_s": round(time.monotonic() - began_s, 1),
+        "complete": result.shrunk.complete,
+        "repaired_holds": result.failing.repaired_holds,
+        "unmet": list(result.unmet),
+        "same_elsewhere": _digest_elsewhere(result.path) == result.shrunk.smallest.sighting.digest,
+        "incident": result.path.read_text(encoding="utf-8"),
+    }
+
+
+def _clients(spec: Spec) -> int:
+    return spec.producers + spec.consumers + spec.end_offset_readers
+
+
+def _digest_elsewhere(path: Path) -> str:
+    """The digest of the incident's first variant in another process, with another PYTHONHASHSEED."""
+    command = [sys.executable, "-m", __spec__.name, "--digest", str(path)]
+    environment = {"PYTHONHASHSEED": "77"}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+
+
+def in_processes(mutants: Mapping[str, Spec], done: set[str], budget_s: float) -> Iterator[dict[str, Any]]:
+    """The rows of the mutants that are not done, each made in a process of its own."""
+    for mutant in mutants:
+        if mutant not in done:
+            command = [sys.executable, "-m", __spec__.name, "--mutant", mutant, "--budget", str(budget_s)]
+            yield json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows in Markdown, and what must hold of them."""
+    lines = [
+        "| mutant | seed | finding | faults | seconds of the run | clients | runs | CPU s | holds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    shown = [row for row in rows if row["seed"] is not None]
+    for row in shown:
+        holds = row["repaired_holds"] and not row["unmet"] and row["same_elsewhere"]
+        sizes = (f"{before:g} → {after:g}" for before, after in (row["faults"], row["time_limit_s"], row["clients"]))
+        cells = (f"`{row['mutant']}`", row["seed"], row["signature"], *sizes, row["runs"], row["cpu_s"])
+        lines.append(f"| {' | '.join(map(str, cells))} | {'yes' if holds else '; '.join(row['unmet']) or 'no'} |")
+    lines += [f"| `{row['mutant']}` | none below {SEEDS} |" for row in rows if row["seed"] is None]
+    if shown:
+        after = [row["faults"][1] for row in shown]
+        lines.append(
+            f"\n{len(shown)} mutants; faults afterwards: {median(after):g} in the median, {max(after)} at most"
+        )
+    return "\n".join(lines)
+
+
+def as_wanted(rows: list[dict[str, Any]]) -> bool:
+    """Whether every mutant was found, and all became as small as they must, and hold."""
+    after = [row["faults"][1] for row in rows if row["seed"] is not None]
+    return (
+        len(after) == MUTANTS
+        and median(after) <= FAULTS_MEDIAN
+        and max(after) <= FAULTS_MOST
+        and all(row["repaired_holds"] and not row["unmet"] and row["same_elsewhere"] for row in rows)
+    )
+
+
+def main() -> int:
+    """0 when everything holds, else 1."""
+    parser = argparse.ArgumentParser(description="Shrinks the first failing run of twenty mutants.")
+    parser.add_argument("--out", type=Path, help="a row in JSON for each mutant; those in it are not made again")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of CPU for each mutant (default: 120)")
+    parser.add_argument("--mutant", help="only this one, as JSON on standard output")
+    parser.add_argument("--digest", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    mutants = dict(list(load("torture").mutants.items())[:MUTANTS])
+    if options.digest:
+        print(run_in_simulation(load_incident(options.digest).variants[0].spec).digest)
+        return 0
+    if options.mutant:
+        with TemporaryDirectory(prefix="faultline-campaign-") as directory:
+            print(json.dumps(shrunk(options.mutant, mutants[options.mutant], Path(directory), options.budget)))
+        return 0
+    lines = options.out.read_text(encoding="utf-8").splitlines() if options.out and options.out.exists() else []
+    rows = [json.loads(line) for line in lines]
+    for row in in_processes(mutants, {row["mutant"] for row in rows}, options.budget):
+        rows.append(row)
+        print(f"{row['mutant']}: {row.get('faults', 'not found')}", file=sys.stderr, flush=True)
+        if options.out:
+            with options.out.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(row) + "\n")
+    print(table(rows))
+    return 0 if as_wanted(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

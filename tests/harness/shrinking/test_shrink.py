@@ -1,0 +1,207 @@
+"""`faultline shrink` and `faultline run SUITE/RUN`, with runs of the simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from checkers.verdict import Finding, Validity, Verdict
+from harness.cli.main import main
+from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT
+from harness.incidents.incident import read_incident
+from harness.runner.run import run_in_simulation
+from harness.runner.signature import FailureSignature, failure_signature
+from harness.shrinking.incident_file import fields_off_default, shrunk_incident
+from harness.shrinking.reproduction import without_flaw
+from harness.shrinking.session import NotShrinkable, ShrinkBudget, ShrinkResult, failing, shrink
+from harness.shrinking.subjects import ShrinkSubject, subject_of
+from harness.spec import Spec, parse
+from harness.suites.plan import Suite
+from harness.suites.record import begin
+from harness.suites.stored_spec import stored_spec
+from harness.yaml_document import SpecError, parse_document
+from results.errors import StoreError
+from results.run.directory import RunDirectory
+from results.store import tables
+
+EARLY = parse(
+    {
+        "name": "early",
+        "seed": 3,
+        "time_limit": "6s",
+        "partitions": 1,
+        "faults": [
+            {"at": 1.1, "for": 1.5, "fault": "pause", "nodes": ["follower/0"]},
+            {"at": 2.2, "for": 1.5, "fault": "partition", "nodes": ["leader/0"]},
+        ],
+    }
+)
+"""What a leader without `ack_after_high_watermark` acknowledges and loses, or serves too soon."""
+SIGNATURE = FailureSignature(Validity.INVALID, "loss", "lost")
+
+
+def _incident_of(text: str) -> dict[str, object]:
+    values = yaml.safe_load(text)
+    assert isinstance(values, dict)
+    return values
+
+
+# ---- the signature ---------------------------------------------------------------------------------------------------
+
+
+def _verdict(checker: str, validity: Validity, *kinds: str) -> Verdict:
+    return Verdict(checker, validity, tuple(Finding(kind, ()) for kind in kinds))
+
+
+def test_a_signature_is_the_first_finding_that_the_verdict_rests_on() -> None:
+    verdicts = [
+        _verdict("liveness", Validity.UNKNOWN, "no-progress"),
+        _verdict("loss", Validity.INVALID, "lost", "cut"),
+        _verdict("reads", Validity.INVALID, "skipped"),
+    ]
+    assert failure_signature(verdicts) == SIGNATURE
+    assert SIGNATURE.shown_by(verdicts)
+    assert FailureSignature(Validity.INVALID, "reads", "skipped").shown_by(verdicts), "other findings may come first"
+    assert not FailureSignature(Validity.INVALID, "reads", "lost").shown_by(verdicts)
+    assert not FailureSignature(Validity.UNKNOWN, "liveness", "no-progress").shown_by(verdicts), (
+        "the worst verdict counts"
+    )
+    assert failure_signature([_verdict("loss", Validity.VALID)]) is None
+    assert failure_signature([]) is None
+
+
+# ---- the incident file -----------------------------------------------------------------------------------------------
+
+FLAWS: list[dict[str, object]] = [
+    {"without": ["maximal_isr"]},
+    {"settings": {"faultline.protocol": "kip101", "min.insync.replicas": 1}},
+    {"node_settings": {"b1": {"faultline.protocol": "kip279", "replica.lag.time.max.ms": 900}}},
+    {"clients": {"validate_positions": False, "batch": 3, "operations": ["produce 2 to 0"]}, "acks": 1},
+]
+
+
+@pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: next(iter(flaw)))
+def test_an_incident_file_reads_back_as_the_spec_and_as_the_spec_without_its_flaw(flaw: dict[str, object]) -> None:
+    spec = replace(parse({"brokers": 4, **flaw}), seed=EARLY.seed, families=(), script=EARLY.script)
+    text = shrunk_incident(spec, SIGNATURE, title="t", story="s", source="", repaired_holds=True)
+    flawed, repaired = read_incident(parse_document(text), "shrunk").variants
+    assert replace(flawed.spec, name=spec.name) == spec
+    assert replace(repaired.spec, name=spec.name) == without_flaw(spec) != spec
+    assert (flawed.expect.check, flawed.expect.finding) == ("loss", "lost")
+    assert repaired.expect.verdict is Validity.VALID
+    fields = _incident_of(text)
+    assert not {"producers", "ready_limit", "workload", "name", "environment"} & fields.keys(), "defaults are left out"
+
+
+def test_an_incident_without_a_flaw_to_take_away_has_one_variant() -> None:
+    text = shrunk_incident(EARLY, SIGNATURE, title="t", story="s", source="", repaired_holds=False)
+    (variant,) = read_incident(parse_document(text), "shrunk").variants
+    assert replace(variant.spec, name=EARLY.name) == EARLY
+    assert without_flaw(EARLY) is None
+    assert set(fields_off_default(parse({"faults": "none"}))) == {"seed", "time_limit", "faults"}
+
+
+# ---- a session -------------------------------------------------------------------------------------------------------
+
+
+def test_a_mutant_is_shrunk_to_an_incident_that_fails_with_the_flaw_and_holds_without(tmp_path: Path) -> None:
+    mutant = replace(EARLY, without=("ack_after_high_watermark",))
+    subject = ShrinkSubject("early", "the run early", mutant)
+    results: list[ShrinkResult] = []
+    for budget, resume in ((ShrinkBudget(runs=3), False), (ShrinkBudget(runs=2), True)):
+        results.append(shrink(subject, tmp_path, sources="1", resume=resume, budget=budget))
+    for result in results:
+        assert result.unmet == ()
+        assert result.failing.repaired_holds
+        assert not result.shrunk.complete
+    assert [result.runs for result in results] == [3, 2]
+    assert results[1].shrunk.runs == 5, "the runs in the journal count as candidates, and are not made again"
+    flawed, repaired = read_incident(parse_document(results[1].path.read_text(encoding="utf-8")), "i").variants
+    assert flawed.spec.without == mutant.without
+    assert repaired.spec.without == ()
+
+
+def test_a_valid_run_cannot_be_shrunk() -> None:
+    quiet = parse({"time_limit": "1s", "faults": "none", "producers": 1, "rate": 2, "recency": "default"})
+    with pytest.raises(NotShrinkable, match=r"the run quiet, run again in simulation, is (valid|unknown)"):
+        failing(ShrinkSubject("quiet", "the run quiet", quiet, SIGNATURE))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "nothing: is no run directory, no SUITE/RUN, no file, and no shipped incident"),
+        (["none/such"], "'none/such': there is no such run in"),
+        (["../../etc/passwd"], "must consist of letters"),
+        (["acks-1-behind-an-isolated-leader", "--variant", "x"], "is none of the variants that are expected to fail"),
+        (["nothing", "--budget", "soon"], "--budget: 'soon' is not a duration"),
+        (["nothing", "--runs", "0"], "--runs: 0 is less than 1"),
+    ],
+)
+def test_a_subject_that_is_none_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["shrink", *arguments, "--store", str(tmp_path)]) == BAD_USAGE
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+
+
+def test_an_incident_is_shrunk_in_its_first_variant_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "told.yaml"
+    path.write_text(
+        """
+faults: [{at: 1s, for: 1s, fault: kill, nodes: [b1]}]
+variants:
+  repaired: {expect: {verdict: valid}}
+  as it was: {without: [maximal_isr], expect: {verdict: invalid, check: loss}}
+  older: {settings: {faultline.protocol: kip101}, expect: {verdict: unknown}}
+""",
+        encoding="utf-8",
+    )
+    subject = subject_of(str(path), tmp_path)
+    assert (subject.name, subject.spec.without) == ("told-as-it-was", ("maximal_isr",))
+    assert subject.signature == FailureSignature(Validity.INVALID, "loss")
+    assert subject_of(str(path), tmp_path, "older").signature == FailureSignature(Validity.UNKNOWN)
+    with pytest.raises(
+        SpecError, match="told, repaired: is none of the variants that are expected to fail: as it was, older"
+    ):
+        subject_of(str(path), tmp_path, "repaired")
+
+
+# ---- any run of a suite comes back -----------------------------------------------------------------------------------
+
+
+def test_a_stored_run_is_run_again_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_in_simulation(parse({"name": "short", "time_limit": "1s", "faults": "none", "seed": 5}), tmp_path)
+    assert outcome.directory is not None
+    tables.add_run(tmp_path, "kept", RunDirectory.open(outcome.directory))
+    name = f"kept/{outcome.directory.name}"
+    assert stored_spec(tmp_path, name).spec == outcome.spec
+    assert main(["run", name, "--store", str(tmp_path)]) == outcome.exit_code
+    assert f"this run is the same, byte for byte, as {name}" in capsys.readouterr().out
+    assert main(["run", "kept/other", "--store", str(tmp_path)]) == BAD_USAGE
+    assert "there is no such run" in capsys.readouterr().err
+
+
+def test_a_run_that_a_suite_has_not_made_yet_has_its_spec_in_the_plan(tmp_path: Path) -> None:
+    plan = Suite("night", seeds=3, first_seed=10, cells={"plain": Spec(), "strict": Spec(recency="strict")})
+    record = begin(tmp_path, plan)
+    planned = list(plan.every_run())
+    for run in planned:
+        assert stored_spec(tmp_path, f"{record.name}/{run.run}").spec == plan.spec(run)
+    assert stored_spec(tmp_path, f"{record.name}/{planned[0].run}", rate=3.0).spec.rate == 3.0
+    with pytest.raises(StoreError, match="there is no such run"):
+        stored_spec(tmp_path, f"{record.name}/other")
+    with pytest.raises(SpecError, match="rate"):
+        stored_spec(tmp_path, f"{record.name}/{planned[0].run}", rate=-1.0)
+
+
+def test_a_run_that_does_not_fail_again_is_not_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Suite("night", 1, 1, {"quiet": parse({"time_limit": "1s", "faults": "none"})})
+    record = begin(tmp_path, plan)
+    assert main(["shrink", f"{record.name}/quiet-seed1", "--store", str(tmp_path)]) == NOT_CARRIED_OUT
+    assert "run again in simulation, is" in capsys.readouterr().err
