@@ -201,7 +201,7 @@ def _on_spark(
     finish: Callable[[SuiteRecord, Sequence[RunResult], Any], int],
 ) -> int:
     """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
-    from harness.suites.job import SPARK_SETTINGS, carry_out
+    from harness.suites.job import carry_out, spark_settings
     from harness.suites.record import CannotResume, begin, locked, resume
     from harness.suites.report import LiveSuite
     from harness.yaml_document import SpecError
@@ -218,7 +218,7 @@ def _on_spark(
         record = resume(store, Path(named).stem) if options.resume else begin(store, plan())
         if command != "torture":
             again = f"resume it with: faultline {command} {record.name} --resume"
-        title, settings = f"faultline {command} {record.name}", SPARK_SETTINGS
+        title, settings = f"faultline {command} {record.name}", spark_settings(options.master)
         with locked(record), session(title, master=options.master, settings=settings) as spark:
             with LiveSuite(terminal(stderr=True), record) as live:
                 runs = carry_out(record, spark, live)

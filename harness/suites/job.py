@@ -13,6 +13,7 @@ The store must lie where every executor reaches it, as any output of Spark.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,9 +39,16 @@ RUNS_PER_TASK: Final = 16
 """At most, so that one slow task at the end does not delay the suite for long."""
 TASKS_PER_SLOT: Final = 4
 """At least, as far as there are runs, so that few runs are spread evenly."""
-SPARK_SETTINGS: Final = {"spark.python.worker.reuse": "false"}
+_SPARK_SETTINGS: Final = {"spark.python.worker.reuse": "false"}
 """A task has a process of its own: coroutines of killed nodes are never freed, on purpose."""
+_LOCAL_SETTINGS: Final = {"spark.python.daemon.module": "harness.suites.worker_daemon"}
+"""Only where tasks find the package as this process does: executors of their own may get it later, as a zip."""
 _POLL_S: Final = 0.5
+
+
+def spark_settings(master: str) -> dict[str, str]:
+    """Spark's settings for a suite on `master`."""
+    return _SPARK_SETTINGS | (_LOCAL_SETTINGS if re.fullmatch(r"local(\[.*\])?", master) else {})
 
 
 @dataclass(frozen=True, slots=True)
