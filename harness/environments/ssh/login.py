@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -77,17 +78,32 @@ def _connect(name: str, host: Host, kinds: Sequence[str]) -> paramiko.Transport:
         connected = socket.create_connection((socket.gethostbyname(host.address), host.port), LOGIN_LIMIT_S)
     except OSError as error:
         raise MachineError(f"{name}: no SSH at {where}: {reason_of(error)}") from None
+    transport = paramiko.Transport(connected)
     try:
-        transport = paramiko.Transport(connected)
-        transport.banner_timeout = transport.auth_timeout = LOGIN_LIMIT_S
+        # Paramiko's own limits must not come before ours, which says which step has no answer.
+        transport.banner_timeout = transport.handshake_timeout = 2 * LOGIN_LIMIT_S
         options = transport.get_security_options()
         known_first = [algorithm for kind in kinds for algorithm in _algorithms(kind) if algorithm in options.key_types]
         options.key_types = [*known_first, *(kind for kind in options.key_types if kind not in known_first)]
-        transport.start_client(timeout=LOGIN_LIMIT_S)
+        _negotiate(transport)
         return transport
+    except TimeoutError:
+        transport.close()
+        silent = f"{where} accepts connections and has not answered in SSH after {LOGIN_LIMIT_S:g} s"
+        raise MachineError(f"{name}: {silent}; is its sshd hung, or the port another service's?") from None
     except (paramiko.SSHException, OSError, EOFError) as error:
-        connected.close()
+        transport.close()
         raise MachineError(f"{name}: what answers at {where} does not speak SSH with us: {reason_of(error)}") from None
+
+
+def _negotiate(transport: paramiko.Transport) -> None:
+    """Agree on keys with the host. Raises TimeoutError: `start_client` itself returns without one at its limit."""
+    negotiated = threading.Event()
+    transport.start_client(negotiated)
+    if not negotiated.wait(LOGIN_LIMIT_S):
+        raise TimeoutError
+    if not transport.is_active():
+        raise transport.get_exception() or paramiko.SSHException("the connection was closed")
 
 
 def _algorithms(kind: str) -> tuple[str, ...]:
@@ -115,13 +131,17 @@ def _check_host_key(name: str, host: Host, known: KnownHosts, key: bytes) -> Non
 
 
 def _log_in(name: str, host: Host, transport: paramiko.Transport) -> None:
+    transport.auth_timeout = LOGIN_LIMIT_S
     refusals = []
     for label, key in _keys(name, host):
         try:
             if not transport.auth_publickey(host.user, key):
                 return
             refusals.append(f"{label} is not enough for it alone")
-        except paramiko.AuthenticationException:
+        except paramiko.AuthenticationException as error:
+            if "timeout" in str(error).lower():
+                unanswered = f"{host.address} has not answered the login with {label} after {LOGIN_LIMIT_S:g} s"
+                raise MachineError(f"{name}: {unanswered}") from None
             refusals.append(label)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise MachineError(f"{name}: logging in at {host.address} failed: {reason_of(error)}") from None
