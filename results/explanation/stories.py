@@ -159,7 +159,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
         partition=partition,
         offsets=tuple(sorted(group.offsets)),
         step=step,
-        first=_consequence(first),
+        first=replace(_consequence(first), text="; ".join(first.finding.lines[:2])),
         consequences=tuple(_consequences(found, time_ns)),
         faults=faults_at(evidence.faults, time_ns),
         requests=requests_about(evidence.history, topic, partition, group.offsets, group.operations) if topic else (),

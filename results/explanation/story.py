@@ -11,6 +11,8 @@ from typing import Any, Final
 
 LINES_MAX: Final = 10
 """Lines of a story on a terminal."""
+SEEN: Final = "seen    "
+"""The beginning of a line with a finding."""
 _CONSEQUENCES_SHOWN: Final = 3
 _OFFSETS_NAMED: Final = 3
 
@@ -179,7 +181,7 @@ class Story:
         for number, item in enumerate(shown):
             times = f" ×{item.count}" if item.count > 1 else ""
             when = at(item.time_ns) if item.time_ns >= self.time_ns else ""
-            line = f"seen    {when}{item.check}: {item.finding}{times}: {item.text}"
+            line = f"{SEEN}{when}{item.check}: {item.finding}{times}: {item.text}"
             left = [f"{rest.check}: {rest.finding}" for rest in self.consequences[_CONSEQUENCES_SHOWN:]]
             yield line + (f" · and {', '.join(left)}" if left and number == len(shown) - 1 else "")
         if self.lacking:

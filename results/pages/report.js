@@ -2,6 +2,8 @@
 // runs down to those behind a number.
 (() => {
   const plots = [...document.querySelectorAll(".plot")];
+  const figureOf = (plot) => JSON.parse(plot.nextElementSibling.textContent);
+  const alone = (plot) => figureOf(plot).layout.meta?.alone === true;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const narrow = () => window.innerWidth < 640;
   const config = {
@@ -29,7 +31,7 @@
   }
 
   function draw(plot) {
-    const figure = JSON.parse(plot.nextElementSibling.textContent);
+    const figure = figureOf(plot);
     if (plot.range) figure.layout.xaxis.range = plot.range;
     return Plotly.react(plot, figure.data, themed(figure.layout), config);
   }
@@ -48,8 +50,9 @@
       ? [change["xaxis.range[0]"], change["xaxis.range[1]"]] : null);
     if (following || (!range && !reset)) return;
     following = true;
-    const whole = JSON.parse(source.nextElementSibling.textContent).layout.xaxis.range;
-    Promise.all(plots.map((plot) => {
+    const whole = figureOf(source).layout.xaxis.range;
+    const together = alone(source) ? [source] : plots.filter((plot) => !alone(plot));
+    Promise.all(together.map((plot) => {
       plot.range = reset ? null : range;
       return Plotly.relayout(plot, { "xaxis.range": reset ? whole : range, "xaxis.autorange": false });
     })).finally(() => { following = false; });

@@ -1,7 +1,8 @@
 """The report of one run: a single HTML file.
 
 The file holds everything it needs, plotly.js included, and loads nothing from the network; its content security policy
-forbids it to. Its order: the verdict and the spec; every check, failures first, each with the operations involved;
+forbids it to. Its order: the verdict and the spec; the stories of what was violated, cause first, each with a
+space-time diagram; every check, failures first, each with the operations involved;
 faults, operations and latency over time; leaders, in-sync replicas and log ends, one figure per partition; the measured
 effect of every fault; recovery and availability; the commands that reproduce the run.
 
@@ -27,8 +28,12 @@ from markupsafe import Markup
 from checkers import availability
 from checkers.evidence import RunEvidence
 from checkers.verdict import Validity, Verdict, worst
-from results.figures import operations, partitions
+from results.explanation.stories import explain
+from results.explanation.story import SEEN, Story
+from results.figures import operations, partitions, spacetime
+from results.figures.canvas import Figure
 from results.figures.faults import family_colour
+from results.figures.findings import marked
 from results.headline import remarks
 from results.number_format import counted
 from results.pages import page
@@ -99,7 +104,10 @@ def render(subject: Subject) -> str:
 def body(subject: Subject, beside: Markup | None = None) -> Markup:
     """The page's sections; `beside` comes after the faults."""
     evidence = subject.evidence
-    drawn = list(partitions.draw(evidence)) if subject.whole else []
+    stories = explain(subject.verdicts, evidence) if subject.whole else ()
+    drawn = (
+        [(name, marked(figure, stories, name)) for name, figure in partitions.draw(evidence)] if subject.whole else []
+    )
     return page.render(
         "report.html",
         validity=subject.validity.value,
@@ -111,7 +119,8 @@ def body(subject: Subject, beside: Markup | None = None) -> Markup:
         facts=_facts(subject),
         checks=_checks(subject.verdicts),
         whole=subject.whole,
-        operations=operations.draw(evidence) if subject.whole and evidence.history.num_rows else None,
+        stories=[_story(story, evidence) for story in stories],
+        operations=_operations(evidence, stories) if subject.whole and evidence.history.num_rows else None,
         outcomes=operations.OUTCOMES,
         operation_counts=_operation_counts(evidence.history),
         partitions=drawn[:PARTITIONS_MAX],
@@ -164,6 +173,22 @@ def _sentence(subject: Subject) -> str:
     bit = pc.sum(faults["bit"]).as_py() or 0
     words.append(f"{done}, {counted(faults.num_rows, 'fault')} of which {bit} took effect.")
     return " ".join(words)
+
+
+def _operations(evidence: RunEvidence, stories: Sequence[Story]) -> Figure:
+    return marked(operations.draw(evidence), stories)
+
+
+def _story(story: Story, evidence: RunEvidence) -> dict[str, Any]:
+    """A story, with its diagram; the lines that say what the checks saw are folded under the others."""
+    title, *lines = story.lines()
+    return {
+        "title": title,
+        "lines": [line for line in lines if not line.startswith(SEEN)],
+        "signature": str(story.signature),
+        "consequences": story.consequences,
+        "diagram": spacetime.draw(evidence, story),
+    }
 
 
 def _checks(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
