@@ -4,7 +4,7 @@ One line for each prerequisite: `ok` with its state, or `missing` with a remedy.
 only; the rest is for clusters on real nodes (Docker or SSH) and for suites (Spark). The exit code is 3 when a
 prerequisite of the requested environment is missing:
 
-- without a spec, and with one for Docker: all but Java and netem;
+- without a spec, and with one for Docker: all but Java, netem, debootstrap and fuse3;
 - with a spec for SSH: the prerequisites of its hosts, and no Docker;
 - with a spec for the simulation: disk space;
 - netem too when the spec's script asks for links that are slow, since only netem delays packets.
@@ -16,6 +16,7 @@ is read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from harness.doctor.probes import Engine, Kernel, Probes
-from harness.environments.docker.engine import EngineUnreachable
+from harness.environments.docker.engine import NOTHING_ANSWERS, EngineUnreachable
 from harness.errors import EnvironmentUnavailable
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ STORE_BYTES_LEAST: Final = GIB
 ENGINE_BYTES_LEAST: Final = 3 * GIB
 """Images with their layers take about 1 GiB, and as much again while they are built anew."""
 JAVA_LEAST: Final = 17
+PACKAGE_LISTS_AGE_DAYS_MAX: Final = 14
+"""Archives delete a package some time after its successor has come: older lists name files that are gone."""
 
 FUSE_DEVICE: Final = "/dev/fuse"
 
@@ -51,6 +54,8 @@ class Purpose(StrEnum):
     HOSTS = "runs over SSH"
     DELAYS = "faults that delay packets on real nodes"
     SPARK = "suites"
+    BOOTSTRAP = "images built without a registry"
+    MOUNTS = "lossy file systems mounted on this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +115,13 @@ class Diagnosis:
 
 
 def diagnose(diagnosis: Diagnosis, spec: Spec | None = None) -> list[Prerequisite]:
-    """Every prerequisite, in the order of the lines; one whose probe fails is missing."""
+    """Every prerequisite, in the order of the lines; one whose probe fails is missing.
+
+    Nothing missing hides another: remedies can be applied from the first line to the last.
+    """
     needed = needed_purposes(spec)
-    return [replace(prerequisite, needed=prerequisite.purpose in needed) for prerequisite in _all(diagnosis)]
+    found = [replace(prerequisite, needed=prerequisite.purpose in needed) for prerequisite in _all(diagnosis)]
+    return [*_package_lists(diagnosis.probes.package_lists_age_days(), found), *found]
 
 
 def show(console: Console, prerequisites: Iterable[Prerequisite]) -> None:
@@ -142,7 +151,7 @@ def _all(diagnosis: Diagnosis) -> Iterator[Prerequisite]:
         engine = probes.engine()
         yield Prerequisite("Docker engine", True, f"{engine.version} ({engine.storage}, cgroup v{engine.cgroup})")
     except EngineUnreachable as error:
-        yield Prerequisite("Docker engine", False, error.detail, error.remedy, Purpose.DOCKER)
+        yield Prerequisite("Docker engine", False, error.detail, _engine_remedy(error, probes), Purpose.DOCKER)
     here = probes.kernel()
     elsewhere = engine is not None and engine.kernel != here.release
     kernel = Kernel(engine.kernel, None) if engine is not None and elsewhere else here
@@ -152,6 +161,10 @@ def _all(diagnosis: Diagnosis) -> Iterator[Prerequisite]:
     if lacks is None and not elsewhere and not probes.opens(FUSE_DEVICE):
         yield Prerequisite(FUSE_DEVICE, False, "it cannot be opened", "modprobe fuse", Purpose.DOCKER)
     yield _cgroup(engine.cgroup if engine is not None else probes.cgroup())
+    for program, package, purpose in _PROGRAMS:
+        remedy = f"on Debian: apt-get install {package}"
+        there = probes.program(program)
+        yield Prerequisite(package, there, "installed" if there else "not installed", remedy, purpose)
     yield _java(probes.java())
     yield _disk("disk for runs", diagnosis.store, probes.free_bytes(diagnosis.store), STORE_BYTES_LEAST, Purpose.ALWAYS)
     if engine is not None and not elsewhere:
@@ -160,8 +173,36 @@ def _all(diagnosis: Diagnosis) -> Iterator[Prerequisite]:
     if engine is not None:
         yield from _known("images", diagnosis.images, Purpose.DOCKER)
     else:
-        yield Prerequisite("images", False, "not known without an engine", "start the engine first", Purpose.DOCKER)
+        remedy = "start the engine, then: faultline images build"
+        yield Prerequisite("images", False, "not known without an engine", remedy, Purpose.DOCKER)
     yield from _known("hosts", diagnosis.hosts, Purpose.HOSTS)
+
+
+_PROGRAMS: Final = (("debootstrap", "debootstrap", Purpose.BOOTSTRAP), ("fusermount3", "fuse3", Purpose.MOUNTS))
+"""Program, Debian's package of it, and its purpose."""
+_START: Final = "start it: systemctl start docker (without systemd: dockerd >/var/log/dockerd.log 2>&1 &)"
+
+
+def _engine_remedy(error: EngineUnreachable, probes: Probes) -> str:
+    if error.detail != NOTHING_ANSWERS:
+        return error.remedy
+    return _START if probes.program("dockerd") else f"install it (on Debian: apt-get install docker.io), then {_START}"
+
+
+def _package_lists(age_days: float | None, prerequisites: Sequence[Prerequisite]) -> Iterator[Prerequisite]:
+    """A line about apt's lists, only if they are old and a remedy on this machine installs a package."""
+    installs = [
+        prerequisite
+        for prerequisite in prerequisites
+        if not prerequisite.ok and "apt-get install" in prerequisite.remedy and prerequisite.purpose != Purpose.HOSTS
+    ]
+    if not installs or age_days is None or age_days <= PACKAGE_LISTS_AGE_DAYS_MAX:
+        return
+    first = next((prerequisite for prerequisite in installs if prerequisite.needed), installs[0])
+    state = "apt has none" if math.isinf(age_days) else f"apt's are {age_days:.0f} days old"
+    yield Prerequisite(
+        "package lists", False, state, "before any apt-get install: apt-get update", first.purpose, first.needed
+    )
 
 
 def _known(subject: str, ask: Callable[[], Sequence[Prerequisite]], purpose: Purpose) -> Sequence[Prerequisite]:

@@ -6,10 +6,12 @@ A fact that cannot be determined is None or an exception with one line, never a 
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from typing import Protocol
 from harness.environments.docker.engine import connect
 
 _JAVA_LIMIT_S = 20
+_APT_LISTS = Path("/var/lib/apt/lists")
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,12 @@ class Probes(Protocol):
     def opens(self, device: str) -> bool:
         """Whether the device is there and may be opened for reading and writing."""
 
+    def program(self, name: str) -> bool:
+        """Whether a program is installed, also one for root alone."""
+
+    def package_lists_age_days(self) -> float | None:
+        """The age of apt's package lists; infinite if they were never fetched, None on a machine without apt."""
+
     def java(self) -> str | None:
         """The version of the Java that Spark would start, such as 17.0.15; None without one."""
 
@@ -107,6 +117,14 @@ class ThisMachine:
         """See Probes."""
         return os.access(device, os.R_OK | os.W_OK)
 
+    def program(self, name: str) -> bool:
+        """See Probes."""
+        return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+
+    def package_lists_age_days(self) -> float | None:
+        """See Probes."""
+        return package_lists_age_days(_APT_LISTS, time.time()) if self.program("apt-get") else None
+
     def java(self) -> str | None:
         """See Probes."""
         home = os.environ.get("JAVA_HOME")
@@ -133,6 +151,16 @@ class ThisMachine:
             except OSError:
                 return None
         return None
+
+
+def package_lists_age_days(directory: Path, now_s: float) -> float:
+    """The age of the newest package list in apt's directory of lists; infinite if there is none."""
+    try:
+        fetched_s = [entry.stat().st_mtime for entry in directory.iterdir() if "_Packages" in entry.name]
+    except OSError:
+        fetched_s = []
+    # a list carries its archive's time, and the directory the time of the last update
+    return (now_s - max(*fetched_s, directory.stat().st_mtime)) / _DAY_S if fetched_s else math.inf
 
 
 def parse_options(text: str) -> dict[str, str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +15,7 @@ from rich.console import Console
 
 from harness.cli.main import main
 from harness.doctor.diagnosis import GIB, Diagnosis, Prerequisite, Purpose, all_met, diagnose, show
-from harness.doctor.probes import Engine, Kernel, ThisMachine, parse_options
+from harness.doctor.probes import Engine, Kernel, ThisMachine, package_lists_age_days, parse_options
 from harness.environments.docker.engine import EngineUnreachable
 from harness.errors import EnvironmentUnavailable
 from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT, VALID
@@ -33,6 +36,8 @@ class Machine:
     groups: str = "2"
     java_version: str | None = "17.0.15"
     free: int | None = 50 * GIB
+    programs: frozenset[str] = frozenset({"dockerd", "debootstrap", "fusermount3"})
+    lists_age_days: float | None = 1.0
 
     def engine(self) -> Engine:
         if self.reached is None:
@@ -47,6 +52,12 @@ class Machine:
 
     def opens(self, device: str) -> bool:
         return self.fuse
+
+    def program(self, name: str) -> bool:
+        return name in self.programs
+
+    def package_lists_age_days(self) -> float | None:
+        return self.lists_age_days
 
     def java(self) -> str | None:
         return self.java_version
@@ -75,6 +86,8 @@ def test_a_machine_with_everything_is_well() -> None:
         "netem",
         "FUSE",
         "cgroup",
+        "debootstrap",
+        "fuse3",
         "Java",
         "disk for runs",
         "disk for images",
@@ -112,6 +125,59 @@ def test_what_is_missing_is_told_with_what_to_do(machine: Machine, subject: str,
     assert not found[subject].ok
     assert found[subject].text().startswith(said)
     assert all_met(found.values()) is not counts
+
+
+def test_a_bare_machine_is_told_every_step_at_once_in_the_order_of_doing() -> None:
+    bare = Machine(None, options={}, fuse=False, groups="", java_version=None, free=0)
+    bare.programs, bare.lists_age_days = frozenset(), math.inf
+    missing = {finding.subject: finding.text() for finding in findings(bare).values() if not finding.ok}
+    assert list(missing) == [
+        "package lists",
+        "Docker engine",
+        "nftables",
+        "netem",
+        "FUSE",
+        "/dev/fuse",
+        "cgroup",
+        "debootstrap",
+        "fuse3",
+        "Java",
+        "disk for runs",
+        "images",
+    ]
+    assert missing["package lists"] == "apt has none; before any apt-get install: apt-get update"
+    assert missing["Docker engine"].startswith(
+        "no Docker engine answers; install it (on Debian: apt-get install docker.io), then start it: systemctl start"
+    )
+    assert missing["debootstrap"] == (
+        "not installed; only images built without a registry need it; on Debian: apt-get install debootstrap"
+    )
+    assert missing["fuse3"].endswith("on Debian: apt-get install fuse3")
+    assert missing["images"].endswith("then: faultline images build")
+
+
+def test_an_installed_engine_is_to_be_started_and_not_installed() -> None:
+    assert "install" not in findings(Machine(reached=None))["Docker engine"].text()
+
+
+@pytest.mark.parametrize(("age_days", "named"), [(None, False), (14.0, False), (15.0, True), (math.inf, True)])
+def test_old_package_lists_are_named_if_something_is_to_be_installed(age_days: float | None, named: bool) -> None:
+    assert "package lists" not in findings(Machine(lists_age_days=age_days))
+    unneeded = findings(Machine(lists_age_days=age_days, programs=frozenset({"dockerd"})))
+    assert ("package lists" in unneeded) is named
+    assert all_met(unneeded.values()), "debootstrap and fuse3 count for no run, and neither do the lists"
+    needed = findings(Machine(lists_age_days=age_days, options=without("FUSE_FS")))
+    assert ("package lists" in needed) is named
+
+
+def test_package_lists_are_as_old_as_the_last_update(tmp_path: Path) -> None:
+    assert package_lists_age_days(tmp_path / "absent", 0.0) == math.inf
+    (tmp_path / "lock").touch()
+    assert package_lists_age_days(tmp_path, 0.0) == math.inf
+    (tmp_path / "mirror_dists_stable_main_binary-amd64_Packages").touch()
+    os.utime(tmp_path / "mirror_dists_stable_main_binary-amd64_Packages", (0, 0))
+    os.utime(tmp_path, (864_000, 864_000))
+    assert package_lists_age_days(tmp_path, 3 * 864_000.0) == pytest.approx(20)
 
 
 def test_a_module_counts_only_if_it_is_on_disk() -> None:
@@ -178,7 +244,10 @@ def test_a_probe_that_fails_is_a_line_and_no_traceback() -> None:
 def test_images_are_asked_about_only_where_an_engine_answers() -> None:
     absent = Prerequisite("image base", False, "not built", "faultline images build")
     assert findings(Machine(), images=[absent])["image base"].text() == "not built; faultline images build"
-    assert "start the engine first" in findings(Machine(reached=None), images=[absent])["images"].text()
+    assert (
+        "start the engine, then: faultline images build"
+        in findings(Machine(reached=None), images=[absent])["images"].text()
+    )
 
 
 def test_what_a_spec_does_not_need_does_not_count() -> None:
@@ -192,8 +261,8 @@ def test_a_missing_thing_is_one_line_of_three_columns() -> None:
     said = io.StringIO()
     show(Console(file=said, width=60), diagnose(Diagnosis(Machine(java_version=None, reached=None), Path("runs"))))
     lines = said.getvalue().splitlines()
-    assert lines[0] == "missing  Docker engine  no Docker engine answers; start it"
-    assert [line.split()[0] for line in lines] == ["missing", "ok", "ok", "ok", "ok", "missing", "ok", "missing"]
+    assert lines[0].startswith("missing  Docker engine  no Docker engine answers; start it: systemctl start docker")
+    assert [line.split()[0] for line in lines] == ["missing", *["ok"] * 6, "missing", "ok", "missing"]
     assert all(line[9 + len("Docker engine") :].startswith("  ") for line in lines)
 
 
@@ -226,7 +295,7 @@ def test_the_command_ends_with_3_when_something_is_missing(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     assert main(["doctor", "--store", str(tmp_path)]) == NOT_CARRIED_OUT
-    assert capsys.readouterr().out.startswith("missing  Docker engine  no Docker engine answers; start it")
+    assert re.search(r"^missing +Docker engine +no Docker engine answers; ", capsys.readouterr().out, re.MULTILINE)
     spec = tmp_path / "spec.yaml"
     spec.write_text("environment: sim\n")
     assert main(["doctor", str(spec), "--store", str(tmp_path)]) == VALID

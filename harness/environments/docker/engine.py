@@ -19,6 +19,7 @@ OWNER_LABEL = "faultline.owner"
 run that is still going.
 """
 
+NOTHING_ANSWERS = "no Docker engine answers"
 _ANSWER_LIMIT_S = 30
 
 
@@ -61,7 +62,7 @@ def explained(error: BaseException) -> EngineUnreachable:
         )
     if any(isinstance(cause, FileNotFoundError | ConnectionRefusedError) for cause in causes):
         return EngineUnreachable(
-            "no Docker engine answers",
+            NOTHING_ANSWERS,
             "start it (systemctl start docker, or dockerd), or install it (on Debian: apt-get install docker.io)",
         )
     if any(isinstance(cause, TimeoutError) or "timed out" in str(cause).lower() for cause in causes):
