@@ -20,6 +20,11 @@ Operations of one consumer are compared in the order of their invocation. It has
 and every answer is recorded before its next fetch is invoked; a poll without records may be left out of the history,
 since it moves nothing.
 
+The figure `passed_unread` counts records that a consumer never returned although it read on above them: at their offset
+it had read another record, which an unclean election, or a loss beyond the fault model, has replaced since. It is no
+violation by itself: a consumer that does not validate its positions, as before KIP-320, promises no better. `reset`
+operations bring a consumer back below such records, and it reads them.
+
 Blind spots: where a consumer begins that was assigned nothing; whether a reset that it reports has a cause
 (`checkers.loss` looks for what was truncated); records skipped within one poll (`checkers.linearizability`); logs with
 holes, as compaction and transactions leave them, whose consumers seem to skip.
@@ -100,7 +105,45 @@ def check_partition(
         return Violations(kind, np.minimum(after[rows - 1], asked[rows]), completed_ns[rows], explain)
 
     found = [violations("position-skipped", skipped), violations("position-went-back", back)]
-    return verdict_of(NAME, found, tolerance, {"polls_compared": float(len(known))})
+    figures = {"polls_compared": float(len(known)), "passed_unread": float(_passed_unread(history))}
+    return verdict_of(NAME, found, tolerance, figures)
+
+
+def _passed_unread(history: pa.Table) -> int:
+    """Records of the final log that a consumer passed without returning them, over all consumers; `history` is sorted
+    by process and index."""
+    lengths = numbers(pc.list_value_length(history.column("offsets")), 0)
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    offset = numbers(pc.list_flatten(history.column("offsets").combine_chunks()), NOTHING)
+    value = numbers(pc.list_flatten(history.column("values").combine_chunks()), NOTHING)
+    final = numbers(pc.equal(history.column("phase"), "final"), 0)[row] == 1
+    if not final.any() or final.all():
+        return 0
+    last_value = np.full(int(offset.max()) + 1, NOTHING)
+    last_value[offset[final]] = value[final]
+    process = numbers(history.column("process"), -1)[row]
+    return sum(
+        _passed(row[mine], offset[mine], value[mine], last_value)
+        for each in np.unique(process[~final])
+        for mine in [(process == each) & ~final]
+    )
+
+
+def _passed(row: Int64, offset: Int64, value: Int64, last_value: Int64) -> int:
+    """The same of one consumer, whose reads are in order: offsets whose last read returned another record than the
+    final log has, with a later read above that returned what the final log has."""
+    _, from_end = np.unique(offset[::-1], return_index=True)
+    last_read = len(offset) - 1 - from_end
+    replaced = last_read[
+        (last_value[offset[last_read]] != NOTHING) & (value[last_read] != last_value[offset[last_read]])
+    ]
+    current = np.flatnonzero(value == last_value[offset])
+    if not len(current) or not len(replaced):
+        return 0
+    highest_after = np.maximum.accumulate(offset[current][::-1])[::-1]
+    follows = np.searchsorted(row[current], row[replaced], side="right")
+    read_on = follows < len(current)
+    return int((highest_after[follows[read_on]] > offset[replaced[read_on]]).sum())
 
 
 def _position_after(history: pa.Table) -> Int64:

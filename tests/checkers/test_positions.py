@@ -52,6 +52,21 @@ def test_a_consumer_reads_on_where_its_last_read_ended() -> None:
     assert verdict.figures["polls_compared"] == 4
 
 
+def final(*values: int) -> dict[str, Any]:
+    offsets = list(range(len(values)))
+    return {**poll(0, *offsets, process=9), "phase": "final", "values": list(values)}
+
+
+def test_records_passed_unread_are_counted_where_the_log_was_replaced_below_the_position() -> None:
+    replaced = final(100, 201, 202, 203)
+    read_on = {**poll(3, 3), "values": [203]}
+    assert check(poll(0, 0, 1, 2), read_on, replaced).figures["passed_unread"] == 2
+    assert check(poll(0, 0, 1, 2), replaced).figures["passed_unread"] == 0, "it may still go back"
+    again = {**poll(1, 1, 2, 3), "values": [201, 202, 203]}
+    assert check(poll(0, 0, 1, 2), moved("reset", 1), again, replaced).figures["passed_unread"] == 0
+    assert check(poll(0, 0, 1, 2), read_on, final(100, 101, 102, 203)).figures["passed_unread"] == 0
+
+
 def test_a_position_that_skips_records_is_a_finding() -> None:
     verdict = check(poll(0, 0, 1), poll(4, 4))
     assert kinds(verdict) == ["position-skipped"]
