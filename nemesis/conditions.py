@@ -17,6 +17,7 @@ while the run goes on.
 | `registered` | the controller registers a broker |
 | `fenced`, `unfenced` | the controller fences a broker, or lets it take part again |
 | `truncated` | a replica cuts its log (trace) |
+| `resigned` | a replica neither leads nor follows any more: no leader, or taken off the broker (trace) |
 | `controller_elected` | a node becomes the active controller |
 | `injected`, `healed` | a fault of the schedule takes hold, has healed; an operation has ended (`healed`) |
 
@@ -167,6 +168,17 @@ class Truncated(PartitionOccurrence):
 
     def rests_on_trace(self) -> bool:
         """Clients are not told."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaResigned(PartitionOccurrence):
+    """A replica neither leads nor follows any more."""
+
+    name: ClassVar[str] = Occurrence.RESIGNED.value
+
+    def rests_on_trace(self) -> bool:
+        """Clients see the change of replicas, not when the broker hears of it."""
         return True
 
 
@@ -398,7 +410,7 @@ class AnyOf(Combination):
 SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
-        Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ControllerElected, Injected, Healed,
+        Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ReplicaResigned, ControllerElected, Injected, Healed,
         LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
     )
 }  # fmt: skip

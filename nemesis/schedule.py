@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nemesis import old_names
+from nemesis.administer import AlterConfig, PlaceReplicas
 from nemesis.conditions import AllOf, Healed, TriggerCondition, parse_condition
 from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
@@ -40,6 +41,11 @@ from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAMILIES, FAULTS
 from nemesis.targets import TargetError, check_target
 
+STEPS: Final[Mapping[str, type[Fault]]] = {
+    **FAULTS,
+    **{step.name: step for step in (Observe, PlaceReplicas, AlterConfig)},
+}
+"""Every fault, and the steps that only a script has."""
 NAME_PATTERN: Final = "[A-Za-z][A-Za-z0-9_-]*"
 """Of the id of a step and of a bound name."""
 
@@ -187,9 +193,9 @@ def _parse(item: object, where: str) -> ScheduledFault:
     values = dict(item)
     name = values.pop("fault", None)
     name = old_names.FAULTS.get(name, name) if isinstance(name, str) else name
-    kind = Observe if name == Observe.name else FAULTS.get(name) if isinstance(name, str) else None
+    kind = STEPS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise FieldError(f"{where}.fault: {name!r} is not one of {', '.join(FAULTS)}")
+        raise FieldError(f"{where}.fault: {name!r} is not one of {', '.join(STEPS)}")
     where_of = {field: f"{where}.{field}" for field in ("at", "for", "then_after")}
     times = {field: seconds(values.pop(field), where_of[field]) for field in where_of if field in values}
     step, binds = (parse_name(values, field, where) for field in ("id", "as"))

@@ -31,6 +31,8 @@ class Occurrence(StrEnum):
     UNFENCED = "unfenced"
     TRUNCATED = "truncated"
     """A replica cuts its log."""
+    RESIGNED = "resigned"
+    """A replica neither leads nor follows any more: its partition has no leader, or is no longer on the broker."""
     CONTROLLER_ELECTED = "controller_elected"
     INJECTED = "injected"
     """A fault of the schedule has taken hold; its id stands in `subject`."""

@@ -34,6 +34,7 @@ class TraceSource:
             "appended": self._log_end,
             "log_recovered": self._log_end,
             "truncated": self._truncated,
+            "resigned": lambda node, event: self._situation.occurred(Occurrence.RESIGNED, node, event.partition),
             "isr_proposed": self._isr_proposed,
             "isr_committed": self._isr_resolved,
             "isr_rejected": self._isr_resolved,

@@ -1,0 +1,72 @@
+"""Steps of an administrator: a script says exactly what is asked for, where the faults of `nemesis.faults.admin` draw it.
+
+    - {at: 2s, fault: place-replicas, partition: 0, nodes: [b1, b2], id: taken-off}
+    - {after: taken-off, fault: alter-config, key: min.insync.replicas, value: "1"}
+
+Each asks until it is done. Nothing is undone: a script puts back what it changes, above all the replicas of a partition,
+since a cluster is whole again only with all of them. No random schedule draws these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from nemesis.faults.fault import Family, Fault
+from nemesis.handle import FaultHandle
+from nemesis.observe import Observe
+from nemesis.ports import DONE, AdminResult
+
+_RETRY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class AdminStep(Fault):
+    """One request of an administrator."""
+
+    family: ClassVar[Family] = Observe.family
+    proof: ClassVar[tuple[str, ...]] = ("done",)
+    ends_by_itself: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = True
+
+    async def ask(self, handle: FaultHandle, request: Callable[[], Awaitable[AdminResult]]) -> None:
+        """Send the request until it is done; its last refusal stands in the notes where it never is."""
+        while (answer := (await request()).outcome) != DONE:
+            handle.notes[:] = [f"not done: {answer}"]
+            await handle.sleep(_RETRY_S)
+        handle.notes.clear()
+        handle.count_evidence("done")
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceReplicas(AdminStep):
+    """Have a partition's replicas be these nodes, the preferred one first."""
+
+    name: ClassVar[str] = "place-replicas"
+    number: ClassVar[int] = 1
+    nodes: tuple[str, ...]
+    partition: int = 0
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Ask for the reassignment; it completes once the new replicas are in sync."""
+        replicas = await handle.resolve(self.nodes)
+        await self.ask(handle, lambda: handle.cluster.admin.reassign(handle.topic, self.partition, replicas))
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfig(AdminStep):
+    """Change a setting of the topic."""
+
+    name: ClassVar[str] = "alter-config"
+    number: ClassVar[int] = 2
+    key: str
+    value: str
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Ask for the change."""
+        await self.ask(handle, lambda: handle.cluster.admin.configure(handle.topic, self.key, self.value))
+
+    def describe(self) -> str:
+        """The setting with its value."""
+        return f"{self.name} {self.key}={self.value}"
