@@ -188,6 +188,11 @@ class Rules:
         "eligible.leader.replicas.version=0, the last member stays in the ISR, whatever it loses.",
         "KIP-966",
     )
+    full_isr_clears_elr: bool = _rule(
+        "While the ISR has min.insync.replicas members, also after an administrator has lowered that, the ELR is empty: "
+        "the ISR commits without the members that left it.",
+        "KIP-966",
+    )
     last_known_elr_kept: bool = _rule(
         "Replicas that leave the ELR are recorded in the LastKnownELR, so that an unclean recovery knows where the "
         "committed records were.",

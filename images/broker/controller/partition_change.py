@@ -169,7 +169,8 @@ class PartitionChangeBuilder:
             keeps = self._rules.recovery_keeps_last_known_elr and recovered in partition.last_known_elr
             last_known = partition.last_known_elr if keeps else ()
             return (), tuple(replica for replica in last_known if replica != recovered)
-        if len(election.isr) >= self.topic.min_isr(partition) or not self._rules.eligible_leader_replicas:
+        full = len(election.isr) >= self.topic.min_isr(partition) and self._rules.full_isr_clears_elr
+        if full or not self._rules.eligible_leader_replicas:
             return (), ()
         elr = tuple(replica for replica in elr if replica not in election.isr)
         if not self._rules.last_known_elr_kept:

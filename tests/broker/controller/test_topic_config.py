@@ -22,12 +22,13 @@ def cluster(*off: str, min_isr: int) -> Driver:
     return driver
 
 
-def test_a_lower_minimum_clears_the_elr() -> None:
-    driver = cluster(min_isr=2)
+@pytest.mark.parametrize(("off", "elr"), [((), ()), (("full_isr_clears_elr",), (2, 3))])
+def test_a_lower_minimum_clears_the_elr_exactly_with_the_rule(off: tuple[str, ...], elr: tuple[int, ...]) -> None:
+    driver = cluster(*off, min_isr=2)
     driver.send(driver.proposal(1))
     assert state(driver.partition) == (1, (1,), (2, 3))
     assert configure(driver, "min.insync.replicas", "1")[0] is ErrorCode.none
-    assert state(driver.partition) == (1, (1,), ()), "1 may now acknowledge alone what 2 and 3 do not have"
+    assert state(driver.partition) == (1, (1,), elr), "1 may now acknowledge alone what 2 and 3 do not have"
     assert replayed(driver.log) == driver.image
 
 
