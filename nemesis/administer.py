@@ -1,10 +1,10 @@
-"""Steps of an administrator: a script says exactly what is asked for, where the faults of `nemesis.faults.admin` draw it.
+"""Steps of an administrator: a script says what is asked for, where the faults of `nemesis.faults.admin` draw it.
 
     - {at: 2s, fault: place-replicas, partition: 0, nodes: [b1, b2], id: taken-off}
     - {after: taken-off, fault: alter-config, key: min.insync.replicas, value: "1"}
 
-Each asks until it is done. Nothing is undone: a script puts back what it changes, above all the replicas of a partition,
-since a cluster is whole again only with all of them. No random schedule draws these steps.
+Each asks until it is done. Nothing is undone: a script puts back what it changes, above all the replicas of a
+partition, since a cluster is whole again only with all of them. No random schedule draws these steps.
 """
 
 from __future__ import annotations

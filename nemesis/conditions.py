@@ -410,8 +410,8 @@ class AnyOf(Combination):
 SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
-        Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ReplicaResigned, ControllerElected, Injected, Healed,
-        LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
+        Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ReplicaResigned, ControllerElected,
+        Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
     )
 }  # fmt: skip
 """Every condition but the combinations, by its name."""

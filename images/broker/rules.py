@@ -189,8 +189,8 @@ class Rules:
         "KIP-966",
     )
     full_isr_clears_elr: bool = _rule(
-        "While the ISR has min.insync.replicas members, also after an administrator has lowered that, the ELR is empty: "
-        "the ISR commits without the members that left it.",
+        "While the ISR has min.insync.replicas members, also after an administrator has lowered that, the ELR is "
+        "empty: the ISR commits without the members that left it.",
         "KIP-966",
     )
     last_known_elr_kept: bool = _rule(

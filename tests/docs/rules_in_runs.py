@@ -1,7 +1,8 @@
-"""The runs of whole clusters that show a rule: mutants of the suite `torture`, kept specs, and scenarios.
+"""The runs of whole clusters that show a rule: mutants of the suite `torture`, kept specs, scenarios, and incidents.
 
 A scenario shows a rule if a test in one of `RUNNING` switches it off, by its name in the test or its parameters. Tests
-of state machines and single replicas are elsewhere, and do not count.
+of state machines and single replicas are elsewhere, and do not count. An incident shows a rule if one of its variants
+switches it off and is to be invalid.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from checkers.verdict import Validity
+from harness.incidents.incident import library, load_incident
 from harness.suites.plan import load as load_suite
 from harness.suites.plan import without
 from images.broker.rules import NAMES
@@ -45,13 +48,25 @@ def _rules_named(test: ast.FunctionDef) -> Iterator[str]:
             yield from (consumer_rules.PREFIX + str(keyword.arg) for keyword in node.keywords)
 
 
+def incidents_by_rule() -> dict[str, list[str]]:
+    """The shipped incidents with a variant that is invalid without the rule, by rule."""
+    incidents: dict[str, list[str]] = {rule: [] for rule in EVERY_RULE}
+    for name in library():
+        invalid = [each for each in load_incident(name).variants if each.expect.verdict is Validity.INVALID]
+        for rule in dict.fromkeys(rule for variant in invalid for rule in variant.spec.without):
+            incidents[rule].append(name)
+    return incidents
+
+
 def shown_by() -> dict[str, str]:
-    """For each rule, in a few words: found by torture, or by scripts, in a running cluster. Empty if by neither."""
-    mutants, runs = load_suite("torture").mutants, runs_by_rule()
+    """For each rule, in a few words: found by torture, by scripts, or else by incidents, in a running cluster. Empty if
+    by none."""
+    mutants, runs, incidents = load_suite("torture").mutants, runs_by_rule(), incidents_by_rule()
     words = {}
     for rule in EVERY_RULE:
         if without(rule) in mutants:
             words[rule] = "`make torture`"
         else:
-            words[rule] = ", ".join(f"`{name}`" for name in dict.fromkeys(runs[rule]))
+            names = dict.fromkeys(runs[rule] or [f"incident {name}" for name in incidents[rule]])
+            words[rule] = ", ".join(f"`{name}`" for name in names)
     return words
