@@ -29,9 +29,8 @@ from harness.incidents.incident import TRIES_MAX
 from harness.spec import ACKS, LIMITS, Spec
 from nemesis.conditions import COMBINED, SINGLE, TriggerCondition
 from nemesis.faults.fault import Fault
-from nemesis.observe import Observe
-from nemesis.registry import FAMILIES, FAULTS
-from nemesis.schedule import NAME_PATTERN
+from nemesis.registry import FAMILIES
+from nemesis.schedule import NAME_PATTERN, STEPS
 from workloads.clients import consumer_rules
 from workloads.operations import FORMS
 from workloads.registry import WORKLOADS
@@ -166,15 +165,14 @@ def _faults() -> dict[str, Any]:
 
 
 def _fault() -> dict[str, Any]:
-    kinds: dict[str, type[Fault]] = {**FAULTS, Observe.name: Observe}
     branches = [
         {"if": {"properties": {"fault": {"const": name}}, "required": ["fault"]}, "then": _fault_of(kind)}
-        for name, kind in kinds.items()
+        for name, kind in STEPS.items()
     ]
     return {
         "type": "object",
         "required": ["fault"],
-        "properties": {"fault": {"enum": list(kinds)}},
+        "properties": {"fault": {"enum": list(STEPS)}},
         "allOf": branches,
     }
 

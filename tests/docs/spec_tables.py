@@ -11,8 +11,7 @@ from harness.incidents.schema import client_descriptions, first_sentence, plain_
 from harness.runner.observation import POLL_S
 from harness.spec import Spec
 from nemesis.conditions import COMBINED, SINGLE, Members, TriggerCondition
-from nemesis.observe import Observe
-from nemesis.registry import FAULTS
+from nemesis.schedule import STEPS
 
 Rows = list[tuple[str, ...]]
 _AT_ONCE = ("restarted", "injected", "healed", "acknowledged")
@@ -46,7 +45,7 @@ def fault_fields() -> Rows:
             ", ".join(f"`{item.name}` {_default(item) or 'needed'}" for item in fields(kind)),
             "yes" if kind.ends_by_itself else "",
         )
-        for name, kind in {**FAULTS, Observe.name: Observe}.items()
+        for name, kind in STEPS.items()
     ]
 
 
