@@ -65,6 +65,7 @@ def _show_run(run: stored_runs.StoredRun) -> None:
         print(f"{verdict.validity:<8} {verdict.checker}")
         for finding in verdict.findings if verdict.validity is not Validity.VALID else ():
             print("\n".join(f"    {line}" for line in (finding.kind, *finding.lines)))
+    print(f"again    faultline run {run.suite}/{run.name}")
 
 
 def export(store: Path, name: str, target: Path) -> int:

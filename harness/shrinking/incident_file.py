@@ -24,14 +24,23 @@ _ALWAYS: Final = ("seed", "time_limit", "faults")
 _HOLDS: Final = Expectation(verdict=Validity.VALID)
 
 
-def shrunk_incident(
-    spec: Spec, signature: FailureSignature, *, title: str, story: str, source: str, repaired_holds: bool
-) -> str:
+class _IncidentDumper(yaml.SafeDumper):
+    """Writes a text of several lines as a block, line by line."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_IncidentDumper.add_representer(str, _represent_text)
+
+
+def shrunk_incident(spec: Spec, signature: FailureSignature, *, title: str, story: str, repaired_holds: bool) -> str:
     """The text of the incident. `repaired_holds`: whether the run without the flaw is valid."""
     expect = Expectation(verdict=signature.verdict, check=signature.check, finding=signature.finding)
     fields = fields_off_default(spec)
     repaired = without_flaw(spec) if repaired_holds else None
-    values: dict[str, Any] = {"title": title, "source": source, "story": story}
+    values: dict[str, Any] = {"title": title, "story": story}
     if repaired is None:
         values |= {**fields, "expect": expect.to_mapping()}
     else:
@@ -42,7 +51,7 @@ def shrunk_incident(
                 "repaired": {"expect": _HOLDS.to_mapping()},
             }
         }
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(values, Dumper=_IncidentDumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def fields_off_default(spec: Spec) -> dict[str, Any]:

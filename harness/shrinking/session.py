@@ -55,15 +55,14 @@ class Failing:
         """The text of the incident that the smallest spec makes."""
         before, after = self.start.spec, smallest.spec
         story = (
-            f"Shrunk from {self.subject.origin}: {_faults(len(before.script))} in {before.time_limit_s:g} s became "
-            f"{_faults(len(after.script))} in {after.time_limit_s:g} s. Its run shows:\n"
+            f"Shrunk from {self.subject.origin}: {_count(len(before.script), 'fault')} in {before.time_limit_s:g} s "
+            f"became {_count(len(after.script), 'fault')} in {after.time_limit_s:g} s. Its run shows:\n"
         )
         return shrunk_incident(
             after,
             self.signature,
             title=f"{self.signature.finding or 'A failure'}, shrunk from {self.subject.name}",
             story=story + "".join(f"  {line}\n" for line in smallest.sighting.lines),
-            source="",
             repaired_holds=self.repaired_holds,
         )
 
@@ -173,13 +172,14 @@ def _identity(subject: Failing, sources: str) -> dict[str, str]:
     }
 
 
-def _faults(count: int) -> str:
-    return f"{count} fault{'' if count == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def description(spec: Spec) -> str:
     """A few words: how large a spec is."""
     return (
-        f"{_faults(len(spec.script))}, {spec.brokers} brokers, {spec.partitions} partitions, "
-        f"{spec.producers + spec.consumers + spec.end_offset_readers} clients, {spec.time_limit_s:g} s"
+        f"{_count(len(spec.script), 'fault')}, {_count(spec.brokers, 'broker')}, "
+        f"{_count(spec.partitions, 'partition')}, "
+        f"{_count(spec.producers + spec.consumers + spec.end_offset_readers, 'client')}, {spec.time_limit_s:g} s"
     )

@@ -145,7 +145,7 @@ def export(store: Path, item: StoredItem, target: Path) -> RunDirectory:
     if not run.row["evidence"]:
         raise StoreError(
             f"{item.name}: only verdicts and figures of this run are stored, as for every valid run of a suite; "
-            "its spec, in the table runs, brings it back"
+            f"`faultline run {item.name}` makes it again"
         )
     try:
         target.mkdir(parents=True)

@@ -18,7 +18,9 @@ from harness.shrinking.incident_file import fields_off_default, shrunk_incident
 from harness.shrinking.reproduction import without_flaw
 from harness.shrinking.session import NotShrinkable, ShrinkBudget, ShrinkResult, failing, shrink
 from harness.shrinking.subjects import ShrinkSubject, subject_of
+from harness.shrinking.suite_failures import first_failures
 from harness.spec import Spec, parse
+from harness.suites.job import RunResult
 from harness.suites.plan import Suite
 from harness.suites.record import begin
 from harness.suites.stored_spec import stored_spec
@@ -86,18 +88,19 @@ FLAWS: list[dict[str, object]] = [
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: next(iter(flaw)))
 def test_an_incident_file_reads_back_as_the_spec_and_as_the_spec_without_its_flaw(flaw: dict[str, object]) -> None:
     spec = replace(parse({"brokers": 4, **flaw}), seed=EARLY.seed, families=(), script=EARLY.script)
-    text = shrunk_incident(spec, SIGNATURE, title="t", story="s", source="", repaired_holds=True)
+    text = shrunk_incident(spec, SIGNATURE, title="t", story="two\n  lines\n", repaired_holds=True)
     flawed, repaired = read_incident(parse_document(text), "shrunk").variants
     assert replace(flawed.spec, name=spec.name) == spec
     assert replace(repaired.spec, name=spec.name) == without_flaw(spec) != spec
     assert (flawed.expect.check, flawed.expect.finding) == ("loss", "lost")
     assert repaired.expect.verdict is Validity.VALID
+    assert "story: |\n  two\n    lines\n" in text, "a text of several lines stands as it is read"
     fields = _incident_of(text)
     assert not {"producers", "ready_limit", "workload", "name", "environment"} & fields.keys(), "defaults are left out"
 
 
 def test_an_incident_without_a_flaw_to_take_away_has_one_variant() -> None:
-    text = shrunk_incident(EARLY, SIGNATURE, title="t", story="s", source="", repaired_holds=False)
+    text = shrunk_incident(EARLY, SIGNATURE, title="t", story="s", repaired_holds=False)
     (variant,) = read_incident(parse_document(text), "shrunk").variants
     assert replace(variant.spec, name=EARLY.name) == EARLY
     assert without_flaw(EARLY) is None
@@ -170,6 +173,36 @@ variants:
         SpecError, match="told, repaired: is none of the variants that are expected to fail: as it was, older"
     ):
         subject_of(str(path), tmp_path, "repaired")
+
+
+def test_a_suite_has_the_first_run_of_every_signature_shrunk(tmp_path: Path) -> None:
+    plan = Suite(
+        "night",
+        seeds=3,
+        first_seed=1,
+        cells={"plain": Spec(), "older": parse({"settings": {"faultline.protocol": "kip101"}})},
+        mutants={"mutant": Spec(without=("maximal_isr",))},
+        mutant_seeds=1,
+        repeats=1,
+    )
+    record = begin(tmp_path, plan)
+    lost, skipped = ("loss: lost", "reads: skipped"), ("reads: skipped", "loss: lost")
+    causes = {
+        "plain-seed1": lost,
+        "plain-seed2": skipped,
+        "plain-seed3": lost,
+        "older-seed2": lost,
+        "mutant-seed1": lost,
+        "plain-seed1-repeated": ("loss: cut",),
+    }
+    runs = [
+        RunResult(run.run, run.cell, run.seed, "invalid" if run.run in causes else "unknown", causes.get(run.run, lost))
+        for run in plan.every_run()
+    ]
+    subjects = list(first_failures(record, runs))
+    assert [subject.name for subject in subjects] == ["plain-seed1", "plain-seed2", "older-seed2", "mutant-seed1"]
+    assert subjects[3].spec.without == ("maximal_isr",)
+    assert subjects[1].spec.seed == 2
 
 
 # ---- any run of a suite comes back -----------------------------------------------------------------------------------
