@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from checkers.verdict import checker_name
 from results.errors import StoreError
 from results.run_figures import PLANNED
 from results.store import tables
-from results.store.schema import MEASURED, tables_path
+from results.store.schema import MEASURED, SIGNATURES, tables_path
 from results.store.spec_facts import spec_facts
 
 FAILED, NOT_CHECKED = "failed", "not checked"
@@ -45,6 +45,8 @@ class SuiteRun:
     outcome: str
     causes: tuple[str, ...]
     """`checker: kind` of each thing found, without repetition; why it failed for one that did."""
+    signatures: tuple[str, ...]
+    """`check/finding/cause` of each story of what was violated."""
     figures: Mapping[str, float]
     """Of `results.run_figures`, and `planned`: the appends that the rate plans. Empty for a run without figures."""
     digest: str = ""
@@ -97,15 +99,22 @@ class SuiteResult:
 
     def causes(self) -> dict[str, list[SuiteRun]]:
         """Each finding of a failure with the runs that have it; those of invalid runs first, then the most frequent."""
-        by_cause: dict[str, list[SuiteRun]] = {}
+        return self._grouped(lambda run: run.causes)
+
+    def signatures(self) -> dict[str, list[SuiteRun]]:
+        """Each signature of a failure with the runs that have it, in the same order."""
+        return self._grouped(lambda run: run.signatures)
+
+    def _grouped(self, names: Callable[[SuiteRun], tuple[str, ...]]) -> dict[str, list[SuiteRun]]:
+        groups: dict[str, list[SuiteRun]] = {}
         for run in self.runs:
-            for cause in run.causes if not run.good else ():
-                by_cause.setdefault(cause, []).append(run)
+            for name in names(run) if not run.good else ():
+                groups.setdefault(name, []).append(run)
 
         def order(item: tuple[str, list[SuiteRun]]) -> tuple[int, int, str]:
             return OUTCOMES.index(item[1][0].outcome), -len(item[1]), item[0]
 
-        return dict(sorted(by_cause.items(), key=order))
+        return dict(sorted(groups.items(), key=order))
 
 
 def series(suite: str) -> str:
@@ -181,6 +190,7 @@ def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *
         seed=row["seed"],
         outcome=outcome,
         causes=tuple(dict.fromkeys(causes)),
+        signatures=tuple(str(signature) for signature in _object(row["facts"]).get(SIGNATURES, ())),
         figures=figures,
         digest=row["digest"] or "",
         simulated=spec.simulated,

@@ -114,6 +114,8 @@ def _suite(options: argparse.Namespace) -> int:
         for path in report.save(record, runs, figures, options.json, options.junit):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
         console.print(report.table(figures.cells))
+        if (failures := report.failures(record.plan, runs)) is not None:
+            console.print(failures)
         console.print(report.covered(figures), soft_wrap=True, highlight=False)
         _show_expectations(record.plan, runs, console)
         return report.exit_code(record.plan, runs)

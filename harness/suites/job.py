@@ -26,6 +26,7 @@ from harness.suites.record import SuiteRecord
 from harness.suites.spark_task import ROW, maker
 from results.errors import StoreError
 from results.store import finished_runs
+from results.store.schema import SIGNATURES
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -62,6 +63,8 @@ class RunResult:
     """valid, invalid, unknown, or failed when it could not be carried out."""
     causes: tuple[str, ...] = ()
     """`checker: kind` of each finding, or why the run failed."""
+    signatures: tuple[str, ...] = ()
+    """Of the stories of what was violated: the same in every run that fails from the same cause."""
     lines: tuple[str, ...] = ()
     """The text of the first finding."""
     families: tuple[str, ...] = ()
@@ -221,6 +224,7 @@ def _results(tables: Mapping[str, Table]) -> Iterator[RunResult]:
             seed=row["seed"],
             validity="failed" if failed else row["validity"],
             causes=(facts.get("message", "no reason is recorded"),) if failed else tuple(dict.fromkeys(causes)),
+            signatures=tuple(facts.get(SIGNATURES, ())),
             lines=tuple(findings[0][1]["lines"]) if findings and not failed else (),
             families=tuple(sorted(families.get(row["run"], []))),
             digest=row["digest"] or "",

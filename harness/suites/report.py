@@ -41,6 +41,8 @@ from results.store.summary import Summary
 
 SHOWN: Final = 10
 """Runs that are not valid and are shown as they end; the rest is counted."""
+FIRST_RUNS: Final = 3
+"""Runs that are named of each signature."""
 _LINE_S: Final = 30.0
 _COLOURS: Final = {"invalid": "bold red", "failed": "red", "unknown": "yellow", "valid": "green"}
 _WORDS: Final = {"failed": "not carried out"}
@@ -120,7 +122,8 @@ class LiveSuite:
 
 def show(console: Console, suite: SuiteRecord, run: RunResult) -> None:
     """The findings of one run that was not valid, and its directory."""
-    head = Text.assemble((run.validity, _COLOURS[run.validity]), f" {run.run}: {'; '.join(run.causes) or 'no cause'}")
+    causes = "; ".join(run.signatures or run.causes) or "no cause"
+    head = Text.assemble((run.validity, _COLOURS[run.validity]), f" {run.run}: {causes}")
     console.print(head, soft_wrap=True)
     for line in run.lines[:3]:
         console.print(Text(f"    {line}"), soft_wrap=True)
@@ -152,6 +155,27 @@ def table(cells: Iterable[Mapping[str, Any]]) -> Table:
         counts = (str(cell[name]) for name in ("runs", *EXIT_CODES))
         rows.add_row(cell["cell"], *counts, *(column.written(cell[column.name]) for column in columns))
     return rows
+
+
+def by_signature(runs: Iterable[RunResult]) -> dict[str, list[RunResult]]:
+    """The runs that fail from each cause, the most frequent first."""
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        for signature in run.signatures:
+            groups.setdefault(signature, []).append(run)
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def failures(plan: Suite, runs: Iterable[RunResult]) -> Table | None:
+    """One row for each signature, with its first runs; None when no run but of mutants has one."""
+    groups = by_signature(run for run in runs if run.cell not in plan.mutants)
+    rows = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("failures by cause (check/finding/cause)", "runs", "first runs"):
+        rows.add_column(heading, justify="right" if heading == "runs" else "left", overflow="fold")
+    for signature, failed in groups.items():
+        first = ", ".join(run.run for run in failed[:FIRST_RUNS])
+        rows.add_row(Text(signature), str(len(failed)), Text(first + (" …" if len(failed) > FIRST_RUNS else "")))
+    return rows if groups else None
 
 
 def covered(summary: Summary) -> str:
@@ -187,6 +211,7 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
                 "seed": run.seed,
                 "validity": run.validity,
                 "causes": list(run.causes),
+                "signatures": list(run.signatures),
                 "lines": list(run.lines),
                 "digest": run.digest,
                 "directory": str(suite.path / "runs" / run.run),
@@ -194,6 +219,10 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
             for run in runs
             if run.validity != "valid" and run.cell not in suite.plan.mutants
         ],
+        "signatures": {
+            signature: [run.run for run in failed]
+            for signature, failed in by_signature(run for run in runs if run.cell not in suite.plan.mutants).items()
+        },
         "figures": [dict(cell) for cell in figures.cells],
         "coverage": [dict(mark) for mark in figures.coverage],
     }

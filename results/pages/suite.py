@@ -52,6 +52,7 @@ def body(suite: SuiteResult, link: RunLink) -> Markup:
             "faultline": suite.version,
             "commit": suite.commit[:12],
         },
+        signatures=list(suite.signatures().items())[:CAUSES_MAX],
         causes=causes[:CAUSES_MAX],
         other_causes=len(causes) - CAUSES_MAX,
         runs_of_a_cause=RUNS_OF_A_CAUSE,

@@ -261,7 +261,8 @@ class RunDirectory:
 
     def signatures(self) -> tuple[str, ...]:
         """The signatures of the stories; none when nothing was violated."""
-        return tuple(story["signature"] for story in read_json(self.path / "stories.json").get("stories", ()))
+        stories = read_json(self.path / "stories.json").get("stories", ())
+        return tuple(str(story["signature"]) for story in stories)
 
     def write_lost(self, lost: pa.Table) -> None:
         """The records lost (`checkers.tables.LOST`); without any there is no such file."""

@@ -72,6 +72,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 EVIDENCE = ("history", "trace", "replicas", "replica_ends", "faults")
 GAPS, ROWS = "gaps", "rows"
 """Facts of a run: what its evidence lacked when it was stored, and how many rows of each table of EVIDENCE it has."""
+SIGNATURES = "signatures"
+"""Fact of a run: the signatures of its stories (`results.explanation`)."""
 MEASURED = "measured"
 """The checker name of the figures of `results.measures` in METRICS."""
 

@@ -30,9 +30,11 @@ from results.run.evidence_loader import with_current_names
 from results.run.json_encoding import verdicts_from_json
 from results.run.manifest import gaps_from_json
 from results.store import tables
-from results.store.schema import EVIDENCE, GAPS, ROWS, SCHEMAS, batch_path, tables_path
+from results.store.schema import EVIDENCE, GAPS, ROWS, SCHEMAS, SIGNATURES, batch_path, tables_path
 
 MARKER = "runs"
+STORED_FACTS = (GAPS, ROWS, SIGNATURES)
+"""Facts that the store adds to those of the run directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class StoredRun:
     def status(self) -> Status:
         """As the run directory had it."""
         row = self.row
-        facts = {name: value for name, value in _object(row["facts"]).items() if name not in (GAPS, ROWS)}
+        facts = {name: value for name, value in _object(row["facts"]).items() if name not in STORED_FACTS}
         return Status(row["state"], "", row["seed"], row["name"], row["version"], row["started"], facts=facts)
 
 

@@ -26,7 +26,7 @@ from results.measures import measure
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
 from results.run.manifest import gaps_to_json
-from results.store.schema import EVIDENCE, GAPS, MEASURED, ROWS, SCHEMAS, batch_path, plain, tables_path
+from results.store.schema import EVIDENCE, GAPS, MEASURED, ROWS, SCHEMAS, SIGNATURES, batch_path, plain, tables_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ def of_run(
         facts[ROWS] = {table: getattr(evidence, table).num_rows for table in EVIDENCE}
     if evidence.gaps:
         facts[GAPS] = gaps_to_json(evidence.gaps)
+    if signatures := run.signatures():
+        facts[SIGNATURES] = list(signatures)
     row = {
         "seed": status.seed,
         "cell": cell,

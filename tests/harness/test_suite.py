@@ -19,7 +19,7 @@ from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from harness.suites.job import RunResult
 from harness.suites.plan import SHIPPED, Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
-from harness.suites.report import exit_code, junit
+from harness.suites.report import by_signature, exit_code, failures, junit
 from harness.yaml_document import SpecError
 from results.store import finished_runs, tables
 from results.store.finished_runs import suite_path
@@ -141,6 +141,10 @@ def test_the_summary_and_junit_name_what_failed(uninterrupted: Path) -> None:
     assert output["exit_code"] == INVALID
     assert [run["seed"] for run in output["not_valid"]] == [0, 1, 2]
     assert all(run["causes"] and Path(run["directory"]).is_dir() for run in output["not_valid"])
+    assert all(run["signatures"] for run in output["not_valid"])
+    assert {name for runs in output["signatures"].values() for name in runs} == {
+        run["run"] for run in output["not_valid"]
+    }
     root = ElementTree.parse(only_suite(uninterrupted) / "junit.xml").getroot()
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("6", "3", "0")
     assert len(root.findall(".//testcase")) == 6
@@ -294,6 +298,19 @@ def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().err
     assert "no suite of this name" in printed
     assert printed.count("\n") == 1
+
+
+def test_failures_are_grouped_by_signature_the_most_frequent_first() -> None:
+    common, rare = "protocol/candidate-incomplete/unclean-broker-kept", "loss/lost-append/lost-append"
+    of_runs = [(rare,), (common, rare), (common,), (common,), (), (common,)]
+    runs = [RunResult(f"r{number}", "c", number, "invalid", signatures=each) for number, each in enumerate(of_runs)]
+    groups = by_signature(runs)
+    assert list(groups) == [common, rare]
+    assert [run.run for run in groups[rare]] == ["r0", "r1"]
+    shown = failures(Suite("any", 1, 0, {}), runs)
+    assert shown is not None
+    assert [list(column.cells) for column in shown.columns][1] == ["4", "2"]
+    assert failures(Suite("any", 1, 0, {}), [RunResult("r9", "c", 9, "valid")]) is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from results.store import tables
 from results.store.schema import batch_path
 from results.suites import RESAMPLES, SuiteResult, read_suite, series
 from tests.results.conftest import INVALID, make_run
-from tests.results.trend.nights import make_night, plain
+from tests.results.trend.nights import SIGNATURE, make_night, plain
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -72,6 +72,7 @@ def test_a_suite_tells_its_runs_the_worst_first_with_what_they_were_asked_for(su
     assert [run.outcome for run in suite.runs] == ["invalid"] * bad + ["valid"] * (60 - bad)
     assert all(run.figures["planned"] == 600 for run in suite.runs)
     assert suite.causes() == {"loss: lost-append": list(suite.runs[:bad])}
+    assert suite.signatures() == {SIGNATURE: list(suite.runs[:bad])}
     assert suite.coverage == (("fault", "kill", 60, 120),)
 
 
@@ -145,6 +146,7 @@ def test_every_number_of_a_cell_leads_to_the_runs_behind_it(suite: SuiteResult) 
 def test_the_page_stands_alone_names_failures_first_and_draws_what_plotly_takes(suite: SuiteResult) -> None:
     text = suite_page.render(suite, lambda run: "")
     page = Page(text)
+    assert page.text.index(SIGNATURE) < page.text.index("loss: lost-append")
     assert page.text.index("lost-append") < page.text.index("planned writes acknowledged")
     assert not [tag for tag, attributes in page.elements if tag in ("script", "link") and attributes.get("src")]
     assert len(page.figures) == 2
@@ -161,7 +163,10 @@ def test_what_a_suite_holds_stays_text(tmp_path: Path) -> None:
         commit=SCRIPT,
         version=SCRIPT,
         coverage=((SCRIPT, SCRIPT, 1, 1),),
-        runs=tuple(replace(run, run=SCRIPT, cell=f'"{SCRIPT}', causes=(SCRIPT,)) for run in found.runs[:3]),
+        runs=tuple(
+            replace(run, run=SCRIPT, cell=f'"{SCRIPT}', causes=(SCRIPT,), signatures=(SCRIPT,))
+            for run in found.runs[:3]
+        ),
     )
     page = Page(suite_page.render(hostile, lambda run: '"><script>'))
     assert sum(1 for tag, attributes in page.elements if tag == "script" and not attributes) == 2

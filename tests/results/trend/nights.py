@@ -35,6 +35,10 @@ def suite_name(night: int, name: str = "nightly") -> str:
     return f"{name}-202611{night + 1:02}T010000"
 
 
+SIGNATURE = "loss/lost-append/log-came-back-shorter"
+"""Of every run that lost something."""
+
+
 def make_night(
     store: Path,
     night: int,
@@ -69,7 +73,7 @@ def make_night(
                     "spec": f"rate: 20\nenvironment: sim\nseed: {seed}\n",
                     "settings": "{}",
                     "recovery": "{}",
-                    "facts": "{}",
+                    "facts": json.dumps({"signatures": [SIGNATURE]} if told["lost"] else {}),
                 }
             )
             rows["verdicts"].append(
