@@ -38,6 +38,11 @@ class Rules:
         "before it appends.",
         "Kafka Log Divergence §3.2",
     )
+    truncate_in_every_leader_epoch: bool = _rule(
+        "A follower looks in every leader epoch for where the logs part, also if its leader is the one it knew: it may "
+        "have missed that another one led in between, for whom its leader truncated its log.",
+        "KAFKA-7164",
+    )
     ignore_stale_epoch_answer: bool = _rule(
         "A follower ignores the answer to an OffsetForLeaderEpoch that it sent in another leader epoch, or about "
         "another epoch than it now needs.",

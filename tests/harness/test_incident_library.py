@@ -14,11 +14,11 @@ from harness.runner.run import run_in_simulation
 
 MEASURED = Path(__file__).parents[2] / "docs" / "incident-times.json"
 TOLD_HERE = (
-    "kafka-7128-follower-behind-the-epoch-start",
     "kafka-15583-commit-below-min-isr",
+    "kafka-7128-follower-behind-the-epoch-start",
+    "kafka-7164-missed-leader-epochs",
     "kip-101-two-hard-failures",
     "kip-320-consumer-that-skips",
-    "kip-903-stale-broker-epoch",
     "lower-minimum-with-an-elr",
     "removed-and-added-again",
     "zombie-controller",

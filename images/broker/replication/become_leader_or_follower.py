@@ -37,8 +37,9 @@ def apply_registration(
         return PartitionStep(resigned, () if partition.role is ReplicaRole.NONE else (Resigned(),))
     if registration.leader != partition.node:
         follower = updated._replace(role=ReplicaRole.FOLLOWER, leadership=None)
-        same = partition.role is ReplicaRole.FOLLOWER and partition.leader_epoch == registration.leader_epoch
-        if same and partition.leader == registration.leader:
+        same_epoch = partition.leader_epoch == registration.leader_epoch
+        follows_on = same_epoch or not limits.rules.truncate_in_every_leader_epoch
+        if partition.role is ReplicaRole.FOLLOWER and follows_on and partition.leader == registration.leader:
             return PartitionStep(follower)
         step = truncation.begin(follower, limits.truncation_protocol)
         return PartitionStep(
