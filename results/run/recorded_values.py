@@ -16,7 +16,7 @@ replica logs   a node has one log of a partition; it holds no records beyond its
 faults         ends follow starts; `detail` and `evidence` are JSON objects; losses are numbers
 all            topic, partitions and nodes are those of the run, as far as its settings name them
 settings       every setting that older runs have, too; each of its type, and one of the known values
-recovery       booleans, numbers, lists and crashes are what they are called
+recovery       booleans, numbers, lists, crashes and vanished machines are what they are called; times fit 64 bits
 
 A run that was read to its end (`final_reads`) is complete. Then, in addition: history, replica logs and trace cover the
 same partitions, the history has the final reads of each of them, every node of the cluster traced something, and the
@@ -63,10 +63,19 @@ _RECOVERY_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "final_reads": bool,
     "seconds": (int, float),
     "limit_seconds": (int, float),
+    "healing_seconds": (int, float),
+    "unhealed": list,
     "waiting_for": list,
     "crashes": list,
+    "vanished": list,
     "recorded": dict,
 }
+_RECOVERY_ITEMS: Final[Mapping[str, tuple[str, Mapping[str, type]]]] = {
+    "crashes": ("crash", {"node": str, "time_ns": int, "error": str}),
+    "vanished": ("vanished machine", {"node": str, "time_ns": int}),
+}
+_SECONDS_END: Final = (1 << 63) / 1e9
+"""Times are nanoseconds of 64 bits."""
 
 
 class Misrecorded(Exception):
@@ -222,15 +231,24 @@ def _check_faults(evidence: RunEvidence) -> None:
 def _check_recovery(evidence: RunEvidence) -> None:
     recovery = evidence.recovery
     for name, kind in _RECOVERY_TYPES.items():
-        value = recovery.get(name)
-        if name in recovery and (not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))):
+        if name not in recovery:
+            continue
+        value: Any = recovery[name]
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
             raise Misrecorded(f"{name} is {_short(value)}, which is not its type")
-        if name in recovery and isinstance(value, float) and not math.isfinite(value):
-            raise Misrecorded(f"{name} is {value}")
-    for crash in recovery.get("crashes", ()):
-        types = {"node": str, "time_ns": int, "error": str}
-        if not isinstance(crash, dict) or not all(isinstance(crash.get(name), kind) for name, kind in types.items()):
-            raise Misrecorded(f"the crash {_short(crash)} lacks a node, a time or an error")
+        if isinstance(value, int | float) and not abs(value) < _SECONDS_END:
+            raise Misrecorded(f"{name} is {_short(value)}, no time of a run")
+    for name in ("unhealed", "waiting_for"):
+        if not all(isinstance(text, str) for text in recovery.get(name, ())):
+            raise Misrecorded(f"{name} is {_short(recovery[name])}, which is no list of texts")
+    for name, (what, types) in _RECOVERY_ITEMS.items():
+        for item in recovery.get(name, ()):
+            if not isinstance(item, dict) or not all(
+                isinstance(item.get(field), kind) for field, kind in types.items()
+            ):
+                raise Misrecorded(f"the {what} {_short(item)} lacks {', '.join(types)}")
+            if not _is_number(item["time_ns"]):
+                raise Misrecorded(f"time_ns of the {what} {_short(item)} has more than 64 bits")
     for name, count in recovery.get("recorded", {}).items():
         if not _is_count(count):
             raise Misrecorded(f"recorded.{name} is {_short(count)}, which is no number of rows")

@@ -69,6 +69,24 @@ def test_a_run_that_was_read_to_its_end_covers_what_it_had_recorded_by_then() ->
     assert reasons(replace(run, recovery={"recorded": {"history": 3}})) == []
 
 
+@pytest.mark.parametrize(
+    ("recovery", "reason"),
+    [
+        ({"seconds": 1 << 70}, f"seconds is {1 << 70}, no time of a run"),
+        ({"healing_seconds": -1e30}, "healing_seconds is -1e+30, no time of a run"),
+        ({"limit_seconds": float("nan")}, "limit_seconds is nan, no time of a run"),
+        ({"unhealed": [3]}, "unhealed is [3], which is no list of texts"),
+        ({"vanished": {"x": 1}}, "vanished is {'x': 1}, which is not its type"),
+        ({"vanished": [{"node": "b1"}]}, "the vanished machine {'node': 'b1'} lacks node, time_ns"),
+        ({"crashes": [{"node": "b1", "time_ns": 1 << 70, "error": ""}]}, "time_ns of the crash {'node': 'b1', "),
+    ],
+)
+def test_a_recovery_that_no_recorder_writes_is_left_out(recovery: dict[str, Any], reason: str) -> None:
+    evidence = validated(replace(history(), recovery=recovery))
+    assert [gap.part for gap in evidence.gaps] == [EvidencePart.RECOVERY]
+    assert evidence.gaps[0].reason.startswith(reason)
+
+
 def test_topic_partitions_and_nodes_are_those_of_the_settings() -> None:
     settings = CheckSettings(topic="t", partitions=1, controllers=1)
     assert reasons(replace(history(), settings=settings)) == []
