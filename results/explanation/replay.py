@@ -88,6 +88,8 @@ class ReplicaView:
     log_start: int = 0
     shortened: TracedEvent | None = None
     """The last event that cut its log."""
+    removed: bool = False
+    """Whether it stopped hosting the partition since it opened its log, which may be deleted then."""
     greatest_end: int = 0
     """The furthest that its log ever reached."""
     following_since: TracedEvent | None = None
@@ -217,7 +219,7 @@ def _role(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> N
 
 
 def _resigned(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
-    replica.role, replica.proposal = "", None
+    replica.role, replica.proposal, replica.removed = "", None, True
 
 
 def _appended(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
@@ -246,7 +248,7 @@ def _recovered(state: PartitionReplay, replica: ReplicaView, event: TracedEvent)
     replica.batches = {batch: offset for batch, offset in replica.batches.items() if offset < event.log_end}
     replica.log_start = max(event.offset, 0)
     replica.high_watermark = event.high_watermark
-    replica.role, replica.proposal = "", None
+    replica.role, replica.proposal, replica.removed = "", None, False
 
 
 def _log_start(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:

@@ -317,7 +317,7 @@ def _truncated(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
 def _recovered(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
     replica = state.replica(event.node)
     known = len(replica.log)
-    if event.log_end < known:
+    if event.log_end < known and not replica.removed:
         yield Step(
             "log-came-back-shorter",
             event.time_ns,

@@ -31,6 +31,8 @@ NEAREST_FIRST: Final = (
     "positions", "groups",
 )  # fmt: skip
 """The checks from the inside of the protocol outwards."""
+OF_GROUPS: Final = frozenset({"coordinator", "groups"})
+"""Checks of what groups committed, which no log of the workload's topic holds."""
 INSIDE: Final = frozenset({"raft", "protocol", "coordinator"})
 """Checks of the trace: they see a broken promise when it is broken."""
 BEYOND_THE_FAULT_MODEL: Final = "fault-model-exceeded"
@@ -174,6 +176,8 @@ def _cause(group: _Group) -> Step | None:
         step for step in group.steps if step.time_ns <= last_ns and (not offsets or any(map(step.concerns, offsets)))
     ]
     broken = [step for step in concerned if not step.is_loss]
+    if not broken and all(one.check in OF_GROUPS for one in group.found):
+        return None
     return next(iter(broken or concerned), None)
 
 

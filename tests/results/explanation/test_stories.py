@@ -202,6 +202,19 @@ def test_a_log_that_a_fault_shortened_is_a_cause_only_without_another() -> None:
     assert any("the trace has no fetch requests" in line for line in story.lines())
 
 
+def test_a_log_that_a_removed_replica_left_behind_is_no_cause() -> None:
+    removed = event(3.5, "b3", "resigned")
+    back = event(4, "b3", "log_recovered", offset=0, log_end=0, high_watermark=0)
+    (story,) = explain([seen_by("loss", "lost-append", 4)], evidence_of([*BORN, removed, back]))
+    assert story.step is None
+
+
+def test_what_a_group_committed_is_not_lost_with_a_log_of_the_topic() -> None:
+    back = event(4, "b3", "log_recovered", offset=0, log_end=3, high_watermark=3)
+    (story,) = explain([seen_by("groups", "committed-offset-lost", 4)], evidence_of([*BORN, back]))
+    assert story.signature.cause == "committed-offset-lost"
+
+
 def test_without_a_step_the_story_says_that_the_cause_is_not_known() -> None:
     (story,) = stories(BORN, seen_by("reads", "duplicate", 3))
     assert story.signature == Signature("reads", "duplicate", "duplicate")
