@@ -1,4 +1,4 @@
-"""Hypothesis strategies for schedules, for property tests and for making a failing schedule smaller.
+"""Hypothesis strategies for schedules and for the worlds that they strike, for property tests.
 
 Everything shrinks towards less: fewer faults, earlier and shorter ones, plain node names over symbolic targets, and the
 first of each choice (isolate over ring, held over reset). The fair budget of `nemesis.swarm` holds: only `victims` are
@@ -6,6 +6,8 @@ killed or lose power.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -67,3 +69,32 @@ def schedules(draw: st.DrawFn, cluster: ClusterShape, time_limit_s: float = 30.0
     durations = st.integers(1, int(cluster.patience_s * 50)).map(lambda tenths: tenths / 10)
     scheduled = st.builds(ScheduledFault, at_s=moments, for_s=durations, fault=faults(cluster, victims))
     return Schedule(tuple(draw(st.lists(scheduled, max_size=most))))
+
+
+def worlds() -> st.SearchStrategy[dict[str, Any]]:
+    """The fields of a spec that make its world: nodes, partitions, what clients send at once, and sizes of segments.
+
+    The simplest world is the default one of a single partition and a single controller.
+    """
+    clients = st.fixed_dictionaries(
+        {},
+        optional={
+            "batch": st.sampled_from([1, 4, 20]),
+            "linger": st.sampled_from([0.0, 0.005, 0.05]),
+            "in_flight": st.sampled_from([5, 2, 1]),
+            "fetch_bytes": st.sampled_from([1 << 20, 4096, 200]),
+        },
+    )
+    settings = st.fixed_dictionaries(
+        {"min.insync.replicas": st.sampled_from(["2", "1", "3"])},
+        optional={"segment.bytes": st.sampled_from(["16384", "4096"])},
+    )
+    return st.fixed_dictionaries(
+        {
+            "brokers": st.integers(3, 5),
+            "controllers": st.sampled_from([1, 3]),
+            "partitions": st.integers(1, 3),
+            "clients": clients,
+            "settings": settings,
+        }
+    )
