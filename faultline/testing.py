@@ -50,7 +50,7 @@ class Undecided(RuntimeError):
 
 
 @st.composite
-def specs(draw: st.DrawFn, *, most: int = 8, **fields: Any) -> Spec:
+def specs(draw: st.DrawFn, /, *, most: int = 8, **fields: Any) -> Spec:
     """Specs for the simulation: a world, up to `most` faults and a seed; `fields` are those of a spec, and stay.
 
     `settings` and `clients` among the fields are merged with what is drawn. With `faults` among them no faults are
