@@ -138,6 +138,8 @@ def _print(telling: Telling) -> None:
     for reason in telling.unmet:
         console.print(f"    {reason}", soft_wrap=True, highlight=False)
     if not telling.met:
+        for line in telling.outcome.deviations:
+            console.print(f"    note: {line}", soft_wrap=True, highlight=False)
         console.print(f"    {telling.outcome.report or telling.outcome.directory}", soft_wrap=True, highlight=False)
 
 

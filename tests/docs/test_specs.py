@@ -22,7 +22,9 @@ from nemesis.registry import FAMILIES
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "spec.schema.json"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/specs.md").read_text(encoding="utf-8"), re.DOTALL)
-SHIPPED = sorted([*(ROOT / "examples" / "specs").glob("*.yaml"), *LIBRARY.glob("*.yaml")])
+SHIPPED = sorted(
+    [*ROOT.glob("examples/specs/*.yaml"), *ROOT.glob("examples/incidents/*.yaml"), *LIBRARY.glob("*.yaml")]
+)
 VALIDATOR = jsonschema.Draft202012Validator(incident_schema())
 
 

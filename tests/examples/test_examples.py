@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import faultline
+from harness.cli.main import main
 from harness.spec import load
 from harness.suites import comparison
 
@@ -27,6 +28,11 @@ def test_every_example_has_its_expected_end() -> None:
 def test_an_example_of_a_spec_ends_as_it_says(name: str, tmp_path: Path) -> None:
     outcome = faultline.run(SPECS / f"{name}.yaml", store=tmp_path, report=False)
     assert (outcome.failure, outcome.exit_code) == ("", EXPECTED[name])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "incidents").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_variant_of_an_example_of_an_incident_is_as_expected(path: Path, tmp_path: Path) -> None:
+    assert main(["incident", "run", str(path), "--store", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "comparisons").glob("*.yaml")), ids=lambda path: path.stem)
