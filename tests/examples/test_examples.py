@@ -66,7 +66,7 @@ def test_a_run_has_a_history_in_pandas_and_is_checked_again(tmp_path: Path) -> N
 
 
 def test_fields_are_put_on_top_of_the_spec_and_checked(tmp_path: Path) -> None:
-    with pytest.raises(faultline.SpecError, match=r"^rate: 0 is not more than 0"):
+    with pytest.raises(faultline.SpecError, match=r"^rate: 0 is less than 0.001"):
         faultline.run(SPECS / "broken-broker.yaml", rate=0, store=tmp_path)
     with pytest.raises(faultline.SpecError, match=r"absent\.yaml: cannot be read"):
         faultline.run("absent.yaml", store=tmp_path)
