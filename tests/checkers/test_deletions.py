@@ -194,7 +194,8 @@ def test_a_deletion_request_does_not_apply_to_an_internal_topic() -> None:
 )
 def test_a_log_start_that_no_leader_decided_on_is_a_violation(event: Event) -> None:
     assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 3), event], deletion(4)) == ["log-start-unfounded"]
-    assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 4), event], deletion(4)) == []
+    followed = start_moved(5, "b2", 0, 4, "leader")
+    assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 4), followed, event], deletion(4)) == []
 
 
 def test_a_candidate_may_lack_records_below_its_log_start_and_none_above() -> None:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from harness.interrupts import first_interruption_only, run_cancellable
+
+
+@pytest.fixture(autouse=True)
+def _in_the_foreground() -> Iterator[None]:
+    """The tests may run in the background, where a shell has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _press() -> None:

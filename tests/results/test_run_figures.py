@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings, RunEvidence
+from checkers.tables import REPLICAS
 from results.measures import measure
 from workloads.history import SCHEMA
 
@@ -47,8 +49,15 @@ def test_lost_duplicated_and_reordered_records_are_counted() -> None:
 
 
 def test_without_final_reads_what_is_on_no_disk_is_lost() -> None:
-    found = measure(evidence(append(0, 10, 0, 0), read=[], finally_read=False))
-    assert (found["lost"], found["duplicated"]) == (1, 0)
+    unread = evidence(append(0, 10, 0, 0), append(1, 11, 1, 10), read=[], finally_read=False)
+    on_disk = {"node": "b1", "topic": "t", "partition": 0, "offset": 0, "value": 10}
+    replicas = pa.Table.from_pylist([on_disk], pa.schema([REPLICAS.field(name) for name in on_disk]))
+    figures = measure(replace(unread, replicas=replicas))
+    assert (figures["lost"], figures["duplicated"]) == (1, 0)
+
+
+def test_without_final_reads_and_without_disks_nothing_is_called_lost() -> None:
+    assert measure(evidence(append(0, 10, 0, 0), read=[], finally_read=False))["lost"] == 0
 
 
 def test_time_without_acknowledgements_counts_while_one_is_asked_for() -> None:
