@@ -65,9 +65,9 @@ ALONE = "import sys; sys.path.insert(0, {root!r}); from harness.cli.main import 
 
 
 def faultline(*arguments: str) -> subprocess.Popen[str]:
-    """The command in a process of its own, in a process group of its own."""
+    """The command in a process of its own, in a process group of its own, as a shell starts it in the foreground."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", ALONE.format(root=str(ROOT)), *arguments],
+        ["env", "--default-signal=INT", sys.executable, "-I", "-c", ALONE.format(root=str(ROOT)), *arguments],
         cwd="/",
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         stdout=subprocess.PIPE,

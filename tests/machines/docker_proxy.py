@@ -8,15 +8,17 @@ first request that holds a word, before the engine has it, and may cut everythin
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.environments.docker.engine import connect
+from harness.environments.docker.engine import RUN_LABEL, connect
 
 _BLOCK = 1 << 16
+_RUN = re.compile(rb'"' + re.escape(RUN_LABEL.encode()) + rb'": ?"([^"]+)"')
 
 
 class DockerProxy:
@@ -24,6 +26,8 @@ class DockerProxy:
 
     def __init__(self, path: Path, words: Mapping[str, str], before: Mapping[str, Callable[[], None]]) -> None:
         self.address = f"unix://{path}"
+        self.runs: set[str] = set()
+        """The runs that asked the engine for something of their own."""
         self._engine = _engine_socket()
         self._there = [(ours.encode(), theirs.encode()) for ours, theirs in words.items()]
         self._back = [(theirs, ours) for ours, theirs in self._there]
@@ -57,6 +61,7 @@ class DockerProxy:
                 threading.Thread(target=_pass_on, args=way, daemon=True).start()
 
     def _on_the_way_there(self, block: bytes) -> bytes:
+        self.runs |= {run.decode() for run in _RUN.findall(block)}
         with self._lock:
             due = [self._before.pop(word) for word in list(self._before) if word in block]
         for call in due:

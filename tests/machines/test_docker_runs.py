@@ -75,7 +75,13 @@ class Attempt:
 
     def __init__(self, store: Path, returncode: int, stdout: str, stderr: str) -> None:
         self.returncode, self.stdout, self.stderr = returncode, stdout, stderr
-        (self.directory,) = (path for path in store.iterdir() if not path.is_symlink())
+        self.directories = [path for path in store.iterdir() if not path.is_symlink()]
+
+    @property
+    def directory(self) -> Path:
+        """The run's; a run that was refused leaves none."""
+        (directory,) = self.directories
+        return directory
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -259,6 +265,7 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=f"unix://{tmp_path}/none.sock")
     assert done.returncode == NOT_CARRIED_OUT
     assert done.complaint.startswith("no Docker engine answers: start it")
+    assert not done.directories
 
 
 def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
@@ -267,6 +274,7 @@ def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert done.complaint == "there is no image faultline/broker; build it: faultline images build"
+    assert not done.directories
 
 
 def test_an_engine_without_fuse_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
@@ -274,7 +282,9 @@ def test_an_engine_without_fuse_is_one_line_and_leaves_nothing(tmp_path: Path) -
         done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "the engine's machine has no /dev/fuse" in done.complaint
-    assert left_of(containers_of(done.directory)) == []
+    assert not done.directories
+    (run,) = engine.runs
+    assert left_of(run) == []
 
 
 def test_a_port_in_use_is_one_line_and_what_the_node_said_is_there(tmp_path: Path) -> None:
