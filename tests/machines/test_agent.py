@@ -105,7 +105,7 @@ def test_a_wipe_kills_and_leaves_an_empty_directory(agent: Agent, tmp_path: Path
 
 
 def test_a_paused_process_is_frozen_until_it_is_resumed(agent: Agent) -> None:
-    pid = agent.start("sh", "-c", "while :; do sleep 0.01; done")["pid"]
+    pid = agent.start("sleep", "60")["pid"]
     agent("pause")
     agent("pause")
     assert agent("status")["paused"]
@@ -113,6 +113,24 @@ def test_a_paused_process_is_frozen_until_it_is_resumed(agent: Agent) -> None:
     assert agent("resume")["frozen_seconds"] > 0
     assert not agent("status")["paused"]
     assert agent("resume") == {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
+
+
+def test_a_process_is_held_that_waits_for_a_child_frozen_between_vfork_and_exec(agent: Agent) -> None:
+    # The child of clone(CLONE_VM | CLONE_VFORK) calls pause() instead of exec; its parent waits in the kernel for it.
+    vfork = "\n".join(
+        [
+            "import ctypes",
+            "libc, stack = ctypes.CDLL(None), ctypes.create_string_buffer(65536)",
+            "top = ctypes.c_void_p(ctypes.addressof(stack) + 65536 - 64)",
+            "libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), top, 0x100 | 0x4000 | 17, None)",
+        ]
+    )
+    pid = agent.start(sys.executable, "-c", vfork)["pid"]
+    until_in_state(pid, "D")
+    assert agent("pause") == {"paused": 1}
+    assert agent("status")["paused"]
+    assert agent("resume")["frozen_seconds"] > 0
+    assert not agent("status")["paused"]
 
 
 def test_connections_that_wait_for_a_frozen_process_are_what_it_missed(agent: Agent) -> None:
@@ -152,6 +170,13 @@ def until_logged(agent: Agent, needle: str = "") -> str:
             return lines[-1]
         time.sleep(0.01)
     raise AssertionError(f"{needle!r} was never logged")
+
+
+def until_in_state(pid: int, state: str) -> None:
+    deadline_s = time.monotonic() + 120
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < deadline_s, f"the process was never in state {state}"
+        time.sleep(0.01)
 
 
 # ---- clocks ----------------------------------------------------------------------------------------------------------

@@ -51,9 +51,13 @@ class Incarnation:
         return ticks == self.ticks and state not in ("Z", "X")
 
     @property
-    def stopped(self) -> bool:
-        """Whether SIGSTOP holds it."""
-        return self.alive and _stat(self.pid)[0] in ("T", "t")
+    def held(self) -> bool:
+        """Whether it executes no instruction of its own once SIGSTOP was sent.
+
+        It is stopped, or waits in the kernel and will stop before it returns from there. A parent in vfork waits like
+        that for a child which is itself stopped, and is never seen as stopped.
+        """
+        return self.alive and _stat(self.pid)[0] in ("T", "t", "D")
 
 
 def current() -> Incarnation | None:
@@ -125,14 +129,13 @@ def kill() -> dict[str, Any]:
 
 
 def pause() -> dict[str, Any]:
-    """SIGSTOP to every process of the group; returns once it is stopped."""
+    """SIGSTOP to every process of the group; returns once it is held."""
     running = current()
     if running is None or not running.alive:
         return {"paused": 0}
-    if not running.stopped:
+    if not _paused(running):
         keep(_PAUSED, {"incarnation": running.incarnation, "since_ns": true_ns()})
-        os.killpg(running.pid, signal.SIGSTOP)
-        _wait_until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
+        _stop_group(running)
     return {"paused": 1}
 
 
@@ -154,9 +157,8 @@ def resume() -> dict[str, Any]:
 def restart_waits() -> None:
     """Stop and continue the process: its waits end early and start again with the current clock (signal(7))."""
     running = current()
-    if running is not None and running.alive and not running.stopped:
-        os.killpg(running.pid, signal.SIGSTOP)
-        _wait_until(lambda: running.stopped or not running.alive, "SIGSTOP does not hold the process")
+    if running is not None and running.alive and not _paused(running):
+        _stop_group(running)
         os.killpg(running.pid, signal.SIGCONT)
 
 
@@ -167,7 +169,7 @@ def status() -> dict[str, Any]:
         "alive": running is not None and running.alive,
         "incarnation": running.incarnation if running else 0,
         "pid": running.pid if running else 0,
-        "paused": running is not None and running.stopped,
+        "paused": running is not None and _paused(running),
         "exits": exits(),
         "true_ns": true_ns(),
     }
@@ -261,6 +263,16 @@ def _expect_end() -> Incarnation | None:
         return None
     (RUN / f"expected-end.{running.incarnation}").touch()
     return running
+
+
+def _paused(running: Incarnation) -> bool:
+    paused = read(_PAUSED)
+    return paused is not None and paused["incarnation"] == running.incarnation and running.held
+
+
+def _stop_group(running: Incarnation) -> None:
+    os.killpg(running.pid, signal.SIGSTOP)
+    _wait_until(lambda: running.held or not running.alive, "SIGSTOP does not hold the process")
 
 
 def _kill(running: Incarnation) -> None:
