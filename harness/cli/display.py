@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter  # by name: the simulation, which this looks into, refuses the module's
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -33,37 +32,27 @@ _COLOURS = {Validity.VALID: "green", Validity.UNKNOWN: "yellow", Validity.INVALI
 _MARKS = {Validity.VALID: "✓", Validity.UNKNOWN: "?", Validity.INVALID: "✗"}
 
 
-class LiveProgress:
+class LiveProgress(Live):
     """Shows a run's progress while it is entered; called by the runner."""
 
     def __init__(self, console: Console, spec: Spec) -> None:
-        self._console = console
+        super().__init__(console=console, auto_refresh=False, transient=True)
         self._spec = spec
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._stage = ""
         self._drawn_s = 0.0
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress; redrawn at most ten times a second."""
         new_stage = progress.stage != self._stage
         self._stage = progress.stage
-        if self._live is None:
+        if not self.console.is_terminal:
             if new_stage:
-                self._console.print(f"{progress.time_s:8.3f} s  {progress.stage}", highlight=False)
+                self.console.print(f"{progress.time_s:8.3f} s  {progress.stage}", highlight=False)
             return
         now_s = perf_counter()
         if new_stage or now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
-            self._live.update(_progress(progress, self._spec), refresh=True)
+            self.update(_progress(progress, self._spec), refresh=True)
 
 
 def _progress(progress: Progress, spec: Spec) -> RenderableType:

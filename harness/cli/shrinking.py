@@ -11,8 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from harness.cli.usage import Commands, Usage, add_store, terminal
 from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from harness.shrinking.session import ShrinkBudget, ShrinkResult
     from harness.shrinking.shrinker import ShrinkProgress
+    from harness.shrinking.subjects import ShrinkSubject
     from harness.suites.job import RunResult
     from harness.suites.record import SuiteRecord
 
@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
 
 def _shrink(options: argparse.Namespace) -> int:
     from harness.shrinking.journal import CannotResumeShrinking
-    from harness.shrinking.session import NotShrinkable, shrink
+    from harness.shrinking.session import NotShrinkable
     from harness.shrinking.subjects import subject_of
     from harness.yaml_document import SpecError
     from results.errors import StoreError
@@ -62,13 +62,8 @@ def _shrink(options: argparse.Namespace) -> int:
     except (SpecError, StoreError) as error:
         raise Usage(f"faultline shrink: {error}") from None
     directory = store / "shrinking" / subject.name
-    console = terminal()
     try:
-        with LiveShrinking(terminal(stderr=True)) as live:
-            result = shrink(
-                subject, directory, sources=fingerprint(), resume=options.resume, budget=budget, on_progress=live
-            )
-        _show(console, result)
+        result = _shrink_on(terminal(), subject, directory, fingerprint(), budget, resume=options.resume)
         if options.out is not None:
             options.out.write_text(result.path.read_text(encoding="utf-8"), encoding="utf-8")
     except CannotResumeShrinking as error:
@@ -85,19 +80,14 @@ def _shrink(options: argparse.Namespace) -> int:
 def shrink_failures(record: SuiteRecord, runs: Sequence[RunResult]) -> None:
     """Shrink the first failing run of every signature in a suite, each within the budget of a suite's failure."""
     from harness.shrinking.journal import CannotResumeShrinking
-    from harness.shrinking.session import NotShrinkable, shrink
+    from harness.shrinking.session import NotShrinkable
     from harness.shrinking.suite_failures import BUDGET, first_failures
 
     console = terminal()
     for subject in first_failures(record, runs):
         console.print(f"shrinking {subject.origin}", highlight=False, soft_wrap=True)
         try:
-            with LiveShrinking(terminal(stderr=True)) as live:
-                directory = record.path / "shrunk" / subject.name
-                _show(
-                    console,
-                    shrink(subject, directory, sources=record.facts["sources"], budget=BUDGET, on_progress=live),
-                )
+            _shrink_on(console, subject, record.path / "shrunk" / subject.name, record.facts["sources"], BUDGET)
         except (NotShrinkable, CannotResumeShrinking) as error:
             console.print(f"not shrunk: {error}", style="yellow", highlight=False, soft_wrap=True)
 
@@ -115,6 +105,36 @@ def _budget(options: argparse.Namespace) -> ShrinkBudget:
     except FieldError as error:
         raise Usage(f"faultline shrink: {error}") from None
     return ShrinkBudget(limit_s, options.runs)
+
+
+def _shrink_on(
+    console: Console,
+    subject: ShrinkSubject,
+    directory: Path,
+    sources: str,
+    budget: ShrinkBudget,
+    *,
+    resume: bool = False,
+) -> ShrinkResult:
+    """Shrink a subject and show the result. Standard error has the progress: one line redrawn in place on a terminal,
+    elsewhere a line for each step forward."""
+    from rich.live import Live
+
+    from harness.shrinking.session import description, shrink
+
+    progress_console = terminal(stderr=True)
+
+    def show_progress(progress: ShrinkProgress) -> None:
+        line = f"run {progress.runs}  {progress.pass_name.replace('_', ' ')}: {description(progress.smallest)}"
+        if progress_console.is_terminal:
+            live.update(line, refresh=True)
+        elif progress.accepted:
+            progress_console.print(line, highlight=False)
+
+    with Live(console=progress_console, auto_refresh=False, transient=True) as live:
+        result = shrink(subject, directory, sources=sources, resume=resume, budget=budget, on_progress=show_progress)
+    _show(console, result)
+    return result
 
 
 def _show(console: Console, result: ShrinkResult) -> None:
@@ -141,33 +161,3 @@ def _show(console: Console, result: ShrinkResult) -> None:
     for line in result.unmet:
         console.print(f"✗ {line}", style="red", highlight=False, markup=False, soft_wrap=True)
     console.print(f"incident: {result.path}", highlight=False, soft_wrap=True)
-
-
-class LiveShrinking:
-    """Shows the progress of shrinking while it is entered: one line redrawn in place on a terminal, elsewhere a line
-    for each step forward."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.live import Live
-
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def __call__(self, progress: ShrinkProgress) -> None:
-        """Show the state after a run."""
-        from harness.shrinking.session import description
-
-        line = f"run {progress.runs}  {progress.pass_name.replace('_', ' ')}: {description(progress.smallest)}"
-        if self._live is not None:
-            self._live.update(line, refresh=True)
-        elif progress.accepted:
-            self._console.print(line, highlight=False)
