@@ -187,7 +187,8 @@ class ClusterUnderTest(Protocol):
         A process that is stopping is waited for first."""
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
-        """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`."""
+        """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`, `lost_names`
+        (creations, renames and deletions undone)."""
 
     async def wipe(self, node: str) -> Evidence:
         """Kill the node and leave it an empty disk. Evidence: `killed`, `lost_bytes` (of all its files)."""

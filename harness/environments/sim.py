@@ -337,7 +337,7 @@ class SimDeployment:
             report = machine.node.power_off(keep, machine.disk_random)
             evidence["unsynced_bytes"] = report.unsynced_bytes
             evidence["lost_bytes"] = report.lost_bytes
-            evidence["lost_changes"] = report.lost_changes
+            evidence["lost_names"] = report.lost_names
 
         await self._at_crash_point(machine, lose)
         return evidence

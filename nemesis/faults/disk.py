@@ -27,7 +27,7 @@ class PowerLoss(Fault):
     family: ClassVar[Family] = Family(
         number=3, name="power-loss", colour="#b5541c", possible=ClusterShape.unclean_restart_possible
     )
-    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes", "lost_names")
 
     nodes: tuple[str, ...] = ("any",)
     keep: KeepUnsynced = KeepUnsynced.PREFIX
@@ -45,8 +45,8 @@ class PowerLoss(Fault):
             await handle.power_off(node, self.keep)
 
     def took_effect(self, evidence: Evidence) -> bool:
-        """Bytes were lost. Where everything is kept, and on controllers, which have nothing unsynced that counts,
-        the kill alone is the effect."""
+        """Bytes were lost, or changes of names: creations, renames, deletions. Where everything is kept, and on
+        controllers, which have nothing unsynced that counts, the kill alone is the effect."""
         of_controllers = all(node.startswith("c") for node in self.nodes)
         proof = ("killed",) if self.keep is KeepUnsynced.EVERYTHING or of_controllers else self.proof
         return any(evidence.get(name, 0) > 0 for name in proof)
@@ -90,7 +90,7 @@ class PowerLossAll(Fault):
     name: ClassVar[str] = "power-loss-all"
     number: ClassVar[int] = 1
     family: ClassVar[Family] = Family(number=10, name="power-loss-all", colour="#8c3b12", fair=False)
-    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes", "lost_names")
 
     keep: KeepUnsynced = KeepUnsynced.PREFIX
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from harness.simulation.storage.disk import SimDisk
 from harness.simulation.storage.files import SimFiles
 from images.broker.runtime.files import RealFiles
+from nemesis.faults.disk import PowerLoss, PowerLossAll
 from nemesis.ports import KeepUnsynced
 
 DIRECTORIES = ("", "a", "b", "a/c")
@@ -149,7 +150,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
                 self.contents[serial] = [contents]
         if keep is KeepUnsynced.EVERYTHING:
             assert report.lost_bytes == 0
-            assert report.lost_changes == 0
+            assert report.lost_names == 0
         everywhere = [serial for names in self.names.values() for serial in names[-1].values()]
         assert len(everywhere) == len(set(everywhere)), "a renamed file is in two places"
 
@@ -357,7 +358,7 @@ def test_a_lying_disk_counts_its_lies_and_keeps_nothing() -> None:
     files.sync_directory("")
     assert disk.counters.lies == 2
     report = disk.lose_power(KeepUnsynced.NOTHING, Random(1))
-    assert (report.unsynced_bytes, report.lost_bytes, report.lost_changes) == (1, 1, 1)
+    assert (report.unsynced_bytes, report.lost_bytes, report.lost_names) == (1, 1, 1)
     assert not files.exists("log")
 
 
@@ -383,3 +384,23 @@ def test_paths_stay_below_the_root(path: str, tmp_path: Path) -> None:
     for files in (SimFiles(SimDisk()), RealFiles(tmp_path)):
         with pytest.raises(ValueError, match="not a path below the root"):
             files.open(path)
+
+
+@pytest.mark.parametrize("change", ["rename", "delete"])
+def test_a_power_loss_that_undoes_a_change_of_names_alone_takes_effect(change: str) -> None:
+    disk = SimDisk()
+    files = SimFiles(disk)
+    file = files.open("old")
+    file.append(b"safe")
+    file.fsync()
+    files.sync_directory("")
+    if change == "rename":
+        files.rename("old", "new")
+    else:
+        files.delete("old")
+    report = disk.lose_power(KeepUnsynced.NOTHING, Random(1))
+    assert dict(disk.files()) == {"old": b"safe"}
+    assert (report.lost_bytes, report.lost_names) == (0, 1)
+    for fault in (PowerLoss(("b1",), KeepUnsynced.NOTHING), PowerLossAll(KeepUnsynced.NOTHING)):
+        assert fault.took_effect({"killed": 1, "lost_bytes": report.lost_bytes, "lost_names": report.lost_names})
+        assert not fault.took_effect({"killed": 1, "lost_bytes": 0, "lost_names": 0})

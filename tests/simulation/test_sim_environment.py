@@ -183,7 +183,7 @@ def test_a_wiped_disk_is_empty_whatever_was_synced(stand_in: list[str], tmp_path
             "killed": 0,
             "unsynced_bytes": 0,
             "lost_bytes": 0,
-            "lost_changes": 0,
+            "lost_names": 0,
         }
         await deployment.collect(tmp_path)
         assert not (tmp_path / "b1" / "data" / "journal").exists()

@@ -47,8 +47,8 @@ class PowerLossReport:
     """Written and not synced when the power went."""
     lost_bytes: int
     """Of these, and of files whose names were lost, the bytes that are gone."""
-    lost_changes: int
-    """SimDirectory changes (create, rename, delete) that are gone."""
+    lost_names: int
+    """Changes of directories (create, rename, delete) that are gone."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class SimDisk:
         before = [file for _, file in walk(self._root, "")]
         unsynced = {file.serial: file.unsynced_bytes() for file in before}
         kept_changes = draw_surviving_prefix(len(self._journal), keep, random)
-        lost_changes = len(self._journal) - kept_changes
+        lost_names = len(self._journal) - kept_changes
         for change in self._journal[:kept_changes]:
             change.apply()
         self._journal.clear()
@@ -115,7 +115,7 @@ class SimDisk:
         )
         self._used_bytes = sum(len(file.data) for _, file in walk(self._root, ""))
         total = sum(unsynced.values())
-        return PowerLossReport(total, max(0, total - kept_bytes) + vanished, lost_changes)
+        return PowerLossReport(total, max(0, total - kept_bytes) + vanished, lost_names)
 
     def fill(self, room_bytes: int) -> None:
         """Leave room for so many bytes, until `capacity_bytes` is None again; deleting makes room."""
