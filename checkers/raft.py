@@ -31,38 +31,18 @@ everything, when the nodes' clocks are not comparable.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
+from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 
 NAME = "raft"
 RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.SETTINGS})
 _SHOWN_OF_A_KIND = 3
-_COLUMNS = ("time_ns", "node", "kind", "leader_epoch", "broker", "broker_epoch", "offset", "log_end", "high_watermark")
 _UNKNOWN = -1
-
-
-class _ControllerEvent(NamedTuple):
-    time_ns: int
-    node: str
-    kind: str
-    leader_epoch: int
-    broker: int
-    broker_epoch: int
-    offset: int
-    log_end: int
-    high_watermark: int
-    detail: str
-
-    def fact(self, name: str) -> Any:
-        return json.loads(self.detail or "{}").get(name)
 
 
 class _MetadataLog:
@@ -107,62 +87,62 @@ class _RaftState:
         self.broker_epoch = -1
         self.allocated: list[tuple[int, int, int, int]] = []
         """Blocks of producer ids: first, end, broker and time in ns."""
-        self.assigned: dict[int, _ControllerEvent] = {}
+        self.assigned: dict[int, TraceRow] = {}
         """Producer id → the event in which a broker gave it to a producer."""
         self.applied = 0
         self.commits = self.cut = self.snapshots = 0
         self.findings: list[Finding] = []
 
-    def apply(self, event: _ControllerEvent) -> None:
+    def apply(self, event: TraceRow) -> None:
         handler = _HANDLERS.get(event.kind)
         if handler is not None:
             handler(self, event)
 
-    def report(self, event: _ControllerEvent, kind: str, *lines: str) -> None:
+    def report(self, event: TraceRow, kind: str, *lines: str) -> None:
         self.findings.append(Finding(kind, lines, time_ns=event.time_ns))
 
     # ---- elections ---------------------------------------------------------------------------------------------------
 
-    def recovered(self, event: _ControllerEvent) -> None:
+    def recovered(self, event: TraceRow) -> None:
         log = self.logs.setdefault(event.node, _MetadataLog())
         voted_in, voted_for = self.votes.get(event.node, (0, _UNKNOWN))
-        forgot = event.leader_epoch == voted_in and voted_for not in (_UNKNOWN, event.fact("voted"))
+        forgot = event.leader_epoch == voted_in and voted_for not in (_UNKNOWN, event.details().get("voted"))
         if event.leader_epoch < voted_in or forgot:
             self.report(
                 event,
                 "vote-forgotten",
-                f"{event.node} started {_at(event)} in controller epoch {event.leader_epoch}, with a vote for "
-                f"{event.fact('voted')}",
+                f"{event.node} started {event.at} in controller epoch {event.leader_epoch}, with a vote for "
+                f"{event.details().get('voted')}",
                 f"it had voted for {voted_for} in controller epoch {voted_in}",
             )
         if event.log_end < log.end:
             self.report(
                 event,
                 "metadata-lost",
-                f"{event.node} started {_at(event)} with a metadata log that ends at {event.log_end}",
+                f"{event.node} started {event.at} with a metadata log that ends at {event.log_end}",
                 f"it had held records up to {log.end}, and no truncation was traced",
             )
-        log.restart(event.offset, event.log_end, event.fact("epochs") or [])
+        log.restart(event.offset, event.log_end, event.details().get("epochs") or [])
 
-    def voted(self, event: _ControllerEvent) -> None:
+    def voted(self, event: TraceRow) -> None:
         epoch, candidate = self.votes.get(event.node, (0, _UNKNOWN))
         if epoch == event.leader_epoch and candidate not in (_UNKNOWN, event.broker):
             self.report(
                 event,
                 "voted-twice",
-                f"{event.node} voted for {event.broker} in controller epoch {epoch} {_at(event)}",
+                f"{event.node} voted for {event.broker} in controller epoch {epoch} {event.at}",
                 f"it had voted for {candidate} in the same epoch",
             )
         if event.leader_epoch >= epoch:
             self.votes[event.node] = (event.leader_epoch, event.broker)
 
-    def leads(self, event: _ControllerEvent) -> None:
+    def leads(self, event: TraceRow) -> None:
         other = self.leaders.setdefault(event.leader_epoch, event.node)
         if other != event.node:
             self.report(
                 event,
                 "two-controllers-one-epoch",
-                f"{event.node} was elected in controller epoch {event.leader_epoch} {_at(event)}",
+                f"{event.node} was elected in controller epoch {event.leader_epoch} {event.at}",
                 f"{other} had been elected in the same epoch",
             )
         log = self.logs.setdefault(event.node, _MetadataLog())
@@ -171,7 +151,7 @@ class _RaftState:
             self.report(
                 event,
                 "controller-incomplete",
-                f"{event.node} was elected in controller epoch {event.leader_epoch} {_at(event)} with a metadata log "
+                f"{event.node} was elected in controller epoch {event.leader_epoch} {event.at} with a metadata log "
                 f"that ends at {log.end}",
                 f"it lacks the record at offset {lacking}, committed in controller epoch {self.committed[lacking]}",
             )
@@ -185,21 +165,21 @@ class _RaftState:
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    def appended(self, event: _ControllerEvent) -> None:
+    def appended(self, event: TraceRow) -> None:
         log = self.logs.setdefault(event.node, _MetadataLog())
-        batch = (event.log_end, int(event.fact("crc") or 0), log.at(event.offset - 1), event.node)
+        batch = (event.log_end, int(event.details().get("crc") or 0), log.at(event.offset - 1), event.node)
         first = self.batches.setdefault((event.offset, event.leader_epoch), batch)
         if first[:2] != batch[:2] or _differ(first[2], batch[2]):
             self.report(
                 event,
                 "metadata-logs-differ",
                 f"{event.node} holds a batch of controller epoch {event.leader_epoch} at offset {event.offset}: up to "
-                f"{batch[0]}, checksum {batch[1]}, after a record of epoch {batch[2]} ({_at(event)})",
+                f"{batch[0]}, checksum {batch[1]}, after a record of epoch {batch[2]} ({event.at})",
                 f"{first[3]} held one up to {first[0]}, checksum {first[1]}, after a record of epoch {first[2]}",
             )
         log.put(event.offset, event.log_end, event.leader_epoch)
 
-    def truncated(self, event: _ControllerEvent) -> None:
+    def truncated(self, event: TraceRow) -> None:
         self.cut += 1
         log = self.logs.setdefault(event.node, _MetadataLog())
         known = max(event.high_watermark, self.known.get(event.node, 0))
@@ -207,23 +187,23 @@ class _RaftState:
             self.report(
                 event,
                 "committed-metadata-cut",
-                f"{event.node} cut its metadata log to {event.offset} {_at(event)}",
+                f"{event.node} cut its metadata log to {event.offset} {event.at}",
                 f"it knew that everything below {known} was committed",
             )
         del log.epochs[max(0, event.offset - log.start) :]
 
-    def restored(self, event: _ControllerEvent) -> None:
+    def restored(self, event: TraceRow) -> None:
         self.snapshots += 1
         self.logs.setdefault(event.node, _MetadataLog()).restart(event.offset, event.offset, [])
 
-    def trimmed(self, event: _ControllerEvent) -> None:
+    def trimmed(self, event: TraceRow) -> None:
         self.snapshots += 1
         log = self.logs.setdefault(event.node, _MetadataLog())
         if log.start < event.offset <= log.end:
             del log.epochs[: event.offset - log.start]
             log.start = event.offset
 
-    def commits_up_to(self, event: _ControllerEvent) -> None:
+    def commits_up_to(self, event: TraceRow) -> None:
         self.commits += 1
         log, end = self.logs.setdefault(event.node, _MetadataLog()), event.high_watermark
         self.known[event.node] = end
@@ -237,8 +217,7 @@ class _RaftState:
             self.report(
                 event,
                 "commit-without-majority",
-                f"{event.node}, in controller epoch {event.leader_epoch}, committed everything below {end} "
-                f"{_at(event)}",
+                f"{event.node}, in controller epoch {event.leader_epoch}, committed everything below {end} {event.at}",
                 f"{', '.join(holders) or 'nobody'} held it, of {len(self.logs)} controllers",
                 f"the last record is of controller epoch {log.at(end - 1)}",
             )
@@ -251,24 +230,24 @@ class _RaftState:
                 self.report(
                     event,
                     "committed-metadata-differs",
-                    f"{event.node} committed a record of controller epoch {held} at offset {offset} {_at(event)}",
+                    f"{event.node} committed a record of controller epoch {held} at offset {offset} {event.at}",
                     f"a record of controller epoch {self.committed[offset]} had been committed there",
                 )
                 self.committed[offset] = held
 
-    def registered(self, event: _ControllerEvent) -> None:
+    def registered(self, event: TraceRow) -> None:
         if event.broker_epoch <= self.broker_epoch:
             self.report(
                 event,
                 "broker-epoch-fell",
-                f"{event.node} gave broker {event.broker} the broker epoch {event.broker_epoch} {_at(event)}",
+                f"{event.node} gave broker {event.broker} the broker epoch {event.broker_epoch} {event.at}",
                 f"broker epoch {self.broker_epoch} had been given before",
             )
         self.broker_epoch = max(self.broker_epoch, event.broker_epoch)
 
     # ---- what brokers get from the controllers -----------------------------------------------------------------------
 
-    def applies(self, event: _ControllerEvent) -> None:
+    def applies(self, event: TraceRow) -> None:
         self.applied += 1
         last = event.log_end - 1
         holders = sorted(
@@ -279,30 +258,30 @@ class _RaftState:
                 event,
                 "uncommitted-metadata-applied",
                 f"{event.node} applied metadata up to {event.log_end}, the last of controller epoch "
-                f"{event.leader_epoch}, {_at(event)}",
+                f"{event.leader_epoch}, {event.at}",
                 f"{', '.join(holders) or 'no controller'} held it, of {len(self.logs)} controllers",
             )
 
-    def allocates(self, event: _ControllerEvent) -> None:
-        first = int(event.fact("first") or 0)
-        end = first + int(event.fact("count") or 0)
+    def allocates(self, event: TraceRow) -> None:
+        first = int(event.details().get("first") or 0)
+        end = first + int(event.details().get("count") or 0)
         for other_first, other_end, broker, time_ns in self.allocated:
             if first < other_end and other_first < end:
                 self.report(
                     event,
                     "producer-ids-allocated-twice",
-                    f"{event.node} gave broker {event.broker} the producer ids {first} to {end - 1} {_at(event)}",
+                    f"{event.node} gave broker {event.broker} the producer ids {first} to {end - 1} {event.at}",
                     f"broker {broker} had got {other_first} to {other_end - 1} at {time_ns / 1e9:.6f} s",
                 )
                 break
         self.allocated.append((first, end, event.broker, event.time_ns))
 
-    def assigns(self, event: _ControllerEvent) -> None:
-        producer_id = int(event.fact("producer_id") or 0)
-        line = f"{event.node} gave a producer the id {producer_id} {_at(event)}"
+    def assigns(self, event: TraceRow) -> None:
+        producer_id = int(event.details().get("producer_id") or 0)
+        line = f"{event.node} gave a producer the id {producer_id} {event.at}"
         before = self.assigned.setdefault(producer_id, event)
         if before is not event:
-            self.report(event, "producer-id-assigned-twice", line, f"{before.node} had given it away {_at(before)}")
+            self.report(event, "producer-id-assigned-twice", line, f"{before.node} had given it away {before.at}")
         own = [(first, end) for first, end, broker, _ in self.allocated if f"b{broker}" == event.node]
         if not any(first <= producer_id < end for first, end in own):
             blocks = ", ".join(f"{first} to {end - 1}" for first, end in own) or "none"
@@ -332,7 +311,8 @@ def check(evidence: RunEvidence) -> Verdict:
     if not evidence.settings.comparable_clocks:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     raft = _RaftState()
-    for event in _events(evidence.trace):
+    wanted = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_HANDLERS)))
+    for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
@@ -361,13 +341,6 @@ def check(evidence: RunEvidence) -> Verdict:
     return Verdict(NAME, Validity.UNKNOWN if liars else Validity.INVALID, tuple(shown), figures)
 
 
-def _events(trace: pa.Table) -> Iterator[_ControllerEvent]:
-    wanted = trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(list(_HANDLERS)))).sort_by("seq")
-    columns = [wanted.column(name).to_pylist() for name in (*_COLUMNS, "detail")]
-    for row in zip(*columns, strict=True):
-        yield _ControllerEvent(*row)
-
-
 def _lied_to(faults: pa.Table, controllers: dict[str, _MetadataLog]) -> list[str]:
     lies = [row["nodes"] for row in faults.to_pylist() if row["family"] == "fsync-lies"]
     return sorted({node for nodes in lies for node in nodes if node in controllers})
@@ -376,7 +349,3 @@ def _lied_to(faults: pa.Table, controllers: dict[str, _MetadataLog]) -> list[str
 def _differ(one: int, other: int) -> bool:
     """Whether two epochs are known and not the same."""
     return one != other and _UNKNOWN not in (one, other)
-
-
-def _at(event: _ControllerEvent) -> str:
-    return f"at {event.time_ns / 1e9:.6f} s"

@@ -35,7 +35,9 @@ logs hold the record at the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,6 +130,48 @@ LOST = pa.schema(
     ],
     metadata={"faultline.table": "lost", "faultline.version": "1"},
 )
+
+
+class TraceRow(NamedTuple):
+    """One row of TRACE."""
+
+    time_ns: int
+    node: str
+    kind: str
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    broker: int
+    broker_epoch: int
+    offset: int
+    log_end: int
+    high_watermark: int
+    members: list[int]
+    detail: str
+
+    @property
+    def at(self) -> str:
+        """The time in words."""
+        return f"at {self.time_ns / 1e9:.6f} s"
+
+    @property
+    def number(self) -> int:
+        """The id of the broker that wrote it; -1 for a controller."""
+        return int(self.node[1:]) if self.node[:1] == "b" and self.node[1:].isdigit() else -1
+
+    def details(self) -> dict[str, Any]:
+        """The event's further facts."""
+        facts: dict[str, Any] = json.loads(self.detail) if self.detail else {}
+        return facts
+
+
+def trace_rows(trace: pa.Table) -> Iterator[TraceRow]:
+    """The rows of a trace, in the order in which the receiver took the events."""
+    for batch in trace.sort_by("seq").to_batches(max_chunksize=65_536):
+        columns = (batch.column(name).to_pylist() for name in TraceRow._fields)
+        yield from map(TraceRow._make, zip(*columns, strict=True))
 
 
 def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:

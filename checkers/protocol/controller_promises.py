@@ -11,11 +11,11 @@ from checkers.protocol.state import (
     ClusterState,
     PartitionState,
     ProtocolViolation,
-    TraceRow,
     TraceRowHandler,
     integers,
     names,
 )
+from checkers.tables import TraceRow
 
 
 def broker_registered(cluster: ClusterState, event: TraceRow) -> None:

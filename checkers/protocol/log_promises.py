@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, AppendedBatch, ClusterState, PartitionState, TraceRow, TraceRowHandler
+from checkers.protocol.state import UNKNOWN, AppendedBatch, ClusterState, PartitionState, TraceRowHandler
+from checkers.tables import TraceRow
 
 _SETTLED = frozenset({"appended", "became_leader", "converged"})
 """Last events of a log after which its node truncates it for no leader that it follows already. A node that dies in a

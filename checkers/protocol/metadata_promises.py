@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, PartitionDecision, PartitionState, TraceRow, TraceRowHandler, names
+from checkers.protocol.state import UNKNOWN, PartitionDecision, PartitionState, TraceRowHandler, names
+from checkers.tables import TraceRow
 
 
 @dataclass(frozen=True, slots=True)

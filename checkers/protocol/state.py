@@ -5,45 +5,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
+from checkers.tables import TraceRow
 
 UNKNOWN = -1
 """The leader epoch of a record that the trace does not contain. It matches every epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRow:
-    """One row of the trace."""
-
-    time_ns: int
-    node: str
-    kind: str
-    topic: str
-    partition: int
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    broker: int
-    offset: int
-    log_end: int
-    high_watermark: int
-    members: list[int]
-    detail: str
-
-    @property
-    def at(self) -> str:
-        """The time in words."""
-        return f"at {self.time_ns / 1e9:.6f} s"
-
-    def details(self) -> dict[str, object]:
-        """The event's further facts."""
-        facts: dict[str, object] = json.loads(self.detail) if self.detail else {}
-        return facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The promises, and the reasons for the subtle ones, are in `checkers.protocol.che
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -13,14 +13,10 @@ import pyarrow as pa
 from checkers.deletions import OWN_DECISIONS, DeletionRequest
 from checkers.evidence import CheckSettings
 from checkers.protocol import controller_promises, log_promises, metadata_promises, watermark_promises
-from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRow, TraceRowHandler
+from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRowHandler
+from checkers.tables import TraceRow, trace_rows
 
 UNLIMITED = -1
-
-_COLUMNS = (
-    "time_ns", "node", "kind", "topic", "partition", "leader", "leader_epoch", "partition_epoch", "broker",
-    "offset", "log_end", "high_watermark", "members", "detail",
-)  # fmt: skip
 
 
 def replay_trace(
@@ -33,7 +29,7 @@ def replay_trace(
     partition number, what administrators requested to be deleted; `cluster` what faults did to the nodes."""
     cluster = cluster if cluster is not None else ClusterState()
     now_ns = -1
-    for event in _events(trace):
+    for event in trace_rows(trace):
         if event.time_ns != now_ns:
             controller_promises.check_candidates(cluster, now_ns)
             now_ns = event.time_ns
@@ -57,13 +53,6 @@ def replay_trace(
     for partition in cluster.partitions.values():
         metadata_promises.check_acts(partition)
     return cluster
-
-
-def _events(trace: pa.Table) -> Iterator[TraceRow]:
-    ordered = trace.sort_by("seq")
-    for batch in ordered.to_batches(max_chunksize=65_536):
-        for row in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
-            yield TraceRow(*row)
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------

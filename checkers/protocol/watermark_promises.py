@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, PartitionState, TraceRow, TraceRowHandler, differs, names
+from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler, differs, names
+from checkers.tables import TraceRow
 
 
 def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from results.explanation.replay import TracedEvent
+from checkers.tables import TraceRow
 from results.explanation.story import Step, span
 
 
-def read_steps(events: Sequence[TracedEvent], history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
+def read_steps(events: Sequence[TraceRow], history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
     """The polls of one partition that returned uncommitted records, in the order of completion."""
     times_ns: list[int] = []
     committed: list[int] = []

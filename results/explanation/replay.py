@@ -6,59 +6,26 @@ leader's own view of the ISR, its proposal under way, the positions it counted, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.tables import TraceRow, trace_rows
 from results.explanation.story import Belief, brokers
 
 UNKNOWN: Final = -1
 """The leader epoch of a record that the trace does not have; it equals every other."""
 NODE_KINDS: Final = ("node_started", "broker_registered")
 """Events of a whole node that matter to each of its partitions."""
-_COLUMNS: Final = (
-    "time_ns", "node", "kind", "topic", "partition", "leader", "leader_epoch", "partition_epoch", "broker",
-    "offset", "log_end", "high_watermark", "members", "detail",
-)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TracedEvent:
-    """One row of the trace, `detail` read."""
-
-    time_ns: int
-    node: str
-    kind: str
-    topic: str
-    partition: int
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    broker: int
-    offset: int
-    log_end: int
-    high_watermark: int
-    members: tuple[int, ...]
-    detail: Mapping[str, Any]
-
-    @property
-    def number(self) -> int:
-        """The id of the broker that wrote it; -1 for a controller."""
-        return int(self.node[1:]) if self.node[:1] == "b" and self.node[1:].isdigit() else -1
-
-
-def events_of(trace: pa.Table, topic: str, partition: int) -> Iterator[TracedEvent]:
+def events_of(trace: pa.Table, topic: str, partition: int) -> Iterator[TraceRow]:
     """The events of one partition, and those of nodes that concern all of theirs, in order."""
     own = (pc.field("topic") == topic) & (pc.field("partition") == partition)
-    chosen = trace.filter(own | pc.field("kind").isin(NODE_KINDS)).sort_by("seq")
-    for row in zip(*(chosen.column(name).to_pylist() for name in _COLUMNS), strict=True):
-        values = dict(zip(_COLUMNS, row, strict=True))
-        detail = json.loads(values["detail"]) if values["detail"] else {}
-        yield TracedEvent(**{**values, "members": tuple(values["members"]), "detail": detail})
+    return trace_rows(trace.filter(own | pc.field("kind").isin(NODE_KINDS)))
 
 
 @dataclass(slots=True)
@@ -86,13 +53,13 @@ class ReplicaView:
     log: list[int] = field(default_factory=list)
     """Leader epoch by offset."""
     log_start: int = 0
-    shortened: TracedEvent | None = None
+    shortened: TraceRow | None = None
     """The last event that cut its log."""
     removed: bool = False
     """Whether it stopped hosting the partition since it opened its log, which may be deleted then."""
     greatest_end: int = 0
     """The furthest that its log ever reached."""
-    following_since: TracedEvent | None = None
+    following_since: TraceRow | None = None
     """The `became_follower` after which its log was not compared with its leader's yet."""
     batches: dict[tuple[int, int, int], int] = field(default_factory=dict)
     """(producer id, sequence, checksum) → base offset, of the batches in its log."""
@@ -171,36 +138,37 @@ class PartitionReplay:
         place = differs(replica.log[start:count], self.committed[start:])
         return None if place is None else start + place
 
-    def apply(self, event: TracedEvent) -> None:
+    def apply(self, event: TraceRow) -> None:
         """Change the views by one event."""
         if event.kind == "node_started":
             if event.number >= 0:
                 self.started_ns[event.number] = event.time_ns
         elif event.kind == "broker_registered":
-            if event.detail.get("clean") is False:
+            if event.details().get("clean") is False:
                 self.unclean[event.broker] = event.time_ns
         elif event.kind == "partition_changed":
             self._decide(event)
         elif event.kind in _APPLY and event.number >= 0:
             _APPLY[event.kind](self, self.replica(event.node), event)
 
-    def _decide(self, event: TracedEvent) -> None:
+    def _decide(self, event: TraceRow) -> None:
         if event.offset < self.metadata_offset:
             return  # a deposed controller traced it late
         self.metadata_offset = event.offset
-        minimum, replicas = event.detail.get("min_isr", 1), event.detail.get("replicas") or ()
+        detail = event.details()
+        minimum, replicas = detail.get("min_isr", 1), detail.get("replicas") or ()
         self.decision = Decision(
             event.time_ns,
             event.leader,
             event.leader_epoch,
             event.partition_epoch,
             frozenset(event.members),
-            frozenset(event.detail.get("elr") or ()),
+            frozenset(detail.get("elr") or ()),
             min(minimum, len(replicas) or minimum),
         )
 
 
-def _role(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _role(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     leads = event.kind == "became_leader"
     changed = not replica.role or (replica.leader, replica.leader_epoch) != (event.leader, event.leader_epoch)
     replica.role, replica.leader, replica.leader_epoch = (
@@ -218,11 +186,11 @@ def _role(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> N
         replica.following_since = event
 
 
-def _resigned(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _resigned(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.role, replica.proposal, replica.removed = "", None, True
 
 
-def _appended(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _appended(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     if event.offset != len(replica.log):
         replica.resize(event.offset)
     replica.log.extend([event.leader_epoch] * (event.log_end - event.offset))
@@ -232,16 +200,16 @@ def _appended(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) 
         replica.batches[batch] = event.offset
 
 
-def _truncated(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.resize(event.offset)
     replica.shortened = event
     replica.batches = {batch: offset for batch, offset in replica.batches.items() if offset < event.offset}
-    start = event.detail.get("log_start")
+    start = event.details().get("log_start")
     if isinstance(start, int):
         replica.log_start = start
 
 
-def _recovered(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _recovered(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     if event.log_end < len(replica.log):
         replica.shortened = event
     replica.resize(event.log_end)
@@ -251,23 +219,23 @@ def _recovered(state: PartitionReplay, replica: ReplicaView, event: TracedEvent)
     replica.role, replica.proposal, replica.removed = "", None, False
 
 
-def _log_start(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _log_start(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.log_start = max(event.offset, 0)
 
 
-def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.high_watermark = event.high_watermark
     if event.kind == "high_watermark":
         replica.positions = positions_of(event)
         state.committed += replica.log[len(state.committed) : event.high_watermark]
 
 
-def _proposed(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _proposed(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.proposal = Proposal(frozenset(event.members), event.partition_epoch, event.time_ns)
     state.proposals.append(replica.proposal)
 
 
-def _isr_decided(state: PartitionReplay, replica: ReplicaView, event: TracedEvent) -> None:
+def _isr_decided(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     if event.kind == "isr_committed":
         replica.isr = frozenset(event.members)
     replica.proposal = None
@@ -289,15 +257,15 @@ _APPLY: Final = {
 }
 
 
-def positions_of(event: TracedEvent) -> dict[int, int]:
+def positions_of(event: TraceRow) -> dict[int, int]:
     """The positions that a leader held, by replica."""
-    positions = event.detail.get("positions")
+    positions = event.details().get("positions")
     return {int(replica): end for replica, end in positions.items()} if isinstance(positions, dict) else {}
 
 
-def batch_of(event: TracedEvent) -> tuple[int, int, int] | None:
+def batch_of(event: TraceRow) -> tuple[int, int, int] | None:
     """The identity of an appended batch; None for one without a producer."""
-    detail = event.detail
+    detail = event.details()
     batch = (detail.get("producer_id"), detail.get("sequence"), detail.get("crc"))
     if not all(isinstance(part, int) for part in batch) or batch[0] < 0:  # type: ignore[operator]
         return None

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from results.explanation.replay import PartitionReplay, ReplicaView, TracedEvent, batch_of, differs, positions_of
+from checkers.tables import TraceRow
+from results.explanation.replay import PartitionReplay, ReplicaView, batch_of, differs, positions_of
 from results.explanation.story import Step, brokers, listed, span
 
 NO_FETCHES: Final = "the trace has no fetch requests"
 
 
-def broken_steps(events: Iterable[TracedEvent]) -> list[Step]:
+def broken_steps(events: Iterable[TraceRow]) -> list[Step]:
     """Every broken step of one partition, in the order of its events."""
     state, steps = PartitionReplay(), []
     for event in events:
@@ -39,7 +40,7 @@ def broken_steps(events: Iterable[TracedEvent]) -> list[Step]:
 # ---- the high watermark and what rests on it -------------------------------------------------------------------------
 
 
-def _high_watermark(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     leader = state.replica(event.node)
     before, after = max(event.offset, 0), event.high_watermark
     quorum = frozenset(event.members) | {event.number}
@@ -73,7 +74,7 @@ def _high_watermark(state: PartitionReplay, event: TracedEvent) -> Iterator[Step
 
 
 def _counted_wrongly(
-    state: PartitionReplay, leader: ReplicaView, event: TracedEvent, quorum: frozenset[int]
+    state: PartitionReplay, leader: ReplicaView, event: TraceRow, quorum: frozenset[int]
 ) -> Iterator[tuple[str, str, tuple[tuple[int, str], ...], str]]:
     """(kind, why, events before, fact that is lacking) for each member of the quorum that lacks the records."""
     before, after, positions = max(event.offset, 0), event.high_watermark, positions_of(event)
@@ -109,8 +110,8 @@ def _cut(member: ReplicaView, position: int) -> tuple[int, str] | None:
     return event.time_ns, f"{member.node} cut its log {event.log_end} → {event.offset}"
 
 
-def _acknowledged(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
-    if event.log_end > event.high_watermark and event.detail.get("acks", -1) == -1:
+def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    if event.log_end > event.high_watermark and event.details().get("acks", -1) == -1:
         yield Step(
             "acknowledged-above-high-watermark",
             event.time_ns,
@@ -122,7 +123,7 @@ def _acknowledged(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
         )
 
 
-def _latest_told(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _latest_told(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     start = state.replica(event.node).epoch_start
     if event.high_watermark < start:
         yield Step(
@@ -139,7 +140,7 @@ def _latest_told(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
 # ---- the ISR ---------------------------------------------------------------------------------------------------------
 
 
-def _isr_proposed(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _isr_proposed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     leader = state.replica(event.node)
     for number, position in sorted(positions_of(event).items()):
         name, member = f"b{number}", state.replicas.get(f"b{number}")
@@ -166,14 +167,14 @@ def _isr_proposed(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
             yield replace(step, kind=kind, text=f"{proposed}; {held}", first=place, before=before)
 
 
-def _partition_changed(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     before = state.decision
     if event.offset < state.metadata_offset or before is None:
         return
     if event.leader >= 0 and event.leader_epoch != before.leader_epoch:
         yield from _elected(state, event)
     joined = frozenset(event.members) - before.isr
-    if event.detail.get("reason") != "alter_partition":
+    if event.details().get("reason") != "alter_partition":
         return
     members = frozenset(event.members)
     fitting = [proposal for proposal in state.proposals if proposal.members == members]
@@ -204,7 +205,7 @@ def _partition_changed(state: PartitionReplay, event: TracedEvent) -> Iterator[S
             )
 
 
-def _elected(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _elected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     before = state.decision
     assert before is not None
     elected = f"{event.node} elected b{event.leader} in leader epoch {event.leader_epoch}"
@@ -214,7 +215,7 @@ def _elected(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
     first, end = (missing, len(state.committed)) if missing is not None else (len(state.committed), -1)
     lacks = f"; b{event.leader} lacks the committed {span(first, end)}" if missing is not None else ""
     if event.leader not in before.isr | before.elr | frozenset(event.members if _requested(event) else ()):
-        allowed = event.detail.get("unclean") is True or "unclean" in str(event.detail.get("reason"))
+        allowed = event.details().get("unclean") is True or "unclean" in str(event.details().get("reason"))
         kind = "unclean-election" if allowed else "elected-outside-isr"
         yield Step(kind, event.time_ns, event.node, f"{elected}, outside of ISR and ELR: {held}{lacks}", first, end)
     elif missing is not None:
@@ -223,11 +224,11 @@ def _elected(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
         )
 
 
-def _requested(event: TracedEvent) -> bool:
-    return event.detail.get("reason") == "alter_partition"
+def _requested(event: TraceRow) -> bool:
+    return event.details().get("reason") == "alter_partition"
 
 
-def _kept_unclean(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _kept_unclean(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """A broker that registered after an unclean shutdown, and is still a member once that instant is over."""
     for broker, time_ns in sorted(state.unclean.items()):
         if event.time_ns <= time_ns:
@@ -253,7 +254,7 @@ def _kept_unclean(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
-def _appended(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _appended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     if event.leader == event.number or event.leader < 0:
         batch = batch_of(event)
@@ -293,10 +294,10 @@ def _appended(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
     )
 
 
-def _truncated(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     end = min(len(replica.log), len(state.committed))
-    if "log_start" in event.detail or event.offset >= end:
+    if "log_start" in event.details() or event.offset >= end:
         return
     held = differs(replica.log[event.offset : end], state.committed[event.offset : end])
     if held == 0:
@@ -314,7 +315,7 @@ def _truncated(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
     )
 
 
-def _recovered(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _recovered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     known = len(replica.log)
     if event.log_end < known and not replica.removed:
@@ -329,7 +330,7 @@ def _recovered(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
         )
 
 
-def _became_leader(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]:
+def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     led_before = state.leaders.get(event.leader_epoch, event.node)
     if led_before != event.node:
@@ -353,7 +354,7 @@ def _became_leader(state: PartitionReplay, event: TracedEvent) -> Iterator[Step]
         )
 
 
-_LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TracedEvent], Iterator[Step]], ...]]] = {
+_LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
     "high_watermark": (_high_watermark,),
     "acknowledged": (_acknowledged,),
     "latest_told": (_latest_told,),

@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Final
 
 from checkers.evidence import RunEvidence
-from results.explanation.replay import TracedEvent, events_of
+from checkers.tables import TraceRow
+from results.explanation.replay import events_of
 from results.explanation.story import Story, brokers, span
 from results.figures import faults
 from results.figures.canvas import GREY, NODE_COLOURS, Figure, layout_of, run_end_s, stacked
@@ -119,13 +120,13 @@ def _window(story: Story) -> tuple[int, int]:
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def messages(events: Sequence[TracedEvent]) -> Iterator[Message]:
+def messages(events: Sequence[TraceRow]) -> Iterator[Message]:
     """Every message between two nodes that the events show, in the order of arrival."""
-    appended: dict[tuple[int, int], TracedEvent] = {}
-    watermarks: dict[int, TracedEvent] = {}
-    proposals: dict[tuple[int, ...], TracedEvent] = {}
-    decisions: dict[int, TracedEvent] = {}
-    diverging: dict[int, TracedEvent] = {}
+    appended: dict[tuple[int, int], TraceRow] = {}
+    watermarks: dict[int, TraceRow] = {}
+    proposals: dict[tuple[int, ...], TraceRow] = {}
+    decisions: dict[int, TraceRow] = {}
+    diverging: dict[int, TraceRow] = {}
     instants: dict[str, tuple[int, int]] = {}  # node → time of its event before the current instant, and of that
     for event in events:
         before_ns, now_ns = instants.get(event.node, (-1, -1))
@@ -150,19 +151,19 @@ def messages(events: Sequence[TracedEvent]) -> Iterator[Message]:
         elif event.kind == "partition_changed":
             decisions[event.partition_epoch] = event
             asked = proposals.pop(tuple(sorted(event.members)), None)
-            if asked is not None and event.detail.get("reason") == "alter_partition":
+            if asked is not None and event.details().get("reason") == "alter_partition":
                 yield _message("AlterPartition", asked, event, f"ISR {brokers(frozenset(event.members))}")
         elif event.kind in ("became_leader", "became_follower", "isr_committed"):
             decided = decisions.get(event.partition_epoch)
             if decided is not None:
                 yield _message("decision", decided, event, f"partition epoch {event.partition_epoch}")
         elif event.kind == "diverging":
-            diverging[int(event.detail.get("replica", -1))] = event
+            diverging[int(event.details().get("replica", -1))] = event
         elif event.kind == "truncated" and (answer := diverging.pop(event.number, None)) is not None:
             yield _message("diverging epoch", answer, event, f"ends at {answer.offset}")
 
 
-def _message(kind: str, sent: TracedEvent, received: TracedEvent, text: str) -> Message:
+def _message(kind: str, sent: TraceRow, received: TraceRow, text: str) -> Message:
     return Message(kind, sent.node, sent.time_ns, received.node, received.time_ns, text)
 
 
@@ -209,7 +210,7 @@ def _messages(every: Sequence[Message], cause_ns: int, first_ns: int, last_ns: i
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 
 
-def _roles(events: Sequence[TracedEvent], nodes: Sequence[str], first_ns: int, last_ns: int) -> Iterator[Figure]:
+def _roles(events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int, last_ns: int) -> Iterator[Figure]:
     """A lane's line: thick while the node leads, thin while it follows, as the node itself holds."""
     for number, node in enumerate(nodes):
         changes = [event for event in events if event.node == node and event.kind in _ROLES]
@@ -238,7 +239,7 @@ def _roles(events: Sequence[TracedEvent], nodes: Sequence[str], first_ns: int, l
                 }
 
 
-def _events(drawn: Sequence[TracedEvent]) -> Iterator[Figure]:
+def _events(drawn: Sequence[TraceRow]) -> Iterator[Figure]:
     for kind, symbol in _SYMBOLS.items():
         chosen = [event for event in drawn if event.kind == kind]
         if chosen:
@@ -254,19 +255,19 @@ def _events(drawn: Sequence[TracedEvent]) -> Iterator[Figure]:
             }
 
 
-def _described(event: TracedEvent) -> str:
+def _described(event: TraceRow) -> str:
     words = [f"<b>{escape(event.kind.replace('_', ' '))}</b> {escape(event.node)}"]
     numbers = ("leader_epoch", "partition_epoch", "offset", "log_end", "high_watermark")
     words += [f"{name.replace('_', ' ')} {getattr(event, name)}" for name in numbers if getattr(event, name) >= 0]
     if event.members:
         words.append(f"members {brokers(frozenset(event.members))}")
     words += [
-        f"{escape(str(name))} {escape(str(value))}" for name, value in event.detail.items() if value not in ([], "")
+        f"{escape(str(name))} {escape(str(value))}" for name, value in event.details().items() if value not in ([], "")
     ]
     return "<br>".join(words)
 
 
-def _watermarks(events: Sequence[TracedEvent], nodes: Sequence[str], first_ns: int, last_ns: int) -> Iterator[Figure]:
+def _watermarks(events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int, last_ns: int) -> Iterator[Figure]:
     """Each node's high watermark, and dotted its log end."""
     for number, node in enumerate(nodes):
         colour = NODE_COLOURS[number % len(NODE_COLOURS)]
