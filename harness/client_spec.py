@@ -9,6 +9,7 @@
       acks: all                   # all, 1 or 0
       batch: 1                    # records of a batch at most
       linger: 0s                  # how long a batch waits for more
+      compression: none           # of a batch's records: none, gzip, snappy, lz4 or zstd
       in_flight: 5                # batches in flight per partition and producer
       pipeline: 5                 # appends that a producer has open at once on one partition
       delivery_timeout: 8s        # then the outcome of an append is unknown
@@ -33,6 +34,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from images.wire.batch import Compression
 from nemesis.fields import FieldError, read, seconds
 from nemesis.schedule import Trigger, check_condition, parse_name, parse_trigger
 from workloads.operations import ClientOperation, OperationError, operation_text, parse_operation
@@ -42,6 +44,7 @@ SHORTHANDS: Final = ("producers", "consumers", "end_offset_readers", "rate", "ac
 LIBRARIES: Final = ("native",)
 RESETS: Final = ("earliest", "latest", "none")
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
+COMPRESSIONS: Final = tuple(compression.name.lower() for compression in Compression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class ClientSpec:
     library: str = "native"
     batch: int = 1
     linger_s: float = 0.0
+    compression: str = "none"
     in_flight: int = 5
     pipeline: int = 5
     delivery_timeout_s: float = 8.0
@@ -88,7 +92,12 @@ class ClientSpec:
     poll_pause_s: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, values in (("library", LIBRARIES), ("auto_offset_reset", RESETS), ("isolation", ISOLATIONS)):
+        for name, values in (
+            ("library", LIBRARIES),
+            ("compression", COMPRESSIONS),
+            ("auto_offset_reset", RESETS),
+            ("isolation", ISOLATIONS),
+        ):
             if getattr(self, name) not in values:
                 raise FieldError(f"clients.{name}: {getattr(self, name)!r} is not one of {', '.join(values)}")
         for name, least, most in (("batch", 1, 10_000), ("in_flight", 1, 5), ("pipeline", 1, 1_000)):

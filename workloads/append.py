@@ -142,6 +142,7 @@ class AppendWorkload:
             max_in_flight=settings.max_in_flight,
             delivery_timeout_s=settings.delivery_timeout_ms / 1000,
             unix_ahead_ms=settings.unix_ahead_ms,
+            compression=settings.compression,
         )
         return self._closed_later(BatchingProducer(producer, settings.batch_records, settings.linger_ms / 1000))
 

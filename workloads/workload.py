@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, Protocol
 
+from images.wire.batch import Compression
 from workloads.history import Recorder
 from workloads.operations import ClientOperation
 
@@ -62,6 +63,7 @@ class WorkloadSettings:
     """Records of a batch at most."""
     linger_ms: int = 0
     """How long a batch waits for more records."""
+    compression: Compression = Compression.NONE
     unix_ahead_ms: int = 0
     """How far Unix time, which records' timestamps are in, is ahead of the loop's clock; in simulation they are one."""
     delivery_timeout_ms: int = 8_000

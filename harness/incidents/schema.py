@@ -20,7 +20,7 @@ from checkers.registry import CHECKERS
 from checkers.verdict import Validity
 from harness import client_spec
 from harness import spec as spec_module
-from harness.client_spec import ISOLATIONS, LIBRARIES, RESETS, ClientSpec
+from harness.client_spec import COMPRESSIONS, ISOLATIONS, LIBRARIES, RESETS, ClientSpec
 from harness.cluster.hosts import Host
 from harness.cluster.systems import SYSTEMS
 from harness.environments.registry import ENVIRONMENTS
@@ -52,6 +52,7 @@ _CHOICES: Final[Mapping[str, Sequence[str]]] = {
     "recency": ("default", "strict"),
     "library": LIBRARIES,
     "auto_offset_reset": RESETS,
+    "compression": COMPRESSIONS,
     "isolation": ISOLATIONS,
 }
 _TIMES: Final = ("at", "then_after", "timeout")

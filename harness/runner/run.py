@@ -38,6 +38,7 @@ from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
 from harness.spec import ACKS, TOPIC, Spec
 from images.trace import TraceEvent
+from images.wire.batch import Compression
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import EnvironmentCapability
 from nemesis.situation import Situation
@@ -405,6 +406,7 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         record_empty_polls=spec.recency == "strict",
         batch_records=spec.clients.batch,
         linger_ms=round(spec.clients.linger_s * 1000),
+        compression=Compression[spec.clients.compression.upper()],
         max_in_flight=spec.clients.in_flight,
         pipeline=spec.clients.pipeline,
         delivery_timeout_ms=round(spec.clients.delivery_timeout_s * 1000),

@@ -23,11 +23,14 @@ it looks into no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from aiokafka.errors import UnsupportedCodecError
+from aiokafka.codec import lz4_encode, snappy_encode, zstd_encode
 from aiokafka.record._crecords import DefaultRecordBatch, DefaultRecordBatchBuilder
 from google_crc32c import value as crc32c
 
@@ -48,8 +51,6 @@ _ASSIGNED = Struct(">q4si")
 _MAGIC_AT = 16
 _ATTRIBUTES_END = 23
 _CODEC_MASK = 0x07
-_LAST_CODEC = 4
-"""zstd; before it none, gzip, snappy and lz4."""
 _CONTROL_BIT = 0x20
 _TRANSACTIONAL_BIT = 0x10
 _LEGACY_HEADER_BYTES = 14
@@ -57,6 +58,24 @@ _LEGACY_HEADER_BYTES = 14
 _NO_SIZE_LIMIT = (1 << 31) - 1
 _RECORDS_FOR_RUNS = 200
 """The records of a smaller batch are parsed at once, which is cheaper."""
+
+
+class Compression(IntEnum):
+    """How the records of a batch are compressed; the value is that of the attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_COMPRESSORS: Final[Mapping[Compression, Callable[[bytes], bytes]]] = {
+    Compression.GZIP: partial(zlib.compress, wbits=zlib.MAX_WBITS + 16),
+    Compression.SNAPPY: snappy_encode,
+    Compression.LZ4: lz4_encode,
+    Compression.ZSTD: zstd_encode,
+}
 
 
 class CorruptBatch(Exception):
@@ -223,7 +242,7 @@ def check_produced(batch: bytes) -> Header:
     if header.attributes & _CONTROL_BIT:
         raise InvalidRecord("a control batch from a producer")
     codec = header.attributes & _CODEC_MASK
-    if codec > _LAST_CODEC:
+    if codec > max(Compression):
         raise InvalidRecord(f"unknown compression codec {codec}")
     if not codec and not (header.count >= _RECORDS_FOR_RUNS and consists_of_runs(batch, HEADER_BYTES, header.count)):
         _parse_records(batch)
@@ -253,13 +272,13 @@ def build(
     base_sequence: int = -1,
     leader_epoch: int = -1,
     base_offset: int = 0,
-    gzip: bool = False,
+    compression: Compression = Compression.NONE,
 ) -> bytes:
     """One batch of `records`, each a value or a (key, value) pair, all with the same timestamp. At least one is
     required."""
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,
-        compression_type=int(gzip),
+        compression_type=Compression.NONE,
         is_transactional=0,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -272,18 +291,25 @@ def build(
         builder.append(delta, timestamp_ms, key, value, [])
     if delta < 0:
         raise ValueError("a batch needs at least one record")
-    return assign(bytes(builder.build()), base_offset, leader_epoch)
+    plain = bytes(builder.build())
+    return assign(_compressed(plain, compression) if compression else plain, base_offset, leader_epoch)
+
+
+def _compressed(plain: bytes, compression: Compression) -> bytes:
+    """The batch `plain` with its records compressed. aiokafka's builder would write the time into gzip's header."""
+    records = _COMPRESSORS[compression](plain[HEADER_BYTES:])
+    header = parse(plain)._replace(length=HEADER_BYTES - LENGTH_END + len(records), attributes=compression)
+    covered = _HEADER.pack(*header)[CRC_START:] + records
+    return _HEADER.pack(*header._replace(crc=crc32c(covered)))[:CRC_START] + covered
 
 
 def records(batch: bytes) -> Sequence[Record]:
-    """The records of one batch, after a CRC check. Raises CorruptBatch, also for a codec other than none and gzip."""
+    """The records of one batch, after a CRC check. Raises CorruptBatch."""
     check(batch)
     try:
         return [
             Record(record.offset, record.timestamp, record.key, record.value) for record in DefaultRecordBatch(batch)
         ]
-    except UnsupportedCodecError as error:
-        raise CorruptBatch(f"compression codec {parse(batch).attributes & _CODEC_MASK} cannot be read here") from error
     except Exception as error:  # what a codec raises at nonsense is its own: ValueError, zlib.error, EOFError …
         raise CorruptBatch(f"the records cannot be read: {error}") from error
 

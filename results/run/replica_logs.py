@@ -167,7 +167,7 @@ def _add(replica: ReplicaDirectory, header: batch.Header, payload: bytes, column
 
 
 def _values(header: batch.Header, payload: bytes) -> list[tuple[int, int | None]]:
-    """(offset, value) of each record of an intact batch. Records in a codec that is not read here have no value."""
+    """(offset, value) of each record of an intact batch. Records that cannot be read have no value."""
     try:
         return [(record.offset, _number(record.value)) for record in batch.records(payload)]
     except batch.CorruptBatch:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import faultline
+from checkers.verdict import Validity
 from harness.runner.run import run_in_simulation
 from harness.spec import Spec, loads, parse
 from harness.yaml_document import SpecError
+from images.wire.batch import Compression, iterate
 from workloads.operations import OperationError, operation_text, parse_operation
 
 TEXTS = (
@@ -69,6 +72,20 @@ def test_records_of_a_batch_follow_each_other(tmp_path: Any) -> None:
     appends = faultline.history(outcome.directory).query("kind == 'append'")
     assert list(appends["offset"]) == list(range(10))
     assert (appends["completed_ns"] // 1_000_000).nunique() == 3  # three answers, each within a millisecond
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_records_are_stored_as_their_producer_compressed_them_and_read_back(
+    tmp_path: Path, compression: Compression
+) -> None:
+    clients = {"batch": 10, "compression": compression.name.lower()}
+    outcome = run_in_simulation(spec(**clients, operations=["produce 10 to 0", "poll 0 until 10"]), tmp_path)
+    assert outcome.directory is not None
+    assert outcome.validity is Validity.VALID
+    (log,) = outcome.directory.glob("nodes/b1/data/faultline-0/*.log")
+    assert [header.attributes for header, _ in iterate(log.read_bytes())] == [compression]
+    (appended,) = faultline.history(outcome.directory).query("kind == 'poll' and phase == 'main'")["values"]
+    assert list(appended) == list(range(10))
 
 
 def test_a_named_producer_is_a_process_of_its_own(tmp_path: Any) -> None:

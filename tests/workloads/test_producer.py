@@ -21,6 +21,7 @@ from tests.workloads.scripted_cluster import (
     answer,
 )
 from tests.workloads.virtual_time import run
+from workloads.clients import partition_sender
 from workloads.clients.native import Client, ClientTimeouts, Delivery, Producer
 
 TIMEOUTS = ClientTimeouts(request_timeout_s=1.0, connect_timeout_s=1.0, backoff_s=0.05, backoff_s_max=0.4)
@@ -66,6 +67,21 @@ def test_an_acknowledged_batch_is_ok_with_its_offset() -> None:
     delivery, cluster = deliver([])
     assert delivery == Delivery("ok", base_offset=0, attempts=1)
     assert cluster.logs[0].values() == [1]
+
+
+def test_an_error_of_the_producer_itself_reaches_every_append_also_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_batch(*_: object, **__: object) -> bytes:
+        raise ZeroDivisionError
+
+    async def test(_: ScriptedCluster, producer: Producer) -> None:
+        monkeypatch.setattr(partition_sender, "build", no_batch)
+        for _append in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await producer.append(0, [b"1"])
+
+    with_producer(test)
 
 
 def test_not_enough_replicas_until_the_timeout_is_fail() -> None:

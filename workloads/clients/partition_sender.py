@@ -30,7 +30,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11.request import PartitionProduceData, ProduceRequest, TopicProduceData
 
-from images.wire.batch import SEQUENCE_MODULUS, build
+from images.wire.batch import SEQUENCE_MODULUS, Compression, build
 from images.wire.connection import Connection, ConnectionLost
 from workloads.clients.connections import Backoff, Client, cancel_all, connection_error_name, error_name
 from workloads.clients.delivery import NEVER_APPENDED, ProducerBatch
@@ -59,6 +59,7 @@ class SendSettings:
     acks: int
     max_in_flight: int
     unix_ahead_ms: int
+    compression: Compression
 
 
 class PartitionSender:
@@ -81,6 +82,8 @@ class PartitionSender:
         """A batch of this producer id was acknowledged, so the leader knows the id."""
         self._broken = False
         """A batch ended without acknowledgement: the sequence number that the broker expects is not known."""
+        self._bug: BaseException | None = None
+        """The error that ended a task."""
         self._needs_pause = False
         self._connection: Connection | None = None
         """The connection over which the batches in flight were sent."""
@@ -92,6 +95,9 @@ class PartitionSender:
 
     def add(self, batch: ProducerBatch) -> None:
         """Send it, behind every batch added before."""
+        if self._bug is not None:
+            batch.future.set_exception(self._bug)
+            return
         self._waiting.append(batch)
         self._wake.set()
 
@@ -132,6 +138,7 @@ class PartitionSender:
         """Fail every batch when a task crashed, so that no caller waits for ever."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
+            self._bug = error
             for batch in (*self._in_flight, *self._waiting):
                 if not batch.future.done():
                     batch.future.set_exception(error)
@@ -169,8 +176,8 @@ class PartitionSender:
         self._expire()  # connecting may have taken long
         while not self._broken and self._waiting and self._has_place():
             batch = self._waiting.popleft()
-            self._number(batch)
             self._in_flight.append(batch)
+            self._number(batch)
         if self._broken:
             return
         for batch in list(self._in_flight):
@@ -195,6 +202,7 @@ class PartitionSender:
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=self._next_sequence if idempotent else -1,
+            compression=self._settings.compression,
         )
         self._next_sequence = (self._next_sequence + len(batch.values)) % SEQUENCE_MODULUS
 

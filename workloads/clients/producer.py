@@ -18,6 +18,7 @@ from datetime import timedelta
 
 from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 
+from images.wire.batch import Compression
 from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Client, error_name
 from workloads.clients.delivery import Delivery, ProducerBatch
@@ -36,12 +37,13 @@ class Producer:
         max_in_flight: int = 5,
         delivery_timeout_s: float = 8.0,
         unix_ahead_ms: int = 0,
+        compression: Compression = Compression.NONE,
     ) -> None:
         client.track_topic(topic)
         self.client = client
         self.topic = topic
         self.delivery_timeout_s = delivery_timeout_s
-        self._settings = SendSettings(topic, acks, max_in_flight, unix_ahead_ms)
+        self._settings = SendSettings(topic, acks, max_in_flight, unix_ahead_ms, compression)
         self._senders: dict[int, PartitionSender] = {}
         self._identity: tuple[int, int] | None = None
         self._identity_lock = asyncio.Lock()

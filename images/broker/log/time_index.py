@@ -1,7 +1,7 @@
 """Finds records of a log by their timestamps.
 
-A batch's header has its largest timestamp, so most batches need not be decoded. For a batch whose compression is not
-supported here, the result is its first offset and its largest timestamp.
+A batch's header has its largest timestamp, so most batches need not be decoded. For a batch whose records cannot be
+read, the result is its first offset and its largest timestamp.
 """
 
 from __future__ import annotations

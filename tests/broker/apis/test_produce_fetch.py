@@ -550,7 +550,7 @@ def test_a_leader_that_may_not_know_all_that_is_committed_denies_nothing(timesta
 def test_undecodable_records_do_not_hinder_a_lookup_by_time() -> None:
     async def scenario() -> None:
         broker = Broker()
-        whole = batches.build([b"value"], timestamp_ms=5, gzip=True)
+        whole = batches.build([b"value"], timestamp_ms=5, compression=batches.Compression.GZIP)
         nonsense = whole[:61] + bytes(len(whole) - 61)
         crc = batches.crc32c(nonsense[batches.CRC_START :])
         await broker.produce((0, nonsense[:17] + crc.to_bytes(4) + nonsense[21:]))

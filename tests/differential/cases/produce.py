@@ -58,7 +58,7 @@ async def by_id(s: Scene) -> None:
 
 for _name, _content in {
     "three records": THREE,
-    "gzip": batch.build([b"one"], timestamp_ms=TIME_MS, gzip=True),
+    "gzip": batch.build([b"one"], timestamp_ms=TIME_MS, compression=batch.Compression.GZIP),
     "null records": None,
     "empty records": b"",
     "ten bytes": ONE[:10],
