@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
-from workloads.columns import NEVER
+from workloads.columns import NEVER, named_partitions
 
 DELETE_RECORDS = "delete-records"
 OWN_DECISIONS = frozenset({"delete_records", "retention_ms", "retention_bytes"})
@@ -60,13 +60,11 @@ def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
 def deletable_below(evidence: RunEvidence) -> Mapping[tuple[str, int], int]:
     """For each partition of the history, the offset below which records may be gone; absent where none may."""
     wanted = deletion_requests(evidence)
-    names = evidence.history.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
     traced_starts: Mapping[tuple[str, int], int] = {}
     if evidence.settings.retains_less or any(each.to_high_watermark for each in wanted.values()):
         traced_starts = _greatest_log_starts(evidence)
     starts = {}
-    for name in names:
-        key = (name["topic"], name["partition"])
+    for key in named_partitions(evidence.history):
         of_partition = wanted.get(key[1], DeletionRequest())
         start = of_partition.below
         if evidence.settings.retains_less or of_partition.to_high_watermark:

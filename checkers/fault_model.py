@@ -33,7 +33,7 @@ Blind spots: which of the lost records had been acknowledged; data lost by a fau
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,13 +42,17 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletable_below
 from checkers.evidence import RunEvidence
-from checkers.violations import FaultModelExceeded, Tolerance
-from workloads.columns import NEVER
+from checkers.tables import of_partition
+from checkers.verdict import Verdict
+from checkers.violations import FaultModelExceeded, Tolerance, merge_verdicts
+from workloads.columns import NEVER, named_partitions, partitions
 from workloads.history import TopicPartition
 
 LAST_KNOWN_LEADER_ELECTED = "last_known_leader"
 """Reason of a `partition_changed` that elects the last known leader."""
 
+OFFSETS_TOPIC = "__consumer_offsets"
+"""The topic that keeps the offsets which groups commit."""
 VANISHED = "vanished"
 """Fate of a node whose machine was removed during the run by something outside it."""
 _UNKNOWN_LOSS = "unknown_lost_bytes"
@@ -146,8 +150,8 @@ def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLo
     lossy += vanished_nodes(evidence.recovery)
     if not lossy:
         return {}
-    names = {(topic, number) for topic, number in _named(evidence.history) | _named(evidence.trace) if topic}
-    lost: dict[TopicPartition, list[ReplicaLoss]] = {name: [] for name in sorted(names)}
+    names = {name for table in (evidence.history, evidence.trace) for name in named_partitions(table)}
+    lost: dict[TopicPartition, list[ReplicaLoss]] = {name: [] for name in sorted(names) if name[0]}
     # Without comparable clocks no event of a node can be placed before or after a fault.
     trace = evidence.trace if evidence.settings.has_ordered_trace else evidence.trace.slice(0, 0)
     recovered = trace.filter(pc.equal(trace.column("kind"), "log_recovered"))
@@ -165,11 +169,6 @@ def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLo
                 unmeasured = f"it {failure.fault}" if failure.fault == VANISHED else _unmeasured([failure])
                 lost[name].append(ReplicaLoss(failure.node, 0, NEVER, failure.started_ns, unmeasured=unmeasured))
     return lost
-
-
-def _named(table: pa.Table) -> set[TopicPartition]:
-    keys = table.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
-    return {(key["topic"], key["partition"]) for key in keys}
 
 
 _Event = tuple[int, str, int, int]
@@ -300,10 +299,26 @@ def _lost_by_last_known_leaders(
         yield FaultModelExceeded(least, since_ns if time_ns == NEVER else time_ns, (line,))
 
 
-def tolerances(evidence: RunEvidence) -> Mapping[TopicPartition, Tolerance]:
-    """The tolerance of every partition that has a special one; all others have `usual(evidence)`."""
+class Tolerances(dict[TopicPartition, Tolerance]):
+    """What every partition may show. In the dict are those that lost or deleted records; the others have `default`."""
+
+    def __init__(self, default: Tolerance) -> None:
+        self.default = default
+
+    def __missing__(self, partition: TopicPartition) -> Tolerance:
+        return self.default
+
+    def of_committed_offsets(self) -> Tolerance:
+        """A loss in `__consumer_offsets` excuses every violation about committed offsets from then on, since these are
+        offsets of records and not of the log that keeps the commits."""
+        exceeded = [excess for name in sorted(self) if name[0] == OFFSETS_TOPIC for excess in self[name].exceeded]
+        return Tolerance(self.default.unclean, tuple(replace(excess, offset=0) for excess in exceeded))
+
+
+def tolerances(evidence: RunEvidence) -> Tolerances:
+    """The tolerances of a run."""
     unclean = evidence.settings.unclean_election
-    special = {}
+    special = Tolerances(Tolerance(unclean))
     last_known_leaders = _last_known_leaders(evidence)
     for name, lost in replica_losses(evidence).items():
         too_much = (
@@ -313,10 +328,28 @@ def tolerances(evidence: RunEvidence) -> Mapping[TopicPartition, Tolerance]:
         if too_much:
             special[name] = Tolerance(unclean, too_much)
     for name, start in deletable_below(evidence).items():
-        special[name] = replace(special.get(name, Tolerance(unclean)), deleted_below=start)
+        special[name] = replace(special[name], deleted_below=start)
     return special
 
 
-def default_tolerance(evidence: RunEvidence) -> Tolerance:
-    """The tolerance of a partition for which the fault model was not exceeded."""
-    return Tolerance(evidence.settings.unclean_election)
+def check_partitions(checker: str, evidence: RunEvidence, check: Callable[..., Verdict], *tables: pa.Table) -> Verdict:
+    """The verdict of `checker` on every partition of the history. `check` gets the rows of one in the history and in
+    each of `tables`, and by name its topic, partition and tolerance."""
+    tolerance = tolerances(evidence)
+    verdicts = [
+        check(
+            rows,
+            *(of_partition(table, topic, number) for table in tables),
+            topic=topic,
+            partition=number,
+            tolerance=tolerance[topic, number],
+        )
+        for topic, number, rows in partitions(evidence.history)
+    ]
+    return merge_verdicts(checker, verdicts, "no operation was recorded")
+
+
+def lied_to(faults: pa.Table) -> frozenset[str]:
+    """The nodes whose disk lied about fsync at some time."""
+    lies = faults.filter(pc.field("family") == "fsync-lies")
+    return frozenset(pc.list_flatten(lies.column("nodes")).to_pylist())

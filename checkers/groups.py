@@ -36,7 +36,7 @@ before it had fetched its start offset; members that commit nothing and die.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,14 +44,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
+from checkers.fault_model import tolerances
+from checkers.tables import of_partition
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
-from workloads.columns import NEVER
+from workloads.columns import NEVER, named_partitions
 
 NAME = "groups"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.RECOVERY}
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,13 @@ def check(evidence: RunEvidence) -> Verdict:
     owned = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
     if not owned.num_rows:
         return unknown_verdict(NAME, "no member was ever assigned a partition")
-    special, rule = tolerances(evidence), default_tolerance(evidence)
-    of_offsets = _of_offsets_topic([special[key] for key in sorted(special) if key[0] == OFFSETS_TOPIC], rule)
+    tolerance = tolerances(evidence)
+    of_offsets = tolerance.of_committed_offsets()
     generation_starts = _generation_starts(owned)
-    names = owned.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
     verdicts = []
-    for key in names.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
-        topic, partition = key["topic"], key["partition"]
-        rows = history.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))
-        of_records = special.get((topic, partition), rule)
+    for topic, partition in named_partitions(owned):
+        rows = of_partition(history, topic, partition)
+        of_records = tolerance[topic, partition]
         verdicts += _check_partition(evidence, rows, topic, partition, generation_starts, of_records, of_offsets)
     return merge_verdicts(NAME, verdicts, "no member was ever assigned a partition")
 
@@ -140,13 +138,6 @@ def _check_partition(
             violations = _violations(undelivered, topic, partition)
             verdicts.append(verdict_of(NAME, violations, of_records, {"undelivered": float(missing)}))
     return verdicts
-
-
-def _of_offsets_topic(special: Sequence[Tolerance], rule: Tolerance) -> Tolerance:
-    """The tolerance for committed offsets. The offsets checked are those of the records, not of the log that keeps the
-    commits, so that losses there excuse any of them."""
-    excesses = [replace(excess, offset=0) for tolerance in special for excess in tolerance.exceeded]
-    return Tolerance(rule.unclean, tuple(excesses))
 
 
 def _generation_starts(owned: pa.Table) -> list[tuple[int, int]]:

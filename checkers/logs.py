@@ -42,11 +42,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
+from checkers.fault_model import lied_to, tolerances
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
 from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
-from workloads.columns import FOREIGN, NEVER, Int64, numbers
+from workloads.columns import FOREIGN, NEVER, Int64, named_partitions, numbers
 
 NAME = "logs"
 RESTS_ON = EXCUSES | {EvidencePart.REPLICAS, EvidencePart.RECOVERY}
@@ -77,24 +77,22 @@ class ReplicaLog:
 def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
     """Every partition of which a replica was found. The logs were collected at `collected_ns`, else when the last
     operation completed."""
-    special, rule = tolerances(evidence), default_tolerance(evidence)
+    tolerance = tolerances(evidence)
     ends = evidence.replica_ends
-    keys = ends.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
     if collected_ns is None:
         collected_ns = pc.max(evidence.history.column("completed_ns")).as_py() or 0
-    lies = evidence.faults.filter(pc.equal(evidence.faults.column("family"), "fsync-lies"))
-    lied_to = frozenset(pc.list_flatten(lies.column("nodes")).to_pylist())
+    liars = lied_to(evidence.faults)
     verdicts = [
         check_partition(
-            of_partition(evidence.replicas, key["topic"], key["partition"]),
-            of_partition(ends, key["topic"], key["partition"]),
+            of_partition(evidence.replicas, topic, number),
+            of_partition(ends, topic, number),
             replicas_expected=evidence.settings.replication_factor,
             recovered=bool(evidence.recovery.get("recovered")),
-            lied_to=lied_to,
+            liars=liars,
             collected_ns=collected_ns,
-            tolerance=special.get((key["topic"], key["partition"]), rule),
+            tolerance=tolerance[topic, number],
         )
-        for key in keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist()
+        for topic, number in named_partitions(ends)
     ]
     return merge_verdicts(NAME, verdicts, "no replica's log was collected")
 
@@ -105,11 +103,11 @@ def check_partition(
     *,
     replicas_expected: int,
     recovered: bool,
-    lied_to: Collection[str] = (),
+    liars: Collection[str] = (),
     collected_ns: int = 0,
     tolerance: Tolerance | None = None,
 ) -> Verdict:
-    """The logs of one partition, collected at `collected_ns`; the disks of the nodes in `lied_to` lied about fsync."""
+    """The logs of one partition, collected at `collected_ns`; the disks of `liars` lied about fsync."""
     ends = replica_ends.sort_by("node").to_pylist()
     topic, partition = (ends[0]["topic"], ends[0]["partition"]) if ends else ("", -1)
     logs = [_log(replicas, row) for row in ends]
@@ -126,7 +124,7 @@ def check_partition(
             finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
             differences[kind].append((offset, finding))
     for log in logs:
-        for kind, offset, lines in (*_falls(log), *_damage(log, recovered and log.node not in lied_to)):
+        for kind, offset, lines in (*_falls(log), *_damage(log, recovered and log.node not in liars)):
             finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
             differences[kind].append((offset, finding))
     violations = [
@@ -147,7 +145,7 @@ def check_partition(
         line = f"{len(logs)} of {replicas_expected} replicas' logs were collected: {names}"
         doubts.append(Finding("logs-missing", (line,), topic, partition))
     for log in logs:
-        if recovered and log.damage and log.node in lied_to:
+        if recovered and log.damage and log.node in liars:
             lines = (_damage_line(log), f"the disk of {log.node} lied about fsync, and may have lost what was synced")
             doubts.append(Finding("fsync-lies", lines, topic, partition, offsets=(log.end,)))
     if not doubts:

@@ -35,6 +35,7 @@ record is on enough replicas (`checkers.logs`). It trusts that one value is one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +43,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.deletions import deletable_below
-from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
+from checkers.evidence import EXCUSES, CheckSettings, EvidencePart, RunEvidence
+from checkers.fault_model import check_partitions
 from checkers.tables import LOST, of_partition
 from checkers.verdict import Finding, Validity, Verdict, worst
-from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
+from checkers.violations import Tolerance, Violations, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
 
 NAME = "loss"
@@ -55,21 +56,8 @@ RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = tolerances(evidence), default_tolerance(evidence)
-    verdicts = [
-        check_partition(
-            rows,
-            of_partition(evidence.replicas, topic, number),
-            topic=topic,
-            partition=number,
-            acks=evidence.settings.acks,
-            finally_read=_finally_read(evidence),
-            every_log=_every_log(evidence, topic, number),
-            tolerance=special.get((topic, number), rule),
-        )
-        for topic, number, rows in partitions(evidence.history)
-    ]
-    return merge_verdicts(NAME, verdicts, "no operation was recorded")
+    check_one = partial(check_partition, settings=evidence.settings, finally_read=_finally_read(evidence))
+    return check_partitions(NAME, evidence, check_one, evidence.replicas, evidence.replica_ends)
 
 
 def lost_records(evidence: RunEvidence) -> pa.Table:
@@ -77,13 +65,15 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
     lost_rows = []
     deleted = deletable_below(evidence)
     for topic, number, history in partitions(evidence.history):
-        replicas = of_partition(evidence.replicas, topic, number)
+        replicas, replica_ends = (
+            of_partition(table, topic, number) for table in (evidence.replicas, evidence.replica_ends)
+        )
         promises = _promises(
             history,
             replicas,
             evidence.settings.acks,
             finally_read=_finally_read(evidence),
-            every_log=_every_log(evidence, topic, number),
+            every_log=_every_log(replica_ends, evidence.settings),
             deleted_below=deleted.get((topic, number), 0),
         )
         if not len(promises.lost):
@@ -112,25 +102,24 @@ def _finally_read(evidence: RunEvidence) -> bool:
     return bool(evidence.recovery.get("final_reads"))
 
 
-def _every_log(evidence: RunEvidence, topic: str, number: int) -> bool:
-    """Whether the log of every replica was collected."""
-    logs = of_partition(evidence.replica_ends, topic, number).num_rows
-    return bool(logs >= max(1, evidence.settings.replication_factor))
+def _every_log(replica_ends: pa.Table, settings: CheckSettings) -> bool:
+    """Whether the log of every replica of a partition was collected."""
+    return bool(replica_ends.num_rows >= max(1, settings.replication_factor))
 
 
 def check_partition(
     history: pa.Table,
     replicas: pa.Table,
+    replica_ends: pa.Table,
     *,
-    topic: str = "",
-    partition: int = -1,
-    acks: int = -1,
+    topic: str,
+    partition: int,
+    settings: CheckSettings,
     finally_read: bool,
-    every_log: bool,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance,
 ) -> Verdict:
-    """One partition. `finally_read`: its final reads were completed; `every_log`: `replicas` holds all its replicas."""
-    deleted_below = 0 if tolerance is None else tolerance.deleted_below
+    """One partition of one run, whose final reads were completed or not."""
+    acks, every_log, deleted_below = settings.acks, _every_log(replica_ends, settings), tolerance.deleted_below
     promises = _promises(
         history, replicas, acks, finally_read=finally_read, every_log=every_log, deleted_below=deleted_below
     )
@@ -174,7 +163,7 @@ def check_partition(
         "deleted": float((offsets < deleted_below).sum()),
         "acknowledged_lost_allowed": float(_unpromised_lost(promises, acks, finally_read)),
     }
-    verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
+    verdict = verdict_of(NAME, violations, tolerance, figures)
     kept = np.flatnonzero(offsets >= deleted_below)
     undecided = np.setdiff1d(kept, lost) if not finally_read else np.empty(0, dtype=np.int64)
     if not len(undecided):

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
+from checkers.fault_model import lied_to
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
@@ -335,15 +336,10 @@ def check(evidence: RunEvidence) -> Verdict:
     }
     if not raft.findings:
         return Verdict(NAME, Validity.VALID, (), figures)
-    liars = _lied_to(evidence.faults, raft.logs)
+    liars = sorted(lied_to(evidence.faults) & raft.logs.keys())
     if liars:
         shown.append(Finding("fsync-lies", (f"the disk of {liars[0]} lied about fsync: no promise holds then",)))
     return Verdict(NAME, Validity.UNKNOWN if liars else Validity.INVALID, tuple(shown), figures)
-
-
-def _lied_to(faults: pa.Table, controllers: dict[str, _MetadataLog]) -> list[str]:
-    lies = [row["nodes"] for row in faults.to_pylist() if row["family"] == "fsync-lies"]
-    return sorted({node for nodes in lies for node in nodes if node in controllers})
 
 
 def _differ(one: int, other: int) -> bool:

@@ -31,11 +31,10 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
-from checkers.tables import of_partition
+from checkers.fault_model import check_partitions
 from checkers.verdict import Finding, Verdict
-from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
-from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
+from checkers.violations import Tolerance, Violations, verdict_of
+from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, OK, Columns, Int64, numbers
 
 NAME = "reads"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.RECOVERY}
@@ -43,21 +42,9 @@ RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = tolerances(evidence), default_tolerance(evidence)
-    verdicts = [
-        check_partition(
-            rows,
-            of_partition(evidence.replicas, topic, number),
-            of_partition(evidence.replica_ends, topic, number),
-            topic=topic,
-            partition=number,
-            acks=evidence.settings.acks,
-            recovered=bool(evidence.recovery.get("recovered")),
-            tolerance=special.get((topic, number), rule),
-        )
-        for topic, number, rows in partitions(evidence.history)
-    ]
-    return merge_verdicts(NAME, verdicts, "no operation was recorded")
+    recovered = bool(evidence.recovery.get("recovered"))
+    check_one = partial(check_partition, acks=evidence.settings.acks, recovered=recovered)
+    return check_partitions(NAME, evidence, check_one, evidence.replicas, evidence.replica_ends)
 
 
 def check_partition(

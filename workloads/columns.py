@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workloads.history import SCHEMA
+from workloads.history import SCHEMA, TopicPartition
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -178,15 +178,16 @@ def of_records(history: pa.Table) -> pa.Table:
 def partitions(history: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """(topic, partition, its rows about records in the order they came), by topic and partition."""
     history = of_records(history)
-    if history.num_rows == 0:
-        return
-    keys = history.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
-    if keys.num_rows == 1:
-        yield keys["topic"][0].as_py(), keys["partition"][0].as_py(), history
-        return
-    for key in keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
-        rows = (pc.field("topic") == key["topic"]) & (pc.field("partition") == key["partition"])
-        yield key["topic"], key["partition"], history.filter(rows)
+    names = named_partitions(history)
+    for topic, number in names:
+        own = (pc.field("topic") == topic) & (pc.field("partition") == number)
+        yield topic, number, history.filter(own) if len(names) > 1 else history
+
+
+def named_partitions(table: pa.Table) -> list[TopicPartition]:
+    """Every topic and partition with a row, in order."""
+    keys = table.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
+    return sorted(zip(keys["topic"].to_pylist(), keys["partition"].to_pylist(), strict=True))
 
 
 def _whole(column: Any) -> pa.Array:

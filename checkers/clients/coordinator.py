@@ -26,7 +26,6 @@ is; generations that no member fetched offsets in; clusters that compact `__cons
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
+from checkers.fault_model import OFFSETS_TOPIC, tolerances
 from checkers.verdict import Finding, Verdict
-from checkers.violations import Tolerance, Violations, unknown_verdict, verdict_of
+from checkers.violations import Violations, unknown_verdict, verdict_of
 from workloads.columns import NEVER, NOTHING, Int64, numbers
 
 NAME = "coordinator"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.TRACE}
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -61,14 +59,7 @@ def check(evidence: RunEvidence) -> Verdict:
     acknowledged = told.filter(pc.field("kind") == "commit").sort_by("index")
     violations = [_commits(acknowledged, log), _offsets(assigns, commits, log), _counted(assigns, acknowledged, log)]
     figures = {"answers": float(told.num_rows), "committed": float(log.committed(NEVER))}
-    return verdict_of(NAME, violations, _tolerance(evidence), figures)
-
-
-def _tolerance(evidence: RunEvidence) -> Tolerance:
-    """A loss in `__consumer_offsets` excuses whatever was told from then on."""
-    special, rule = tolerances(evidence), default_tolerance(evidence)
-    exceeded = [excess for key in sorted(special) if key[0] == OFFSETS_TOPIC for excess in special[key].exceeded]
-    return Tolerance(rule.unclean, tuple(replace(excess, offset=0) for excess in exceeded))
+    return verdict_of(NAME, violations, tolerances(evidence).of_committed_offsets(), figures)
 
 
 class _OffsetsLog:

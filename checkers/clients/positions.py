@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
+from checkers.fault_model import tolerances
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
@@ -54,13 +54,13 @@ _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = tolerances(evidence), default_tolerance(evidence)
+    tolerance = tolerances(evidence)
     verdicts = [
         check_partition(
             of_partition(evidence.history, topic, number),
             topic=topic,
             partition=number,
-            tolerance=special.get((topic, number), rule),
+            tolerance=tolerance[topic, number],
         )
         for topic, number, _ in partitions(evidence.history)
     ]

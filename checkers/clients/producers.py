@@ -42,14 +42,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
-from checkers.tables import of_partition
+from checkers.fault_model import check_partitions, lied_to
 from checkers.verdict import Finding, Validity, Verdict, worst
-from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
-from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers, partitions
+from checkers.violations import Tolerance, Violations, verdict_of
+from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers
 
 NAME = "producers"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS}
@@ -61,22 +59,13 @@ _RUNS_PER_EXPIRATION = 10
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = tolerances(evidence), default_tolerance(evidence)
-    lied_to = _controllers_lied_to(evidence.faults)
-    verdicts = [
-        check_partition(
-            rows,
-            of_partition(evidence.replicas, topic, number),
-            topic=topic,
-            partition=number,
-            acks=evidence.settings.acks,
-            expiration_ms=evidence.settings.producer_id_expiration_ms,
-            controllers_lied_to=lied_to,
-            tolerance=special.get((topic, number), rule),
-        )
-        for topic, number, rows in partitions(evidence.history)
-    ]
-    return merge_verdicts(NAME, verdicts, "no operation was recorded")
+    check_one = partial(
+        check_partition,
+        acks=evidence.settings.acks,
+        expiration_ms=evidence.settings.producer_id_expiration_ms,
+        controllers_lied_to=tuple(sorted(node for node in lied_to(evidence.faults) if node.startswith("c"))),
+    )
+    return check_partitions(NAME, evidence, check_one, evidence.replicas)
 
 
 def check_partition(
@@ -113,12 +102,6 @@ def check_partition(
         return verdict
     validity = worst([verdict.validity, Validity.UNKNOWN])
     return Verdict(NAME, validity, (*verdict.findings, *doubts), verdict.figures)
-
-
-def _controllers_lied_to(faults: pa.Table) -> tuple[str, ...]:
-    lies = faults.filter(pc.equal(faults.column("family"), "fsync-lies"))
-    nodes = pc.unique(pc.list_flatten(lies.column("nodes"))).to_pylist()
-    return tuple(sorted(node for node in nodes if node.startswith("c")))
 
 
 def _order(columns: Columns, acks: int, topic: str, partition: int) -> Violations:

@@ -29,7 +29,7 @@ from checkers.evidence import EvidencePart, RunEvidence
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
-from workloads.columns import NEVER, NOTHING, Int64, numbers
+from workloads.columns import NEVER, NOTHING, Int64, named_partitions, numbers
 
 NAME = "visibility"
 RESTS_ON = frozenset({EvidencePart.HISTORY, EvidencePart.TRACE, EvidencePart.SETTINGS})
@@ -42,16 +42,14 @@ def check(evidence: RunEvidence) -> Verdict:
     polls = evidence.history_within_trace().filter(
         (pc.field("kind") == "poll") & (pc.list_value_length(pc.field("offsets")) > 0)
     )
-    keys = polls.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
-    keys = keys.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist()
     verdicts = [
         check_partition(
-            of_partition(polls, key["topic"], key["partition"]),
-            of_partition(evidence.trace, key["topic"], key["partition"]),
-            topic=key["topic"],
-            partition=key["partition"],
+            of_partition(polls, topic, number),
+            of_partition(evidence.trace, topic, number),
+            topic=topic,
+            partition=number,
         )
-        for key in keys
+        for topic, number in named_partitions(polls)
     ]
     if not verdicts and evidence.history.num_rows:
         return Verdict(NAME, Validity.VALID, figures={"polls": 0.0})

@@ -78,11 +78,11 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, tolerances
+from checkers.fault_model import check_partitions
 from checkers.linearizability.placement import CONFLICT, DUPLICATE, FAILED, PHANTOM, Placement, place
 from checkers.verdict import Finding, Verdict
-from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
-from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, partitions
+from checkers.violations import Tolerance, Violations, unknown_verdict, verdict_of
+from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64
 
 NAME = "linearizability"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY}
@@ -103,19 +103,9 @@ _MISPLACED_REASONS = {
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    special, rule = tolerances(evidence), default_tolerance(evidence)
-    verdicts = [
-        check_partition(
-            rows,
-            topic=topic,
-            partition=number,
-            recency=evidence.settings.recency,
-            offsets_binding=evidence.settings.acks == -1,
-            tolerance=special.get((topic, number), rule),
-        )
-        for topic, number, rows in partitions(evidence.history)
-    ]
-    return merge_verdicts(NAME, verdicts, "no operation was recorded")
+    settings = evidence.settings
+    check_one = partial(check_partition, recency=settings.recency, offsets_binding=settings.acks == -1)
+    return check_partitions(NAME, evidence, check_one)
 
 
 def check_partition(

@@ -97,7 +97,7 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import default_tolerance, node_failures, tolerances
+from checkers.fault_model import lied_to, node_failures, tolerances
 from checkers.protocol.log_promises import check_disks
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
@@ -106,8 +106,6 @@ from checkers.violations import Violations, merge_verdicts, unknown_verdict, ver
 
 NAME = "protocol"
 RESTS_ON = EXCUSES | {EvidencePart.TRACE}
-FSYNC_LIES = "fsync-lies"
-"""The family of faults with which a disk loses records that it had confirmed."""
 _DISKS = frozenset({EvidencePart.REPLICAS, EvidencePart.HISTORY})
 """Where one of these has a gap, the ends of logs are not compared with the disks: `checkers.logs` or others, which rest
 on them, are `unknown` then."""
@@ -121,7 +119,7 @@ def check(evidence: RunEvidence) -> Verdict:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     if not evidence.trace.num_rows:
         return unknown_verdict(NAME, "no protocol trace was recorded")
-    special, rule = tolerances(evidence), default_tolerance(evidence)
+    tolerance = tolerances(evidence)
     cluster = replay_trace(evidence.trace, evidence.settings, deletion_requests(evidence), _cluster(evidence))
     if evidence.history.num_rows and not any(gap.part in _DISKS for gap in evidence.gaps):
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
@@ -141,7 +139,7 @@ def check(evidence: RunEvidence) -> Verdict:
             "convergences": float(len(converged.get(name, ()))),
             "exchanges": float(sum(converged.get(name, ()))),
         }
-        verdicts.append(verdict_of(NAME, by_kind, special.get(name, rule), figures))
+        verdicts.append(verdict_of(NAME, by_kind, tolerance[name], figures))
     return merge_verdicts(NAME, verdicts, "the trace has no event of a partition")
 
 
@@ -151,8 +149,7 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
     for failure in node_failures(evidence.faults):
         if failure.lost_bytes > 0:
             lossy.setdefault(failure.node, []).append((failure.started_ns, failure.ended_ns))
-    lies = evidence.faults.filter(pc.field("family") == FSYNC_LIES)
-    return ClusterState(lossy_faults=lossy, lied_to=frozenset(pc.list_flatten(lies.column("nodes")).to_pylist()))
+    return ClusterState(lossy_faults=lossy, lied_to=lied_to(evidence.faults))
 
 
 def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:

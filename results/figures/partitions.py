@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
+from checkers.tables import of_partition
 from results.figures import faults
 from results.figures.canvas import (
     GREY,
@@ -24,6 +25,7 @@ from results.figures.canvas import (
     stacked,
     time_axis,
 )
+from workloads.columns import named_partitions
 
 _KINDS = (
     "partition_changed",
@@ -47,11 +49,8 @@ def draw(evidence: RunEvidence) -> Iterator[tuple[str, Figure]]:
     trace = evidence.trace.filter(pc.and_not(_kinds(evidence.trace), system))
     if not trace.num_rows:
         return
-    places = trace.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
-    for place in sorted(zip(places["topic"].to_pylist(), places["partition"].to_pylist(), strict=True)):
-        topic, partition = place
-        chosen = pc.and_(pc.equal(trace["topic"], topic), pc.equal(trace["partition"], partition))
-        rows = trace.filter(chosen)
+    for topic, partition in named_partitions(trace):
+        rows = of_partition(trace, topic, partition)
         yield f"{topic}-{partition}", _partition(rows, end_s, injected, evidence.settings.min_insync_replicas)
 
 

@@ -39,6 +39,7 @@ import pyarrow.compute as pc
 from checkers.evidence import OLD_NAMES, CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.tables import ADDED_COLUMNS
 from images.trace import KINDS as TRACE_KINDS
+from workloads.columns import named_partitions
 from workloads.history import CHANGES, KINDS, OUTCOMES, PHASES
 
 _ALWAYS_RECORDED: Final = (
@@ -169,7 +170,7 @@ def _check_history(evidence: RunEvidence) -> None:
     _require((lengths[0] == 0) | answered, index, "operation {} returned records, and is no poll that is ok")
     if pc.list_flatten(rows["offsets"]).null_count:
         raise Misrecorded("a poll returned a record without an offset")
-    for topic, partition in _places(rows):
+    for topic, partition in named_partitions(rows):
         _require_place(evidence.settings, topic, partition)
 
 
@@ -185,7 +186,7 @@ def _check_trace(evidence: RunEvidence) -> None:
         raise Misrecorded("a member of an ISR is null")
     for detail in pc.unique(rows["detail"]).to_pylist():
         _object(detail, "detail")
-    for topic, partition in _places(rows):
+    for topic, partition in named_partitions(rows):
         if topic and not topic.startswith("__"):
             _require_place(evidence.settings, topic, partition)
 
@@ -317,14 +318,15 @@ def _every_place(evidence: RunEvidence) -> set[tuple[str, int]]:
     settings = evidence.settings
     if settings.topic and settings.partitions:
         return {(settings.topic, number) for number in range(settings.partitions)}
-    places = _places(evidence.history) | _places(evidence.trace) | _places(evidence.replica_ends)
+    tables = (evidence.history, evidence.trace, evidence.replica_ends)
+    places = {place for table in tables for place in named_partitions(table)}
     return {(topic, number) for topic, number in places if topic and not topic.startswith("__") and number >= 0}
 
 
 def _uncovered(
     part: EvidencePart, places: set[tuple[str, int]], table: pa.Table, sentence: str
 ) -> Iterator[EvidenceGap]:
-    missing = sorted(places - _places(table))
+    missing = sorted(places.difference(named_partitions(table)))
     if missing:
         yield EvidenceGap(part, f"{sentence} {', '.join(f'{topic}-{number}' for topic, number in missing[:4])}")
 
@@ -383,11 +385,6 @@ def _require_nodes(settings: CheckSettings, nodes: pa.ChunkedArray) -> None:
     strange = names - set(settings.nodes) if settings.nodes else names & {""}
     if strange:
         raise Misrecorded(f"node {_short(min(strange))} is not of the cluster")
-
-
-def _places(table: pa.Table) -> set[tuple[str, int]]:
-    keys = table.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
-    return set(zip(keys["topic"].to_pylist(), keys["partition"].to_pylist(), strict=True))
 
 
 def _int64(table: pa.Table, name: str) -> np.typing.NDArray[np.int64]:
