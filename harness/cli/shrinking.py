@@ -141,7 +141,7 @@ def _show(console: Console, result: ShrinkResult) -> None:
     from harness.shrinking.session import description
 
     failing, smallest = result.failing, result.shrunk.smallest
-    console.print(f"{failing.signature}", style="bold", highlight=False, soft_wrap=True)
+    console.print(failing.expect.describe(), style="bold", highlight=False, soft_wrap=True)
     for line in smallest.sighting.lines:
         console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"before: {description(failing.start.spec)}", highlight=False)

@@ -1,11 +1,14 @@
 """What a run of an incident must show.
 
     expect: {verdict: invalid, check: linearizability, finding: lost-append, about: {partition: 0, offset: 10}}
+    expect: {verdict: invalid, check: loss, finding: lost-append, cause: high-watermark-without-proposed-member}
     expect: {verdict: valid, figures: {acknowledged_lost: ">= 1"}}
 
-Every part that is given must be met: the verdict of the run; a finding of that kind, of that checker, about that
-partition and offset, all in one; and figures, each compared with a number. A figure is `checker.figure`, or
-`acknowledged_lost`: all acknowledged records that were lost, whether a promise was broken by it or not.
+Every part that is given must be met: the verdict of the run; a finding of that kind, of that checker, with that cause,
+about that partition and offset, all in one; and figures, each compared with a number. Check, finding and cause are a
+signature (`results.explanation.signature`): the finding belongs to the story of that cause. A figure is
+`checker.figure`, or `acknowledged_lost`: all acknowledged records that were lost, whether a promise was broken by it or
+not.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import Any, Final
 from checkers.registry import CHECKERS
 from checkers.verdict import Finding, Validity, Verdict, worst
 from nemesis.fields import FieldError, read
+from results.explanation.signature import Signature, failure_signature
+from results.explanation.story import StepKind
 
 _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
@@ -52,6 +57,7 @@ class Expectation:
     verdict: Validity | None = None
     check: str = ""
     finding: str = ""
+    cause: str = ""
     about: FindingPlace = field(default_factory=FindingPlace)
     figures: Mapping[str, str] = field(default_factory=dict)
 
@@ -59,25 +65,44 @@ class Expectation:
         names = list(CHECKERS)
         if self.check and self.check not in names:
             raise ValueError(f"check: {self.check!r} is not one of {', '.join(names)}")
+        if self.cause and self.cause not in {*StepKind, self.finding}:
+            raise ValueError(f"cause: {self.cause!r} is neither the finding nor one of {', '.join(StepKind)}")
         for name, text in self.figures.items():
             if not re.fullmatch(COMPARISON, text):
                 raise ValueError(f'figures.{name}: {text!r} is not a comparison such as ">= 1"')
             if name != ACKNOWLEDGED_LOST and (name.partition(".")[0] not in names or "." not in name):
                 raise ValueError(f"figures.{name}: is neither {ACKNOWLEDGED_LOST} nor a checker's, such as loss.lost")
 
-    def unmet(self, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-        """The parts that the verdicts of a run do not meet, a line each."""
-        return tuple(self._unmet(verdicts))
+    @classmethod
+    def of(cls, verdict: Validity, signature: Signature) -> Expectation:
+        """A run with this verdict that shows this signature."""
+        return cls(verdict=verdict, check=signature.check, finding=signature.finding, cause=signature.cause)
 
-    def _unmet(self, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    @property
+    def signature(self) -> Signature:
+        """The signature that is asked for; an empty part stands for any."""
+        return Signature(self.check, self.finding, self.cause)
+
+    def narrowed(self, verdicts: Sequence[Verdict], signatures: Sequence[Signature]) -> Expectation:
+        """This expectation with the verdict of a run and, unless it is valid, with the first signature that the verdict
+        rests on and that is asked for; without a place, which another run of the same failure need not have."""
+        signature = failure_signature(verdicts, filter(self.signature.covers, signatures)) or self.signature
+        answer = worst(verdict.validity for verdict in verdicts)
+        return replace(Expectation.of(answer, signature), figures=self.figures)
+
+    def unmet(self, verdicts: Sequence[Verdict], signatures: Sequence[Signature]) -> tuple[str, ...]:
+        """The parts that a run with these verdicts and signatures does not meet, a line each."""
+        return tuple(self._unmet(verdicts, signatures))
+
+    def _unmet(self, verdicts: Sequence[Verdict], signatures: Sequence[Signature]) -> Iterator[str]:
         answer = worst(verdict.validity for verdict in verdicts)
         if self.verdict is not None and answer is not self.verdict:
             yield f"the verdict is {answer}, not {self.verdict}"
-        if self.check or self.finding or self.about != FindingPlace():
-            candidates = [verdict for verdict in verdicts if self.check in ("", verdict.checker)]
-            findings = [finding for verdict in candidates for finding in verdict.findings]
-            if not any(self.finding in ("", finding.kind) and self.about.matches(finding) for finding in findings):
-                yield f"no finding {self._wanted()}; there are: {_listed(candidates)}"
+        if self.signature != Signature() or self.about != FindingPlace():
+            asked = {(each.check, each.finding) for each in signatures if self.signature.covers(each)}
+            findings = ((verdict.checker, finding) for verdict in verdicts for finding in verdict.findings)
+            if not any((check, finding.kind) in asked and self.about.matches(finding) for check, finding in findings):
+                yield f"no finding {self._wanted()}; there are: {self._listed(signatures)}"
         for name, text in self.figures.items():
             value = _figure(name, verdicts)
             match = re.fullmatch(COMPARISON, text)
@@ -86,9 +111,21 @@ class Expectation:
                 yield f"{name} is {'not there' if value is None else f'{value:g}'}, not {text}"
 
     def _wanted(self) -> str:
-        parts = [self.finding, f"of {self.check}" if self.check else ""]
+        parts = [
+            self.finding,
+            f"of {self.check}" if self.check else "",
+            f"caused by {self.cause}" if self.cause else "",
+        ]
         parts += [f"about {name} {value}" for name, value in self._about().items()]
         return " ".join(part for part in parts if part)
+
+    def _listed(self, signatures: Sequence[Signature]) -> str:
+        candidates = [each for each in signatures if self.check in ("", each.check)]
+        caused = ", caused by {0.cause}" if self.cause else ""
+        return (
+            ", ".join(dict.fromkeys(("{0.finding} of {0.check}" + caused).format(each) for each in candidates))
+            or "none"
+        )
 
     def _about(self) -> dict[str, int]:
         about = {"partition": self.about.partition, "offset": self.about.offset}
@@ -97,7 +134,7 @@ class Expectation:
     def to_mapping(self) -> dict[str, Any]:
         """As YAML values."""
         values: dict[str, Any] = {"verdict": str(self.verdict)} if self.verdict is not None else {}
-        for name in ("check", "finding"):
+        for name in ("check", "finding", "cause"):
             if getattr(self, name):
                 values[name] = getattr(self, name)
         if self._about():
@@ -128,10 +165,3 @@ def _figure(name: str, verdicts: Sequence[Verdict]) -> float | None:
         return sum(part for part in parts if part is not None) if any(part is not None for part in parts) else None
     checker, _, figure = name.partition(".")
     return next((verdict.figures.get(figure) for verdict in verdicts if verdict.checker == checker), None)
-
-
-def _listed(verdicts: Sequence[Verdict]) -> str:
-    kinds = dict.fromkeys(
-        f"{finding.kind} of {verdict.checker}" for verdict in verdicts for finding in verdict.findings
-    )
-    return ", ".join(kinds) or "none"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import yaml
 
-from checkers.verdict import Validity, Verdict, worst
 from harness.incidents.expectation import Expectation
 from harness.spec import Spec, loads
 from harness.yaml_document import SpecError
+from results.explanation.signature import Signature, shown_signatures
 from results.run.directory import RunDirectory
 
 
@@ -20,16 +20,21 @@ def incident_of(directory: RunDirectory) -> str:
     if not schedule.exists():
         raise SpecError(f"{directory.path}: ended before its faults were drawn")
     spec = loads(schedule.read_text(encoding="utf-8"))
-    return incident_text(spec, expectation_of(directory.verdicts()), title=f"Found by {spec.name}, seed {spec.seed}")
+    return incident_text(spec, recorded_expectation(directory), title=f"Found by {spec.name}, seed {spec.seed}")
 
 
-def expectation_of(verdicts: Sequence[Verdict]) -> Expectation:
-    """The verdict, and the first finding that it rests on."""
-    answer = worst(verdict.validity for verdict in verdicts)
-    for verdict in verdicts:
-        if answer is not Validity.VALID and verdict.validity is answer and verdict.findings:
-            return Expectation(verdict=answer, check=verdict.checker, finding=verdict.findings[0].kind)
-    return Expectation(verdict=answer)
+def recorded_expectation(directory: RunDirectory) -> Expectation:
+    """The verdict of a recorded run, and the signature of its failure. Raises StoreError."""
+    verdicts = directory.verdicts()
+    return Expectation().narrowed(verdicts, shown_signatures(verdicts, _of_stories(directory)))
+
+
+def _of_stories(directory: RunDirectory) -> Iterator[Signature]:
+    for story in directory.stories():
+        own = Signature.parse(story["signature"])
+        yield own
+        for consequence in story["consequences"]:
+            yield Signature(consequence["check"], consequence["finding"], own.cause)
 
 
 def incident_text(spec: Spec, expect: Expectation, *, title: str, story: str = "", source: str = "") -> str:

@@ -267,6 +267,7 @@ def _expectation() -> dict[str, Any]:
             "verdict": {"enum": [str(validity) for validity in Validity]},
             "check": {"enum": list(CHECKERS)},
             "finding": {"type": "string"},
+            "cause": {"description": "a step of docs/explanations.md, or the finding itself", "type": "string"},
             "about": _mapping({"partition": number, "offset": number}),
             "figures": figures,
         }

@@ -53,7 +53,11 @@ def tell(
         spec = replace(variant.spec, name=name, environment=environment, seed=variant.spec.seed + number)
         directory = RunDirectory.create(store, spec.name, spec.seed)
         outcome = run(spec, directory, on_progress=on_progress, report=report)
-        unmet = (f"not carried out: {outcome.failure}",) if outcome.failure else variant.expect.unmet(outcome.verdicts)
+        unmet = (
+            (f"not carried out: {outcome.failure}",)
+            if outcome.failure
+            else variant.expect.unmet(outcome.verdicts, outcome.signatures)
+        )
         if not unmet:
             break
     seconds, cpu_seconds = time.monotonic() - began_s, time.process_time() - began_cpu_s

@@ -11,6 +11,7 @@ from checkers.verdict import Validity, Verdict, worst
 from harness.exit_codes import EXIT_CODES, NOT_CARRIED_OUT
 from harness.spec import Spec
 from nemesis.nemesis import Injection
+from results.explanation.signature import Signature, shown_signatures
 from results.explanation.story import Story, stories_to_json
 from results.run.deviations import fault_deviations, operation_deviations
 
@@ -67,6 +68,11 @@ class Outcome:
     def validity(self) -> Validity:
         """The worst of the verdicts."""
         return worst(verdict.validity for verdict in self.verdicts)
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """All that the run shows: those of its stories, then its other findings."""
+        return shown_signatures(self.verdicts, (each for story in self.stories for each in story.signatures))
 
     @property
     def again(self) -> str:

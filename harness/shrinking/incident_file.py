@@ -15,7 +15,6 @@ import yaml
 from checkers.verdict import Validity
 from harness.cluster.systems import SYSTEMS
 from harness.incidents.expectation import Expectation
-from harness.runner.signature import FailureSignature
 from harness.shrinking.reproduction import without_flaw
 from harness.spec import Spec
 
@@ -35,9 +34,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _IncidentDumper.add_representer(str, _represent_text)
 
 
-def shrunk_incident(spec: Spec, signature: FailureSignature, *, title: str, story: str, repaired_holds: bool) -> str:
+def shrunk_incident(spec: Spec, expect: Expectation, *, title: str, story: str, repaired_holds: bool) -> str:
     """The text of the incident. `repaired_holds`: whether the run without the flaw is valid."""
-    expect = Expectation(verdict=signature.verdict, check=signature.check, finding=signature.finding)
     fields = fields_off_default(spec)
     repaired = without_flaw(spec) if repaired_holds else None
     values: dict[str, Any] = {"title": title, "story": story}

@@ -1,21 +1,22 @@
 """Runs candidates in the simulation, and tells whether they fail the same way.
 
-A candidate counts when its run has the signature and, where the spec has a flaw that can be taken away
+A candidate counts when its run is as expected and, where the spec has a flaw that can be taken away
 (`without_flaw`), when the run without the flaw is valid: an incident that fails either way says nothing about the flaw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from checkers.verdict import Validity
+from harness.incidents.expectation import Expectation
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
-from harness.runner.signature import FailureSignature
 from harness.shrinking.passes import Sighting
 from harness.spec import Spec
+from results.explanation.signature import Signature
 
 _GENERATION: Final = "faultline.protocol"
 
@@ -41,20 +42,20 @@ def _without_generation(settings: Mapping[str, str]) -> dict[str, str]:
 class Reproduction:
     """The predicate of the shrinker."""
 
-    def __init__(self, signature: FailureSignature, *, repaired_holds: bool) -> None:
+    def __init__(self, expect: Expectation, *, repaired_holds: bool) -> None:
         """With `repaired_holds` a candidate without its flaw must be valid."""
-        self._signature = signature
+        self._expect = expect
         self._repaired_holds = repaired_holds
 
     def __call__(self, spec: Spec) -> Sighting | None:
         """What the run of a candidate shows, if it fails the same way."""
         outcome = run_in_simulation(spec)
-        if outcome.failure or not self._signature.shown_by(outcome.verdicts):
+        if outcome.failure or self._expect.unmet(outcome.verdicts, outcome.signatures):
             return None
         repaired = without_flaw(spec) if self._repaired_holds else None
         if repaired is not None and not holds(repaired):
             return None
-        return sighting_of(outcome, self._signature)
+        return sighting_of(outcome, self._expect.signature)
 
 
 def holds(spec: Spec) -> bool:
@@ -63,13 +64,25 @@ def holds(spec: Spec) -> bool:
     return not outcome.failure and outcome.validity is Validity.VALID
 
 
-def sighting_of(outcome: Outcome, signature: FailureSignature) -> Sighting:
-    """What a run with this signature shows."""
-    _, finding = next(signature.findings(outcome.verdicts))
+def sighting_of(outcome: Outcome, signature: Signature) -> Sighting:
+    """What a run that shows this signature shows of it."""
+    time_ns, lines = next(_passages(outcome, signature))
     return Sighting(
         effective=frozenset(injection.number for injection in outcome.injections if injection.took_effect),
         resolved={injection.number: injection.detail["resolved"] for injection in outcome.injections},
-        finding_s=finding.time_ns / 1e9 if finding.time_ns >= 0 else None,
+        finding_s=time_ns / 1e9 if time_ns >= 0 else None,
         digest=outcome.digest or "",
-        lines=finding.lines,
+        lines=lines,
     )
+
+
+def _passages(outcome: Outcome, signature: Signature) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(time in ns or -1, lines) of the stories that tell the signature, then of findings that are their own cause."""
+    for story in outcome.stories:
+        for item in story.consequences:
+            if signature.covers(Signature(item.check, item.finding, story.signature.cause)):
+                yield item.time_ns, story.lines()
+    for verdict in outcome.verdicts:
+        for finding in verdict.findings:
+            if signature.covers(Signature(verdict.checker, finding.kind, finding.kind)):
+                yield finding.time_ns, finding.lines

@@ -13,9 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from checkers.verdict import Validity
+from harness.incidents.expectation import Expectation
 from harness.incidents.incident import read_incident
 from harness.runner.run import run_in_simulation
-from harness.runner.signature import FailureSignature, failure_signature
 from harness.shrinking.incident_file import shrunk_incident
 from harness.shrinking.journal import TrialJournal
 from harness.shrinking.passes import Reproducer
@@ -47,7 +48,8 @@ class Failing:
 
     subject: ShrinkSubject
     start: Reproducer
-    signature: FailureSignature
+    expect: Expectation
+    """The verdict and the signature that every smaller run must have, too."""
     repaired_holds: bool
     """Whether it has a flaw, and is valid without it."""
 
@@ -60,8 +62,8 @@ class Failing:
         )
         return shrunk_incident(
             after,
-            self.signature,
-            title=f"{self.signature.finding or 'A failure'}, shrunk from {self.subject.name}",
+            self.expect,
+            title=f"{self.expect.cause}, shrunk from {self.subject.name}",
             story=story + "".join(f"  {line}\n" for line in smallest.sighting.lines),
             repaired_holds=self.repaired_holds,
         )
@@ -89,15 +91,15 @@ def failing(subject: ShrinkSubject) -> Failing:
         outcome = run_in_simulation(spec, Path(store))
         if outcome.failure or outcome.directory is None:
             raise NotShrinkable(f"{subject.origin} could not be carried out: {outcome.failure}")
-        signature = subject.signature or failure_signature(outcome.verdicts)
-        if signature is None or not signature.shown_by(outcome.verdicts):
-            wanted = f", not {signature}" if signature else ", and no finding says why" if outcome.verdicts else ""
-            raise NotShrinkable(f"{subject.origin}, run again in simulation, is {outcome.validity}{wanted}")
+        wanted = subject.expect
+        expect = wanted.narrowed(outcome.verdicts, outcome.signatures)
+        if expect.verdict is Validity.VALID or not expect.cause or wanted.unmet(outcome.verdicts, outcome.signatures):
+            instead = f", not {wanted.describe()}" if wanted != Expectation() else ""
+            raise NotShrinkable(f"{subject.origin}, run again in simulation, is {expect.describe()}{instead}")
         scripted = loads((outcome.directory / "schedule.yaml").read_text(encoding="utf-8"))
-    signature = signature.narrowed(outcome.verdicts)
     repaired = without_flaw(scripted)
-    start = Reproducer(scripted, sighting_of(outcome, signature))
-    return Failing(subject, start, signature, repaired is not None and holds(repaired))
+    start = Reproducer(scripted, sighting_of(outcome, expect.signature))
+    return Failing(subject, start, expect, repaired is not None and holds(repaired))
 
 
 def shrink(
@@ -138,7 +140,7 @@ def shrink(
             put_text(path, subject_failing.incident(shrinker.smallest))
         on_progress(progress)
 
-    predicate: Predicate = Reproduction(subject_failing.signature, repaired_holds=subject_failing.repaired_holds)
+    predicate: Predicate = Reproduction(subject_failing.expect, repaired_holds=subject_failing.repaired_holds)
     shrinker = Shrinker(
         subject_failing.start,
         journal.remembering(predicate, count_run),
@@ -156,7 +158,7 @@ def unlike(path: Path, smallest: Reproducer) -> tuple[str, ...]:
     lines: list[str] = []
     for number, variant in enumerate(incident.variants):
         outcome = run_in_simulation(variant.spec)
-        unmet = (outcome.failure,) if outcome.failure else variant.expect.unmet(outcome.verdicts)
+        unmet = (outcome.failure,) if outcome.failure else variant.expect.unmet(outcome.verdicts, outcome.signatures)
         lines += [f"{variant.name}: {line}" for line in unmet]
         if number == 0 and outcome.digest != smallest.sighting.digest:
             lines.append(f"{variant.name}: digest {outcome.digest}, not {smallest.sighting.digest}")
@@ -166,7 +168,7 @@ def unlike(path: Path, smallest: Reproducer) -> tuple[str, ...]:
 def _identity(subject: Failing, sources: str) -> dict[str, str]:
     return {
         "spec": subject.start.spec.to_yaml(),
-        "signature": str(subject.signature),
+        "expect": subject.expect.describe(),
         "repaired_holds": str(subject.repaired_holds),
         "sources": sources,
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkers.verdict import Validity
+from harness.incidents.expectation import Expectation
 from harness.incidents.incident import Incident, library, load_incident, plain
-from harness.runner.signature import FailureSignature, failure_signature
+from harness.incidents.recording import recorded_expectation
 from harness.spec import Spec, loads
 from harness.suites.stored_spec import stored_spec
 from harness.yaml_document import SpecError
@@ -24,8 +25,8 @@ class ShrinkSubject:
     origin: str
     """For people: the run or the incident it comes from."""
     spec: Spec
-    signature: FailureSignature | None = None
-    """How it is to fail; None: as its run does."""
+    expect: Expectation = field(default_factory=Expectation)
+    """How it is to fail; what is left open is as in its run."""
 
 
 def subject_of(target: str, store: Path, variant: str | None = None) -> ShrinkSubject:
@@ -45,10 +46,10 @@ def subject_of(target: str, store: Path, variant: str | None = None) -> ShrinkSu
 
 
 def _of_run(directory: RunDirectory) -> ShrinkSubject:
-    signature = failure_signature(directory.verdicts())
-    if signature is None:
+    expect = recorded_expectation(directory)
+    if not expect.finding:
         raise StoreError(f"{directory.path}: no check of this run has failed with a finding, so nothing can be shrunk")
-    return ShrinkSubject(directory.name, f"the run {directory.name}", loads(directory.read_spec_text()), signature)
+    return ShrinkSubject(directory.name, f"the run {directory.name}", loads(directory.read_spec_text()), expect)
 
 
 def _of_incident(incident: Incident, wanted: str | None) -> ShrinkSubject:
@@ -59,7 +60,5 @@ def _of_incident(incident: Incident, wanted: str | None) -> ShrinkSubject:
         blamed = f"{incident.name}, {wanted}" if wanted else incident.name
         raise SpecError(f"{blamed}: is none of the variants that are expected to fail: {names}")
     variant = chosen[0]
-    assert variant.expect.verdict is not None
-    signature = FailureSignature(variant.expect.verdict, variant.expect.check, variant.expect.finding)
     name = f"{incident.name}-{plain(variant.name)}"
-    return ShrinkSubject(name, f"the incident {incident.name}, {variant.name}", variant.spec, signature)
+    return ShrinkSubject(name, f"the incident {incident.name}, {variant.name}", variant.spec, variant.expect)

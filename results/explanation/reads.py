@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow
-from results.explanation.story import Step, span
+from results.explanation.story import Step, StepKind, span
 
 
 def read_steps(events: Sequence[TraceRow], history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
@@ -33,7 +33,7 @@ def read_steps(events: Sequence[TraceRow], history: pa.Table, topic: str, partit
         end, highest = committed[passed - 1] if passed else 0, max(row["offsets"] or [-1])
         if highest >= end:
             yield Step(
-                "record-read-above-high-watermark",
+                StepKind.RECORD_READ_ABOVE_HIGH_WATERMARK,
                 row["completed_ns"],
                 f"process {row['process']}",
                 f"poll #{row['index']} of process {row['process']} returned {span(end, highest + 1)}, and no leader's "

@@ -18,7 +18,7 @@ from typing import Final
 
 from checkers.tables import TraceRow
 from results.explanation.replay import PartitionReplay, ReplicaView, batch_of, differs, positions_of
-from results.explanation.story import Step, brokers, listed, span
+from results.explanation.story import Step, StepKind, brokers, listed, span
 
 NO_FETCHES: Final = "the trace has no fetch requests"
 
@@ -46,28 +46,28 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     quorum = frozenset(event.members) | {event.number}
     moved = f"{event.node} moved its high watermark {before} → {after} with the quorum {brokers(quorum)}"
 
-    def step(kind: str, text: str, **more: object) -> Step:
+    def step(kind: StepKind, text: str, **more: object) -> Step:
         return Step(kind, event.time_ns, event.node, text, before, max(after, before + 1), **more)  # type: ignore[arg-type]
 
     if after < before or (after < leader.high_watermark and leader.role == "leader"):
-        yield step("high-watermark-fell", f"{moved}: it had been {max(before, leader.high_watermark)}")
+        yield step(StepKind.HIGH_WATERMARK_FELL, f"{moved}: it had been {max(before, leader.high_watermark)}")
     if after > len(leader.log):
-        yield step("high-watermark-above-log-end", f"{moved}: its own log ends at {len(leader.log)}")
+        yield step(StepKind.HIGH_WATERMARK_ABOVE_LOG_END, f"{moved}: its own log ends at {len(leader.log)}")
     counted = list(_counted_wrongly(state, leader, event, quorum))
     yield from (step(kind, f"{moved}: {why}", before=events, lacking=lacking) for kind, why, events, lacking in counted)
     proposal, decision = leader.proposal, state.decision
     if proposal is not None and (left_out := proposal.members - quorum):
         asked = ((proposal.time_ns, f"{event.node} proposed the ISR {brokers(proposal.members)}"),)
         why = f"without {listed(left_out)}, which it had proposed for the ISR and which may be a member already"
-        yield step("high-watermark-without-proposed-member", f"{moved}, {why}", before=asked)
+        yield step(StepKind.HIGH_WATERMARK_WITHOUT_PROPOSED_MEMBER, f"{moved}, {why}", before=asked)
     if decision is None or decision.leader_epoch != event.leader_epoch:
         return
     if len(quorum) < decision.min_isr:
-        yield step("high-watermark-with-small-quorum", f"{moved}: min.insync.replicas is {decision.min_isr}")
+        yield step(StepKind.HIGH_WATERMARK_WITH_SMALL_QUORUM, f"{moved}: min.insync.replicas is {decision.min_isr}")
     left_out = decision.isr - quorum
     if left_out and len(decision.isr) >= decision.min_isr:
         yield step(
-            "high-watermark-without-isr-member",
+            StepKind.HIGH_WATERMARK_WITHOUT_ISR_MEMBER,
             f"{moved}, without {listed(left_out)}, which the controllers have in the ISR",
             before=((decision.time_ns, f"the controllers decided the ISR {brokers(decision.isr)}"),),
         )
@@ -75,7 +75,7 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 def _counted_wrongly(
     state: PartitionReplay, leader: ReplicaView, event: TraceRow, quorum: frozenset[int]
-) -> Iterator[tuple[str, str, tuple[tuple[int, str], ...], str]]:
+) -> Iterator[tuple[StepKind, str, tuple[tuple[int, str], ...], str]]:
     """(kind, why, events before, fact that is lacking) for each member of the quorum that lacks the records."""
     before, after, positions = max(event.offset, 0), event.high_watermark, positions_of(event)
     for number in sorted(quorum - {event.number}):
@@ -91,13 +91,13 @@ def _counted_wrongly(
         if lacks < len(member.log):
             held = f"holds another record at {lacks}, of epoch {member.log[lacks]}"
             why = f"it counted {name} {position}, and {name} {held}"
-            yield "diverging-position-counted", why, (), lacking
+            yield StepKind.DIVERGING_POSITION_COUNTED, why, (), lacking
         elif (cut := _cut(member, after)) is not None:
             why = f"it counted {name} {position}, where it had been before; the log of {name} ends at {len(member.log)}"
-            yield "stale-position-counted", why, (cut,), lacking
+            yield StepKind.STALE_POSITION_COUNTED, why, (cut,), lacking
         else:
             why = f"it counted {name} {position}, and the log of {name} ends at {len(member.log)}"
-            yield "position-ahead-of-log-counted", why, (), lacking
+            yield StepKind.POSITION_AHEAD_OF_LOG_COUNTED, why, (), lacking
 
 
 def _cut(member: ReplicaView, position: int) -> tuple[int, str] | None:
@@ -113,7 +113,7 @@ def _cut(member: ReplicaView, position: int) -> tuple[int, str] | None:
 def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if event.log_end > event.high_watermark and event.details().get("acks", -1) == -1:
         yield Step(
-            "acknowledged-above-high-watermark",
+            StepKind.ACKNOWLEDGED_ABOVE_HIGH_WATERMARK,
             event.time_ns,
             event.node,
             f"{event.node} acknowledged {span(event.offset, event.log_end)} with acks=all while its high watermark was "
@@ -127,7 +127,7 @@ def _latest_told(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     start = state.replica(event.node).epoch_start
     if event.high_watermark < start:
         yield Step(
-            "latest-offset-below-epoch-start",
+            StepKind.LATEST_OFFSET_BELOW_EPOCH_START,
             event.time_ns,
             event.node,
             f"{event.node} reported {event.high_watermark} as the latest offset, below the start {start} of its leader "
@@ -147,14 +147,14 @@ def _isr_proposed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         seen = "never" if position < 0 else f"at {position}"
         proposed = f"{event.node} proposed {name} for the ISR, and had seen it {seen}"
         bound = max(event.high_watermark, event.offset)
-        step = Step("", event.time_ns, event.node, "", max(position, 0), bound)
+        step = Step(StepKind.ISR_JOIN_BELOW_EPOCH_START, event.time_ns, event.node, "", max(position, 0), bound)
         step = replace(step, lacking=f"which request told {event.node} the position of {name}: {NO_FETCHES}")
         if position < event.offset:
             where = f"below the start {event.offset} of its leader epoch {event.leader_epoch}"
-            yield replace(step, kind="isr-join-below-epoch-start", text=f"{proposed}, {where}")
+            yield replace(step, text=f"{proposed}, {where}")
         elif position < bound:
             where = f"below its high watermark {event.high_watermark}"
-            yield replace(step, kind="isr-join-below-high-watermark", text=f"{proposed}, {where}")
+            yield replace(step, kind=StepKind.ISR_JOIN_BELOW_HIGH_WATERMARK, text=f"{proposed}, {where}")
         elif member is not None and (place := differs(member.log[:bound], leader.log[:bound])) is not None:
             if place < member.log_start:
                 continue
@@ -163,7 +163,7 @@ def _isr_proposed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
                 held = f"{name} holds another record at {place}, of epoch {member.log[place]}"
             cut = _cut(member, position)
             before = (cut,) if cut is not None else ()
-            kind = "isr-join-of-incomplete-log"
+            kind = StepKind.ISR_JOIN_OF_INCOMPLETE_LOG
             yield replace(step, kind=kind, text=f"{proposed}; {held}", first=place, before=before)
 
 
@@ -186,7 +186,7 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
     accepted = f"{event.node} accepted the ISR {brokers(members)}"
     if not current:
         yield Step(
-            "isr-change-from-stale-partition-epoch",
+            StepKind.ISR_CHANGE_FROM_STALE_PARTITION_EPOCH,
             event.time_ns,
             event.node,
             f"{accepted} in partition epoch {before.partition_epoch}, proposed from the earlier partition epoch "
@@ -197,7 +197,7 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
         started_ns = state.started_ns.get(member, -1)
         if started_ns > proposal.time_ns:
             yield Step(
-                "isr-join-of-earlier-life",
+                StepKind.ISR_JOIN_OF_EARLIER_LIFE,
                 event.time_ns,
                 event.node,
                 f"{accepted}, proposed before b{member} started anew",
@@ -216,11 +216,16 @@ def _elected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     lacks = f"; b{event.leader} lacks the committed {span(first, end)}" if missing is not None else ""
     if event.leader not in before.isr | before.elr | frozenset(event.members if _requested(event) else ()):
         allowed = event.details().get("unclean") is True or "unclean" in str(event.details().get("reason"))
-        kind = "unclean-election" if allowed else "elected-outside-isr"
+        kind = StepKind.UNCLEAN_ELECTION if allowed else StepKind.ELECTED_OUTSIDE_ISR
         yield Step(kind, event.time_ns, event.node, f"{elected}, outside of ISR and ELR: {held}{lacks}", first, end)
     elif missing is not None:
         yield Step(
-            "elected-without-committed-records", event.time_ns, event.node, f"{elected}{lacks}; {held}", first, end
+            StepKind.ELECTED_WITHOUT_COMMITTED_RECORDS,
+            event.time_ns,
+            event.node,
+            f"{elected}{lacks}; {held}",
+            first,
+            end,
         )
 
 
@@ -242,7 +247,7 @@ def _kept_unclean(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         first, end = (missing, len(state.committed)) if missing is not None else (0, -1)
         lacks = f"; its log lacks the committed {span(first, end)}" if missing is not None else ""
         yield Step(
-            "unclean-broker-kept",
+            StepKind.UNCLEAN_BROKER_KEPT,
             time_ns,
             f"b{broker}",
             f"b{broker} registered after an unclean shutdown and stayed in the {where}{lacks}",
@@ -260,7 +265,7 @@ def _appended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         batch = batch_of(event)
         if batch is not None and (first := replica.batches.get(batch)) is not None and first < event.offset:
             yield Step(
-                "batch-appended-again",
+                StepKind.BATCH_APPENDED_AGAIN,
                 event.time_ns,
                 event.node,
                 f"{event.node} appended a batch at {event.offset} that it holds at {first} already: producer id "
@@ -283,7 +288,7 @@ def _appended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     theirs = f", where b{event.leader} holds one of epoch {leader.log[first]}" if first < len(leader.log) else ""
     followed = f"{event.node} followed b{since.leader} in epoch {since.leader_epoch}, its log ending at {since.log_end}"
     yield Step(
-        "appended-behind-diverging-records",
+        StepKind.APPENDED_BEHIND_DIVERGING_RECORDS,
         event.time_ns,
         event.node,
         f"{event.node} appended {span(event.offset, event.log_end)} of its leader b{event.leader} behind a record of "
@@ -304,7 +309,7 @@ def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         return  # other records than the committed ones
     watermark = f", its own high watermark was {event.high_watermark}" if event.high_watermark >= 0 else ""
     yield Step(
-        "committed-records-truncated",
+        StepKind.COMMITTED_RECORDS_TRUNCATED,
         event.time_ns,
         event.node,
         f"{event.node} cut its log {len(replica.log)} → {event.offset} as follower of b{event.leader}, and with it the "
@@ -320,7 +325,7 @@ def _recovered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     known = len(replica.log)
     if event.log_end < known and not replica.removed:
         yield Step(
-            "log-came-back-shorter",
+            StepKind.LOG_CAME_BACK_SHORTER,
             event.time_ns,
             event.node,
             f"the log of {event.node} ended at {known} and came back ending at {event.log_end}",
@@ -335,7 +340,7 @@ def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     led_before = state.leaders.get(event.leader_epoch, event.node)
     if led_before != event.node:
         yield Step(
-            "two-leaders-in-one-epoch",
+            StepKind.TWO_LEADERS_IN_ONE_EPOCH,
             event.time_ns,
             event.node,
             f"{event.node} led in leader epoch {event.leader_epoch}, in which {led_before} had led before",
@@ -344,7 +349,7 @@ def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     missing = state.first_missing(replica)
     if missing is not None and (state.decision is None or event.leader_epoch >= state.decision.leader_epoch):
         yield Step(
-            "led-without-committed-records",
+            StepKind.LED_WITHOUT_COMMITTED_RECORDS,
             event.time_ns,
             event.node,
             f"{event.node} became leader in epoch {event.leader_epoch} without the committed "

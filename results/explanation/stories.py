@@ -22,8 +22,9 @@ from checkers.verdict import Finding, Validity, Verdict
 from results.explanation.context import faults_at, requests_about
 from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
+from results.explanation.signature import Signature
 from results.explanation.steps import broken_steps
-from results.explanation.story import Consequence, Signature, Step, Story
+from results.explanation.story import Consequence, Step, Story
 from workloads.columns import NEVER
 
 NEAREST_FIRST: Final = (
@@ -154,7 +155,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
     first, step = found[0], _cause(group)
     topic, partition = first.place
     time_ns = step.time_ns if step is not None else first.finding.time_ns
-    cause = step.kind if step is not None else first.finding.kind
+    cause = str(step.kind) if step is not None else first.finding.kind
     return Story(
         signature=Signature(first.check, first.finding.kind, cause),
         topic=topic,

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, Final
+
+from results.explanation.signature import Signature
 
 LINES_MAX: Final = 10
 """Lines of a story on a terminal."""
@@ -17,25 +20,35 @@ _CONSEQUENCES_SHOWN: Final = 3
 _OFFSETS_NAMED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The failure of a run in three words: the same for every run that fails from the same cause."""
+class StepKind(StrEnum):
+    """The kinds of broken steps, by the names that signatures have; docs/explanations.md says what each one is."""
 
-    check: str
-    """The check nearest to the cause that found something."""
-    finding: str
-    """The kind of its first finding."""
-    cause: str
-    """The kind of the broken step; the finding's own kind where no step in the trace is at fault."""
-
-    def __str__(self) -> str:
-        return f"{self.check}/{self.finding}/{self.cause}"
-
-    @classmethod
-    def parse(cls, text: str) -> Signature:
-        """The inverse of `str`. Raises ValueError."""
-        check, finding, cause = text.split("/")
-        return cls(check, finding, cause)
+    HIGH_WATERMARK_WITHOUT_PROPOSED_MEMBER = "high-watermark-without-proposed-member"
+    HIGH_WATERMARK_WITHOUT_ISR_MEMBER = "high-watermark-without-isr-member"
+    HIGH_WATERMARK_WITH_SMALL_QUORUM = "high-watermark-with-small-quorum"
+    STALE_POSITION_COUNTED = "stale-position-counted"
+    DIVERGING_POSITION_COUNTED = "diverging-position-counted"
+    POSITION_AHEAD_OF_LOG_COUNTED = "position-ahead-of-log-counted"
+    HIGH_WATERMARK_FELL = "high-watermark-fell"
+    HIGH_WATERMARK_ABOVE_LOG_END = "high-watermark-above-log-end"
+    ACKNOWLEDGED_ABOVE_HIGH_WATERMARK = "acknowledged-above-high-watermark"
+    LATEST_OFFSET_BELOW_EPOCH_START = "latest-offset-below-epoch-start"
+    ISR_JOIN_BELOW_EPOCH_START = "isr-join-below-epoch-start"
+    ISR_JOIN_BELOW_HIGH_WATERMARK = "isr-join-below-high-watermark"
+    ISR_JOIN_OF_INCOMPLETE_LOG = "isr-join-of-incomplete-log"
+    ISR_CHANGE_FROM_STALE_PARTITION_EPOCH = "isr-change-from-stale-partition-epoch"
+    ISR_JOIN_OF_EARLIER_LIFE = "isr-join-of-earlier-life"
+    UNCLEAN_BROKER_KEPT = "unclean-broker-kept"
+    ELECTED_OUTSIDE_ISR = "elected-outside-isr"
+    UNCLEAN_ELECTION = "unclean-election"
+    ELECTED_WITHOUT_COMMITTED_RECORDS = "elected-without-committed-records"
+    LED_WITHOUT_COMMITTED_RECORDS = "led-without-committed-records"
+    TWO_LEADERS_IN_ONE_EPOCH = "two-leaders-in-one-epoch"
+    COMMITTED_RECORDS_TRUNCATED = "committed-records-truncated"
+    APPENDED_BEHIND_DIVERGING_RECORDS = "appended-behind-diverging-records"
+    BATCH_APPENDED_AGAIN = "batch-appended-again"
+    LOG_CAME_BACK_SHORTER = "log-came-back-shorter"
+    RECORD_READ_ABOVE_HIGH_WATERMARK = "record-read-above-high-watermark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +86,7 @@ class Belief:
 class Step:
     """Something that a node did, and that a node which keeps the protocol does not do."""
 
-    kind: str
-    """A stable name, part of the signature."""
+    kind: StepKind
     time_ns: int
     node: str
     text: str
@@ -132,6 +144,13 @@ class Story:
     """Facts that the evidence does not have."""
     elsewhere: tuple[str, ...] = ()
     """Other partitions with the same cause."""
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """Those of all findings, the story's own first."""
+        cause = self.signature.cause
+        others = (Signature(item.check, item.finding, cause) for item in self.consequences)
+        return tuple(dict.fromkeys((self.signature, *others)))
 
     @property
     def time_ns(self) -> int:

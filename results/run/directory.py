@@ -259,10 +259,9 @@ class RunDirectory:
         """Keep the stories of what was violated (`results.explanation`), as JSON values."""
         put_json(self.path / "stories.json", dict(stories))
 
-    def signatures(self) -> tuple[str, ...]:
-        """The signatures of the stories; none when nothing was violated."""
-        stories = read_json(self.path / "stories.json").get("stories", ())
-        return tuple(str(story["signature"]) for story in stories)
+    def stories(self) -> list[dict[str, Any]]:
+        """The stories, as JSON values; none when nothing was violated."""
+        return list(read_json(self.path / "stories.json").get("stories", ()))
 
     def write_lost(self, lost: pa.Table) -> None:
         """The records lost (`checkers.tables.LOST`); without any there is no such file."""

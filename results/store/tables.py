@@ -76,8 +76,8 @@ def of_run(
         facts[ROWS] = {table: getattr(evidence, table).num_rows for table in EVIDENCE}
     if evidence.gaps:
         facts[GAPS] = gaps_to_json(evidence.gaps)
-    if signatures := run.signatures():
-        facts[SIGNATURES] = list(signatures)
+    if stories := run.stories():
+        facts[SIGNATURES] = [story["signature"] for story in stories]
     row = {
         "seed": status.seed,
         "cell": cell,

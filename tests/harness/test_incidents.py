@@ -8,16 +8,20 @@ import pytest
 
 from checkers.verdict import Finding, Validity, Verdict
 from harness.cli.main import main
-from harness.incidents.expectation import parse_expectation
+from harness.incidents.expectation import Expectation, parse_expectation
 from harness.incidents.incident import library, load_incident
 from harness.spec import load
 from harness.yaml_document import SpecError
 from nemesis.fields import FieldError
+from results.explanation.signature import Signature, shown_signatures
 
 LOST = Verdict(
     "loss", Validity.INVALID, (Finding("lost-append", ("",), "t", 0, offsets=(7,)),), {"lost": 2.0, "promised": 9.0}
 )
 SOUND = Verdict("logs", Validity.VALID)
+LATE = Verdict("protocol", Validity.INVALID, (Finding("quorum-too-small", ("",), "t", 1),))
+CAUSE = "elected-outside-isr"
+SHOWN = shown_signatures([LOST, SOUND, LATE], [Signature("loss", "lost-append", CAUSE)])
 
 
 @pytest.mark.parametrize(
@@ -28,14 +32,41 @@ SOUND = Verdict("logs", Validity.VALID)
         ({"check": "loss", "finding": "lost-append", "about": {"partition": 0, "offset": 7}}, 0),
         ({"check": "logs", "finding": "lost-append"}, 1),
         ({"finding": "lost-append", "about": {"offset": 8}}, 1),
+        ({"check": "loss", "finding": "lost-append", "cause": CAUSE, "about": {"offset": 7}}, 0),
+        ({"cause": CAUSE}, 0),
+        ({"cause": "unclean-election"}, 1),
+        ({"finding": "lost-append", "cause": "lost-append"}, 1),
+        ({"finding": "quorum-too-small", "cause": "quorum-too-small"}, 0),
+        ({"cause": CAUSE, "about": {"partition": 1}}, 1),
         ({"figures": {"loss.lost": ">= 2", "loss.promised": "< 10", "acknowledged_lost": "== 2"}}, 0),
         ({"figures": {"loss.lost": "> 2", "loss.found": ">= 0"}}, 2),
     ],
 )
 def test_an_expectation_is_met_by_all_its_parts(expect: object, unmet: int) -> None:
     expectation = parse_expectation(expect, "expect")
-    assert len(expectation.unmet([LOST, SOUND])) == unmet
+    assert len(expectation.unmet([LOST, SOUND, LATE], SHOWN)) == unmet
     assert parse_expectation(expectation.to_mapping(), "expect") == expectation
+
+
+def test_an_unmet_cause_is_told_with_the_causes_that_there_are() -> None:
+    expectation = parse_expectation({"check": "loss", "cause": "unclean-election"}, "expect")
+    assert expectation.unmet([LOST, SOUND, LATE], SHOWN) == (
+        f"no finding of loss caused by unclean-election; there are: lost-append of loss, caused by {CAUSE}",
+    )
+
+
+def test_an_expectation_is_narrowed_to_the_first_signature_that_the_verdict_rests_on() -> None:
+    undecided = Verdict("liveness", Validity.UNKNOWN, (Finding("no-progress", ("",)),))
+    shown = shown_signatures([undecided, LOST, LATE], [Signature("loss", "lost-append", CAUSE)])
+    lost = Expectation(verdict=Validity.INVALID, check="loss", finding="lost-append", cause=CAUSE)
+    assert Expectation().narrowed([undecided, LOST, LATE], shown) == lost
+    late = Expectation(check="protocol").narrowed([undecided, LOST, LATE], shown)
+    assert late == Expectation.of(Validity.INVALID, Signature("protocol", "quorum-too-small", "quorum-too-small"))
+    assert Expectation().narrowed([undecided, SOUND], shown[-1:]).verdict is Validity.UNKNOWN
+    assert Expectation().narrowed([SOUND], ()) == Expectation(verdict=Validity.VALID)
+    figures = {"loss.lost": ">= 1"}
+    wanted = parse_expectation({"check": "loss", "about": {"offset": 7}, "figures": figures}, "expect")
+    assert wanted.narrowed([LOST], shown).to_mapping() == {**lost.to_mapping(), "figures": figures}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +74,8 @@ def test_an_expectation_is_met_by_all_its_parts(expect: object, unmet: int) -> N
     [
         ({"verdict": "fine"}, "expect.verdict: 'fine' is not one of"),
         ({"check": "luck"}, "expect: check: 'luck' is not one of"),
+        ({"cause": "luck"}, "expect: cause: 'luck' is neither the finding nor one of high-watermark-without-proposed"),
+        ({"finding": "lost-append", "cause": "skipped"}, "expect: cause: 'skipped' is neither the finding nor one of"),
         ({"figures": {"loss.lost": "some"}}, "figures.loss.lost: 'some' is not a comparison"),
         ({"figures": {"lost": ">= 1"}}, "figures.lost: is neither"),
         ({"about": {"place": 1}}, "expect.about.place: unknown field"),

@@ -64,7 +64,7 @@ def shrunk(mutant: str, spec: Spec, directory: Path, budget_s: float) -> dict[st
     return {
         "mutant": mutant,
         "seed": failure.seed,
-        "signature": str(result.failing.signature),
+        "signature": str(result.failing.expect.signature),
         "faults": [len(before.script), len(after.script)],
         "time_limit_s": [before.time_limit_s, after.time_limit_s],
         "clients": [_clients(before), _clients(after)],
@@ -101,7 +101,7 @@ def in_processes(mutants: Mapping[str, Spec], done: set[str], budget_s: float) -
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows in Markdown, and what must hold of them."""
     lines = [
-        "| mutant | seed | finding | faults | seconds of the run | clients | runs | CPU s | holds |",
+        "| mutant | seed | signature | faults | seconds of the run | clients | runs | CPU s | holds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     shown = [row for row in rows if row["seed"] is not None]

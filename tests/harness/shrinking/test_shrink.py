@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkers.verdict import Finding, Validity, Verdict
+from checkers.verdict import Validity
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT
+from harness.incidents.expectation import Expectation
 from harness.incidents.incident import read_incident
 from harness.runner.run import run_in_simulation
-from harness.runner.signature import FailureSignature, failure_signature
 from harness.shrinking.incident_file import fields_off_default, shrunk_incident
 from harness.shrinking.reproduction import without_flaw
 from harness.shrinking.session import NotShrinkable, ShrinkBudget, ShrinkResult, failing, shrink
@@ -42,37 +42,13 @@ EARLY = parse(
     }
 )
 """What a leader without `ack_after_high_watermark` acknowledges and loses, or serves too soon."""
-SIGNATURE = FailureSignature(Validity.INVALID, "loss", "lost")
+EXPECT = Expectation(verdict=Validity.INVALID, check="loss", finding="lost-append", cause="log-came-back-shorter")
 
 
 def _incident_of(text: str) -> dict[str, object]:
     values = yaml.safe_load(text)
     assert isinstance(values, dict)
     return values
-
-
-# ---- the signature ---------------------------------------------------------------------------------------------------
-
-
-def _verdict(checker: str, validity: Validity, *kinds: str) -> Verdict:
-    return Verdict(checker, validity, tuple(Finding(kind, ()) for kind in kinds))
-
-
-def test_a_signature_is_the_first_finding_that_the_verdict_rests_on() -> None:
-    verdicts = [
-        _verdict("liveness", Validity.UNKNOWN, "no-progress"),
-        _verdict("loss", Validity.INVALID, "lost", "cut"),
-        _verdict("reads", Validity.INVALID, "skipped"),
-    ]
-    assert failure_signature(verdicts) == SIGNATURE
-    assert SIGNATURE.shown_by(verdicts)
-    assert FailureSignature(Validity.INVALID, "reads", "skipped").shown_by(verdicts), "other findings may come first"
-    assert not FailureSignature(Validity.INVALID, "reads", "lost").shown_by(verdicts)
-    assert not FailureSignature(Validity.UNKNOWN, "liveness", "no-progress").shown_by(verdicts), (
-        "the worst verdict counts"
-    )
-    assert failure_signature([_verdict("loss", Validity.VALID)]) is None
-    assert failure_signature([]) is None
 
 
 # ---- the incident file -----------------------------------------------------------------------------------------------
@@ -88,11 +64,11 @@ FLAWS: list[dict[str, object]] = [
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: next(iter(flaw)))
 def test_an_incident_file_reads_back_as_the_spec_and_as_the_spec_without_its_flaw(flaw: dict[str, object]) -> None:
     spec = replace(parse({"brokers": 4, **flaw}), seed=EARLY.seed, families=(), script=EARLY.script)
-    text = shrunk_incident(spec, SIGNATURE, title="t", story="two\n  lines\n", repaired_holds=True)
+    text = shrunk_incident(spec, EXPECT, title="t", story="two\n  lines\n", repaired_holds=True)
     flawed, repaired = read_incident(parse_document(text), "shrunk").variants
     assert replace(flawed.spec, name=spec.name) == spec
     assert replace(repaired.spec, name=spec.name) == without_flaw(spec) != spec
-    assert (flawed.expect.check, flawed.expect.finding) == ("loss", "lost")
+    assert flawed.expect == EXPECT
     assert repaired.expect.verdict is Validity.VALID
     assert "story: |\n  two\n    lines\n" in text, "a text of several lines stands as it is read"
     fields = _incident_of(text)
@@ -100,7 +76,7 @@ def test_an_incident_file_reads_back_as_the_spec_and_as_the_spec_without_its_fla
 
 
 def test_an_incident_without_a_flaw_to_take_away_has_one_variant() -> None:
-    text = shrunk_incident(EARLY, SIGNATURE, title="t", story="s", repaired_holds=False)
+    text = shrunk_incident(EARLY, EXPECT, title="t", story="s", repaired_holds=False)
     (variant,) = read_incident(parse_document(text), "shrunk").variants
     assert replace(variant.spec, name=EARLY.name) == EARLY
     assert without_flaw(EARLY) is None
@@ -130,7 +106,7 @@ def test_a_mutant_is_shrunk_to_an_incident_that_fails_with_the_flaw_and_holds_wi
 def test_a_valid_run_cannot_be_shrunk() -> None:
     quiet = parse({"time_limit": "1s", "faults": "none", "producers": 1, "rate": 2, "recency": "default"})
     with pytest.raises(NotShrinkable, match=r"the run quiet, run again in simulation, is (valid|unknown)"):
-        failing(ShrinkSubject("quiet", "the run quiet", quiet, SIGNATURE))
+        failing(ShrinkSubject("quiet", "the run quiet", quiet, EXPECT))
 
 
 @pytest.mark.parametrize(
@@ -167,8 +143,8 @@ variants:
     )
     subject = subject_of(str(path), tmp_path)
     assert (subject.name, subject.spec.without) == ("told-as-it-was", ("maximal_isr",))
-    assert subject.signature == FailureSignature(Validity.INVALID, "loss")
-    assert subject_of(str(path), tmp_path, "older").signature == FailureSignature(Validity.UNKNOWN)
+    assert subject.expect == Expectation(verdict=Validity.INVALID, check="loss")
+    assert subject_of(str(path), tmp_path, "older").expect == Expectation(verdict=Validity.UNKNOWN)
     with pytest.raises(
         SpecError, match="told, repaired: is none of the variants that are expected to fail: as it was, older"
     ):
@@ -186,23 +162,40 @@ def test_a_suite_has_the_first_run_of_every_signature_shrunk(tmp_path: Path) -> 
         repeats=1,
     )
     record = begin(tmp_path, plan)
-    lost, skipped = ("loss: lost", "reads: skipped"), ("reads: skipped", "loss: lost")
-    causes = {
-        "plain-seed1": lost,
-        "plain-seed2": skipped,
-        "plain-seed3": lost,
-        "older-seed2": lost,
-        "mutant-seed1": lost,
-        "plain-seed1-repeated": ("loss: cut",),
+    lost, skipped = ("loss/lost-append/unclean-election", "reads/skipped/skipped")
+    beyond = "loss/fault-model-exceeded/log-came-back-shorter"
+    signatures = {
+        "plain-seed1": (lost, beyond),
+        "plain-seed2": (skipped, lost),
+        "plain-seed3": ("loss/lost-append/elected-outside-isr", skipped),
+        "older-seed2": (lost,),
+        "mutant-seed1": (lost,),
+        "plain-seed1-repeated": ("loss/lost-append/log-came-back-shorter",),
     }
     runs = [
-        RunResult(run.run, run.cell, run.seed, "invalid" if run.run in causes else "unknown", causes.get(run.run, lost))
+        RunResult(
+            run.run,
+            run.cell,
+            run.seed,
+            "invalid" if run.run in signatures else "unknown",
+            (),
+            signatures.get(run.run, ()),
+        )
         for run in plan.every_run()
     ]
     subjects = list(first_failures(record, runs))
-    assert [subject.name for subject in subjects] == ["plain-seed1", "plain-seed2", "older-seed2", "mutant-seed1"]
-    assert subjects[3].spec.without == ("maximal_isr",)
+    assert [subject.name for subject in subjects] == [
+        "plain-seed1-unclean-election",
+        "plain-seed2-skipped",
+        "older-seed2-unclean-election",
+        "plain-seed3-elected-outside-isr",
+        "mutant-seed1-unclean-election",
+    ]
+    assert subjects[4].spec.without == ("maximal_isr",)
     assert subjects[1].spec.seed == 2
+    assert subjects[1].expect == Expectation(
+        verdict=Validity.INVALID, check="reads", finding="skipped", cause="skipped"
+    )
 
 
 # ---- any run of a suite comes back -----------------------------------------------------------------------------------
