@@ -14,7 +14,8 @@ partition     int32
 invoked_ns    int64          true time since the run began
 completed_ns  int64          null when it never completed
 outcome       string         ok · fail · info
-value         int64          append: the unique value written; assign, commit: the group's generation; else null
+value         int64          append: the unique value written; assign, commit: the group's generation, -1 for a
+                             client that is no member; else null
 offset        int64          append: offset assigned (null unless ok, or when the answer named none);
                              poll: position asked;
                              end_offset: the end answered (null unless ok); assign: where the member starts, as its
@@ -56,6 +57,9 @@ PHASES: Final[tuple[str, ...]] = get_args(Phase)
 OUTCOMES: Final[tuple[str, ...]] = get_args(OperationOutcome)
 
 TopicPartition = tuple[str, int]
+
+NO_GENERATION: Final = -1
+"""The generation in the commits of a client that is no member of its group."""
 
 CHANGES: Final = ("append", "commit")
 """Kinds of operations that change the cluster, and so are never discarded."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from workloads.clients.membership import GroupMember
 from workloads.clients.native import Backoff, CompletedFetch, Consumer, OffsetAndEpoch
-from workloads.history import Recorder, TopicPartition
+from workloads.history import NO_GENERATION, Recorder, TopicPartition
 from workloads.operations import (
     ClientOperation,
     CommitPosition,
@@ -23,7 +23,6 @@ from workloads.operations import (
 
 GROUP: Final = "faultline-script"
 _POLL_S: Final = 1.0
-_NO_GENERATION: Final = -1
 
 
 class ScriptedClient:
@@ -88,7 +87,7 @@ class ScriptedClient:
         position = consumer.next_offsets()[key]
         backoff = Backoff(consumer.client.timeouts, consumer.client.random)
         while True:
-            index = self._recorder.invoke(self._process, "commit", *key, value=_NO_GENERATION, offset=position.offset)
+            index = self._recorder.invoke(self._process, "commit", *key, value=NO_GENERATION, offset=position.offset)
             result = await _group(consumer, key).commit({key: position})
             self._recorder.complete(index, result.outcome, error=result.error)
             if result.outcome == "ok":
@@ -96,7 +95,7 @@ class ScriptedClient:
             await asyncio.sleep(backoff.next_s())
 
     async def _resume(self, consumer: Consumer, key: TopicPartition) -> None:
-        index = self._recorder.invoke(self._process, "assign", *key, value=_NO_GENERATION)
+        index = self._recorder.invoke(self._process, "assign", *key, value=NO_GENERATION)
         position = (await _group(consumer, key).committed((key,)))[key] or OffsetAndEpoch(0)
         self._recorder.complete(index, "ok", offset=position.offset, leader_epoch=position.epoch)
         consumer.seek(*key, position.offset, position.epoch)

@@ -40,7 +40,7 @@ from checkers.evidence import OLD_NAMES, CheckSettings, EvidenceGap, EvidencePar
 from checkers.tables import ADDED_COLUMNS
 from images.trace import KINDS as TRACE_KINDS
 from workloads.columns import named_partitions
-from workloads.history import CHANGES, KINDS, OUTCOMES, PHASES
+from workloads.history import CHANGES, KINDS, NO_GENERATION, OUTCOMES, PHASES
 
 _ALWAYS_RECORDED: Final = (
     "acks",
@@ -258,8 +258,9 @@ def _check_recovery(evidence: RunEvidence) -> None:
 
 
 def _check_settings(evidence: RunEvidence) -> None:
-    of_groups = pc.any(pc.is_in(evidence.history["kind"], value_set=pa.array(["assign", "commit"]))).as_py()
-    if of_groups and not evidence.settings.groups:
+    of_groups = pc.is_in(evidence.history["kind"], value_set=pa.array(["assign", "commit"]))
+    by_members = pc.and_(of_groups, pc.not_equal(evidence.history["value"], NO_GENERATION))
+    if pc.any(by_members).as_py() and not evidence.settings.groups:
         raise Misrecorded("groups is false or missing, and the history has operations of a group")
 
 

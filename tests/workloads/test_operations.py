@@ -59,6 +59,7 @@ def test_a_script_appends_reads_commits_and_resumes(tmp_path: Any) -> None:
     history = faultline.history(outcome.directory)
     script = history[history["phase"] == "main"]
     assert list(script[script["kind"] == "append"]["offset"]) == list(range(13))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
     commits = script[script["kind"] == "commit"]
     assert set(commits["offset"]) == {10}
     assert list(commits["outcome"])[-1] == "ok"
