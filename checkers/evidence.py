@@ -63,6 +63,8 @@ class CheckSettings:
     """The topic of the workload; empty in runs of earlier versions."""
     partitions: int = 0
     """Of the topic; 0 in runs of earlier versions."""
+    script_topics: tuple[str, ...] = ()
+    """Topics that the script of the clients creates beside it: trace and replica logs leave them out."""
     controllers: int = 0
     """0 in runs of earlier versions."""
     groups: bool = False
@@ -107,7 +109,8 @@ class CheckSettings:
         older runs were recorded with are read by `OLD_NAMES`."""
         known = {item.name for item in fields(cls)}
         current = {OLD_NAMES.get(name, name): value for name, value in values.items()}
-        return cls(**{name: value for name, value in current.items() if name in known})
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in current.items()}
+        return cls(**{name: value for name, value in values.items() if name in known})
 
 
 class EvidencePart(StrEnum):

@@ -37,7 +37,13 @@ from typing import Any, Final
 from images.wire.batch import Compression
 from nemesis.fields import FieldError, read, seconds
 from nemesis.schedule import Trigger, check_condition, parse_name, parse_trigger
-from workloads.operations import ClientOperation, OperationError, operation_text, parse_operation
+from workloads.operations import (
+    ClientOperation,
+    OperationError,
+    TopicOperation,
+    operation_text,
+    parse_operation,
+)
 
 SHORTHANDS: Final = ("producers", "consumers", "end_offset_readers", "rate", "acks")
 """Fields of `clients` that may stand in the spec itself."""
@@ -151,10 +157,13 @@ def _parse(item: object, where: str, partitions: int) -> ScriptedOperation:
 
 
 def check_operations(
-    operations: Sequence[ScriptedOperation], nodes: Collection[str], steps: Collection[str], partitions: int
+    operations: Sequence[ScriptedOperation], nodes: Collection[str], steps: Collection[str], topic: str, partitions: int
 ) -> None:
-    """Raise FieldError when a condition of an operation names a node, a step or a partition that there is not."""
+    """Raise FieldError when a condition of an operation names a node, a step or a partition that there is not, or when
+    an operation would create or delete `topic`, that of the run."""
     for number, scripted in enumerate(operations):
+        where = f"clients.operations[{number}]"
+        if isinstance(scripted.operation, TopicOperation) and scripted.operation.topic == topic:
+            raise FieldError(f"{where}: {topic} is the topic of the run, which exists throughout; name another one")
         if scripted.trigger is not None:
-            where = f"clients.operations[{number}].when"
-            check_condition(scripted.trigger.when, where, nodes, steps, partitions)
+            check_condition(scripted.trigger.when, f"{where}.when", nodes, steps, partitions)

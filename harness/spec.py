@@ -59,6 +59,7 @@ from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_script
 from nemesis.swarm import draw
 from workloads.clients import consumer_rules
+from workloads.operations import CreateTopic
 from workloads.registry import WORKLOADS
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
@@ -181,7 +182,7 @@ class Spec:
         operation_ids = [scripted.id for scripted in self.operations if scripted.id]
         self.script.check(names, controllers, self.partitions, operation_ids)
         nodes = (*names, *controllers, *self.script.bound_names)
-        check_operations(self.operations, nodes, (*self.script.steps, *operation_ids), self.partitions)
+        check_operations(self.operations, nodes, (*self.script.steps, *operation_ids), TOPIC, self.partitions)
         check_hosts(self.hosts, (*names, *controllers), all_needed=self.environment == "ssh")
         for number, planned in enumerate(self.script):
             if planned.at_s >= self.time_limit_s:
@@ -300,7 +301,14 @@ class Spec:
             topic=TOPIC,
             partitions=self.partitions,
             controllers=self.controllers,
+            script_topics=self.script_topics,
         )
+
+    @property
+    def script_topics(self) -> tuple[str, ...]:
+        """The topics that the clients' script creates."""
+        operations = [scripted.operation for scripted in self.operations]
+        return tuple(operation.topic for operation in operations if isinstance(operation, CreateTopic))
 
     def _retention(self, key: str) -> int:
         """As the settings have it; no run is so long that Kafka's default of a week would matter."""

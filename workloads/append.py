@@ -260,11 +260,12 @@ class AppendWorkload:
 
         return ScriptedClient(
             process,
-            settings.topic,
+            settings,
             self._recorder,
             append,
             lambda partition: self._consumer(process, f"script-{partition}", "main", [partition]),
             self._polled,
+            AdminClient(self._client("script-admin")),
         )
 
     # end offsets

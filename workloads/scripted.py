@@ -6,20 +6,28 @@ Its appends, polls and commits are operations of the history like those of any o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from workloads.clients.membership import GroupMember
-from workloads.clients.native import Backoff, CompletedFetch, Consumer, OffsetAndEpoch
+from workloads.clients.native import AdminClient, AdminError, Backoff, CompletedFetch, Consumer, OffsetAndEpoch
 from workloads.history import NO_GENERATION, Recorder, TopicPartition
 from workloads.operations import (
     ClientOperation,
     CommitPosition,
+    CreateTopic,
+    DeleteTopic,
+    OperationRefused,
+    PartitionOperation,
     PollRecords,
     ProduceRecords,
     ResumeCommitted,
+    SeekBack,
     SeekPosition,
+    TopicOperation,
 )
+from workloads.workload import WorkloadSettings
 
 GROUP: Final = "faultline-script"
 _POLL_S: Final = 1.0
@@ -31,26 +39,46 @@ class ScriptedClient:
     def __init__(
         self,
         process: int,
-        topic: str,
+        settings: WorkloadSettings,
         recorder: Recorder,
         append: Callable[[int, str | None], Awaitable[None]],
         consumer_of: Callable[[int], Consumer],
         record_poll: Callable[[Consumer, CompletedFetch], Awaitable[None]],
+        admin: AdminClient,
     ) -> None:
         """`append` appends the next value to a partition, by the producer of a name; `consumer_of` makes a consumer of
         a partition, and `record_poll` records an answer that it got."""
         self._process = process
-        self._topic = topic
+        self._settings = settings
+        self._topic = settings.topic
         self._recorder = recorder
         self._append = append
         self._consumer_of = consumer_of
         self._record_poll = record_poll
+        self._admin = admin
         self._consumers: dict[int, Consumer] = {}
         """A consumer for each partition, so that each keeps its position while another is read."""
 
     async def perform(self, operation: ClientOperation) -> None:
-        """Carry out one operation; returns when it has ended."""
-        partition = operation.partition
+        """Carry out one operation; returns when it has ended. Raises OperationRefused."""
+        match operation:
+            case TopicOperation():
+                await self._administer(operation)
+            case PartitionOperation():
+                await self._perform_on_partition(operation, operation.partition)
+
+    async def _administer(self, operation: TopicOperation) -> None:
+        try:
+            match operation:
+                case CreateTopic(topic=topic, partitions_or_one=partitions):
+                    replicas = self._settings.replication_factor
+                    await self._admin.create_topic(topic, partitions, replicas, {}, math.inf)
+                case DeleteTopic(topic=topic):
+                    await self._admin.delete_topic(topic, math.inf)
+        except AdminError as error:
+            raise OperationRefused(str(error)) from error
+
+    async def _perform_on_partition(self, operation: PartitionOperation, partition: int) -> None:
         match operation:
             case ProduceRecords(count=count, producer=producer):
                 async with asyncio.TaskGroup() as group:
@@ -60,6 +88,8 @@ class ScriptedClient:
                 await self._poll(partition, until)
             case SeekPosition(offset=offset, epoch=epoch):
                 self._consumer(partition).seek(self._topic, partition, offset, epoch)
+            case SeekBack(age_ms=age_ms):
+                await self._seek_back(self._consumer(partition), (self._topic, partition), age_ms)
             case CommitPosition():
                 await self._commit(self._consumer(partition), (self._topic, partition))
             case ResumeCommitted():
@@ -82,6 +112,19 @@ class ScriptedClient:
                 records += len(fetched.records)
             if records if until is None else consumer.position(self._topic, partition) >= until:
                 return
+
+    async def _seek_back(self, consumer: Consumer, key: TopicPartition, age_ms: int) -> None:
+        """As `kafka-consumer-groups --reset-offsets --by-duration` does, to the end when no record is that recent."""
+        unix_ms = int(asyncio.get_running_loop().time() * 1_000) + self._settings.unix_ahead_ms
+        backoff = Backoff(consumer.client.timeouts, consumer.client.random)
+        while True:
+            answer = (await consumer.offsets_for_times({key: max(0, unix_ms - age_ms)}))[key]
+            if answer.offset == -1:
+                answer = await consumer.end_offset(*key)
+            if answer.offset is not None:
+                consumer.seek(*key, answer.offset, answer.epoch)
+                return
+            await asyncio.sleep(backoff.next_s())
 
     async def _commit(self, consumer: Consumer, key: TopicPartition) -> None:
         position = consumer.next_offsets()[key]

@@ -125,7 +125,8 @@ class Workload(Protocol):
         """Read everything back; False when that was not done by `until_s`."""
 
     async def perform(self, operation: ClientOperation) -> None:
-        """Carry out one operation of a script, while `run` goes on; returns when it has ended."""
+        """Carry out one operation of a script, while `run` goes on; returns when it has ended. Raises
+        OperationRefused."""
 
     async def close(self) -> None:
         """End every task and connection. May be called twice."""

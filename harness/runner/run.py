@@ -128,6 +128,7 @@ class RunSession:
     def __init__(self, spec: Spec, directory: RunDirectory, on_progress: ProgressListener | None) -> None:
         self.stage = ""
         self._spec = spec
+        self._script_topics = frozenset(spec.script_topics)
         self._directory = directory
         self._on_progress = on_progress
         self._deployment: Deployment | None = None
@@ -345,6 +346,8 @@ class RunSession:
         return asyncio.get_running_loop().create_task(MetadataSource(self._situation, deployment, TOPIC).run())
 
     def _take_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
+        if event.topic in self._script_topics:
+            return
         self._directory.append_trace(time_ns, node, event)
         if self._observer is not None:
             self._observer.take(node, event)

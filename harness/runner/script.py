@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.client_spec import ScriptedOperation
 from nemesis.timeline import Timeline
-from workloads.operations import operation_text
+from workloads.operations import OperationRefused, operation_text
 from workloads.workload import Workload
 
 
@@ -19,13 +19,15 @@ async def perform_script(
     outcomes: list[dict[str, Any]] = []
     for scripted in operations:
         text = operation_text(scripted.operation)
-        late = await timeline.reach(scripted.at_s, scripted.trigger, scripted.then_after_s)
-        if not late:
+        reason = await timeline.reach(scripted.at_s, scripted.trigger, scripted.then_after_s)
+        if not reason:
             try:
                 async with asyncio.timeout_at(until_s):
                     await workload.perform(scripted.operation)
                 timeline.ended(scripted.id)
             except TimeoutError:
-                late = "it had not ended when the workload did"
-        outcomes.append({"operation": text, "performed": not late, "reason": late})
+                reason = "it had not ended when the workload did"
+            except OperationRefused as refusal:
+                reason = str(refusal)
+        outcomes.append({"operation": text, "performed": not reason, "reason": reason})
     return outcomes

@@ -11,7 +11,7 @@ A sealed table (Parquet) takes precedence over its lines, which are removed once
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -71,7 +71,7 @@ class _Loading:
             self._table("trace", lambda: self._lines("trace")),
             self._table("faults", self._fault_lines),
         )
-        replicas, ends = self._replica_logs(trace)
+        replicas, ends = self._replica_logs(trace, settings.script_topics)
         return validated(
             RunEvidence(
                 history=history,
@@ -165,10 +165,10 @@ class _Loading:
         except Misrecorded as error:
             raise Misrecorded(f"{path.name}: {error}") from None
 
-    def _replica_logs(self, trace: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def _replica_logs(self, trace: pa.Table, left_out: Collection[str]) -> tuple[pa.Table, pa.Table]:
         if self.manifest is None and not (self.run / "replica_ends.parquet").exists():
             try:
-                logs = replica_logs.read_nodes(self.run / NODES, trace)
+                logs = replica_logs.read_nodes(self.run / NODES, trace, left_out)
             except StoreError as error:
                 self._lack(EvidencePart.REPLICAS, str(error))
                 return REPLICAS.empty_table(), REPLICA_ENDS.empty_table()

@@ -345,6 +345,10 @@ def settings_of(values: Mapping[str, Any]) -> CheckSettings:
         if item.name not in current or item.default is MISSING:
             continue
         value, kind = current[item.name], type(item.default)
+        if kind is tuple:
+            if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+                raise Misrecorded(f"{item.name} is {_short(value)}, which is no list of texts")
+            continue
         if type(value) is not kind:
             raise Misrecorded(f"{item.name} is {_short(value)}, which is no {kind.__name__}")
         if kind is int and not _LEAST.get(item.name, -1) <= value < 1 << 63:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,17 +56,17 @@ class ReplicaDirectory:
     directory: Path
 
 
-def read_nodes(nodes: Path, trace: pa.Table | None = None) -> ReplicaLogs:
+def read_nodes(nodes: Path, trace: pa.Table | None = None, left_out: Collection[str] = ()) -> ReplicaLogs:
     """Read every replica below `nodes`, ordered by node, topic and partition; empty tables when there is none.
 
-    `trace` has later high watermarks than the checkpoints.
+    `trace` has later high watermarks than the checkpoints; replicas of the topics `left_out` are not read.
     """
     records: dict[str, list[object]] = {name: [] for name in REPLICAS.names}
     ends: dict[str, list[object]] = {name: [] for name in REPLICA_ENDS.names}
     traced = _traced_high_watermarks(trace) if trace is not None else {}
     starts = _traced_log_starts(trace) if trace is not None else {}
     try:
-        for replica in find_replicas(nodes):
+        for replica in find_replicas(nodes, left_out):
             start, end, unread_bytes, damage = _read_log(replica, records)
             place = (replica.node, replica.topic, replica.partition)
             moved = starts.get(place)
@@ -85,12 +85,14 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None) -> ReplicaLogs:
     return ReplicaLogs(pa.table(records, schema=REPLICAS), pa.table(ends, schema=REPLICA_ENDS))
 
 
-def find_replicas(nodes: Path) -> Iterator[ReplicaDirectory]:
-    """The replicas below `nodes`, ordered by node, topic and partition."""
+def find_replicas(nodes: Path, left_out: Collection[str] = ()) -> Iterator[ReplicaDirectory]:
+    """The replicas below `nodes`, ordered by node, topic and partition, without those of the topics `left_out`."""
     replicas = []
     for directory in nodes.glob("*/data/*"):
         match = _REPLICA.fullmatch(directory.name)
-        if match is not None and directory.is_dir() and not match["topic"].startswith("__"):
+        if match is None or match["topic"].startswith("__") or match["topic"] in left_out:
+            continue
+        if directory.is_dir():
             replicas.append(
                 ReplicaDirectory(directory.parent.parent.name, match["topic"], int(match["partition"]), directory)
             )

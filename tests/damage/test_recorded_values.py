@@ -98,11 +98,21 @@ def test_topic_partitions_and_nodes_are_those_of_the_settings() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"acks": "all"}, {"acks": True}, {"brokers": 0}, {"groups": 1}, {"recency": "lax"}, {"time_limit_ns": 1 << 70}],
+    [
+        {"acks": "all"},
+        {"acks": True},
+        {"brokers": 0},
+        {"groups": 1},
+        {"recency": "lax"},
+        {"time_limit_ns": 1 << 70},
+        {"script_topics": "spare"},
+        {"script_topics": [7]},
+    ],
 )
 def test_settings_of_another_type_or_value_are_refused(changes: dict[str, Any]) -> None:
     good = CheckSettings().to_json()
     assert settings_of(good) == CheckSettings()
+    assert settings_of(good | {"script_topics": ["spare"]}) == CheckSettings(script_topics=("spare",))
     with pytest.raises(Misrecorded, match=next(iter(changes))):
         settings_of(good | changes)
 

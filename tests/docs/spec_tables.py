@@ -31,10 +31,11 @@ def spec_fields() -> Rows:
 
 def client_fields() -> Rows:
     """Field of `clients`, default, meaning."""
-    shorthands = {item.name: item for item in fields(Spec) if item.name in client_descriptions()}
+    described = client_descriptions()
+    shorthands = {item.name: item for item in fields(Spec) if item.name in described and item.name not in _ABSENT}
     own = {item.name: item for item in fields(ClientSpec)}
-    rows = _described({**shorthands, **own}, client_descriptions())
-    return [*rows, ("`operations`", "", _words(client_descriptions()["operations"]))]
+    rows = _described({**shorthands, **own}, described)
+    return [*rows, ("`operations`", "`[]`", _words(described["operations"]))]
 
 
 def fault_fields() -> Rows:

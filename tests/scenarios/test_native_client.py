@@ -1,4 +1,4 @@
-"""Calls of the native client that no workload makes: deleting a topic, finding an offset by its timestamp."""
+"""Calls of the native client that only scripts make: deleting a topic, finding an offset by its timestamp."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,13 @@ TEXTS = (
     "poll 1 until 7",
     "seek 0 to 3",
     "seek 0 to 3 in epoch 2",
+    "seek 0 back 5s",
+    "seek 0 back 500ms",
     "commit 0",
     "resume 1",
+    "create topic spare",
+    "create topic spare with 3 partitions",
+    "delete topic spare",
 )
 
 
@@ -32,15 +38,34 @@ def test_an_operation_reads_back_as_its_text(text: str) -> None:
     assert operation_text(parse_operation(text, 2)) == text
 
 
-@pytest.mark.parametrize("text", ["produce 1", "produce ten to 0", "poll 2", "commit", "", 7, "seek 0 to 99999999999"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "produce 1",
+        "produce ten to 0",
+        "poll 2",
+        "commit",
+        "",
+        7,
+        "seek 0 to 99999999999",
+        "seek 0 back 5",
+        "seek 0 back 9999999999s",
+        "seek 2 back 5s",
+        "create topic",
+        "create topic Spare",
+        "create topic spare with 0 partitions",
+        "create topic spare with 101 partitions",
+        "delete topic",
+    ],
+)
 def test_a_text_that_is_no_operation_is_refused(text: object) -> None:
     with pytest.raises(OperationError):
         parse_operation(text, 2)
 
 
-def spec(**clients: Any) -> Spec:
+def spec(faults: Any = "none", **clients: Any) -> Spec:
     return parse(
-        {"seed": 3, "time_limit": 12, "faults": "none", "clients": {"producers": 0, "consumers": 0, **clients}}
+        {"seed": 3, "time_limit": 12, "faults": faults, "clients": {"producers": 0, "consumers": 0, **clients}}
     )
 
 
@@ -99,6 +124,52 @@ def test_a_named_producer_is_a_process_of_its_own(tmp_path: Any) -> None:
     assert first != second
 
 
+def test_a_seek_back_in_time_goes_to_the_first_record_that_is_not_older_or_to_the_end(tmp_path: Any) -> None:
+    operations = [
+        "produce 3 to 0",
+        {"do": "produce 2 to 0", "at": 5},
+        "seek 0 back 2s",
+        "poll 0",
+        {"do": "seek 0 back 1s", "at": 9},
+        "commit 0",
+    ]
+    outcome = run_in_simulation(spec(operations=operations), tmp_path)
+    assert outcome.directory is not None
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    script = faultline.history(outcome.directory).query("phase == 'main'")
+    assert list(script[script["kind"] == "poll"]["offset"]) == [3]
+    assert set(script[script["kind"] == "commit"]["offset"]) == {5}
+
+
+def test_a_topic_is_created_and_deleted_while_its_brokers_and_controllers_fail(tmp_path: Any) -> None:
+    operations = [
+        "create topic kept with 2 partitions",
+        {"do": "create topic gone", "at": 2},
+        {"do": "delete topic gone", "at": 4},
+        "delete topic gone",
+        "create topic again",
+        {"do": "delete topic again", "at": 8},
+        "create topic again",
+    ]
+    script = [
+        {"at": 1, "for": 5, "fault": "kill", "nodes": ["b3"]},
+        {"at": 1.5, "for": 2, "fault": "kill", "nodes": ["controller"]},
+    ]
+    outcome = run_in_simulation(spec(faults=script, operations=operations), tmp_path)
+    assert outcome.directory is not None
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    for broker in ("b1", "b2", "b3"):
+        data = outcome.directory / "nodes" / broker / "data"
+        replicas = {path.name for path in data.iterdir() if not path.name.startswith(("__", "faultline"))}
+        assert replicas >= {"kept-0", "kept-1", "again-0"}
+        assert "gone-0" not in replicas
+    reasons = [
+        operation["reason"] for operation in json.loads((outcome.directory / "script.json").read_text())["operations"]
+    ]
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in reasons.pop(3)
+    assert not any(reasons)
+
+
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
@@ -106,6 +177,7 @@ def test_a_named_producer_is_a_process_of_its_own(tmp_path: Any) -> None:
         ({"in_flight": 6}, "in_flight: 6 is not between 1 and 5"),
         ({"operations": ["dance"]}, r"clients.operations\[0\]: 'dance' is not an operation"),
         ({"operations": [{"do": "commit 0", "when": {"elected": "b9"}}]}, r"operations\[0\].when.elected: 'b9'"),
+        ({"operations": ["delete topic faultline"]}, r"operations\[0\]: faultline is the topic of the run"),
         ({"operations": [{"do": "commit 0", "on": 3}]}, r"operations\[0\].on: unknown field"),
         ({"batches": 3}, "clients.batches: unknown field"),
     ],
