@@ -32,12 +32,12 @@ from images.broker.apis.cluster import ClusterApis
 from images.broker.apis.configs import ConfigApis
 from images.broker.apis.delete_records import DeleteRecordsApis
 from images.broker.apis.find_coordinator import FindCoordinatorApis
+from images.broker.apis.forwarded import ForwardedApis
 from images.broker.apis.groups import GroupCoordinator
 from images.broker.apis.list_offsets import OffsetApis
 from images.broker.apis.log_dirs import LogDirApis
 from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.apis.producer_ids import ProducerIdApis
-from images.broker.apis.reassignments import ReassignmentApis
 from images.broker.apis.replica_log_info import ReplicaLogInfoApis
 from images.broker.apis.topics import TopicApis
 from images.broker.apis.transactions import TransactionApis
@@ -212,10 +212,10 @@ class BrokerNode:
             **LogDirApis(replica_manager, config.log_directory, self._node_ports.disk_space).handlers(),
             **TransactionApis().handlers(),
             **ReplicaLogInfoApis(replica_manager, image, broker_epoch).handlers(),
-            **TopicApis(image, forwards).handlers(),
-            **ClusterApis(config, image, forwards).handlers(),
-            **ConfigApis(config, image, forwards).handlers(),
-            **ReassignmentApis(forwards).handlers(),
+            **TopicApis(image).handlers(),
+            **ClusterApis(config, image).handlers(),
+            **ConfigApis(config, image).handlers(),
+            **ForwardedApis(forwards).handlers(),
             **ProducerIdApis(config.node_id, forwards, broker_epoch, self._node_ports.trace).handlers(),
             **FindCoordinatorApis(config, image, forwards, spawn, self._node_ports.log).handlers(),
             **groups.handlers(),

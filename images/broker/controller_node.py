@@ -34,9 +34,9 @@ from kio.schema.list_partition_reassignments.v0.request import ListPartitionReas
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NodeConfig
 from images.broker.controller import admin_messages, messages, takeover_trace
 from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
-from images.broker.controller.not_controller import not_controller
 from images.broker.controller.placement import TopicDefaults
 from images.broker.controller.recovery_rounds import RecoveryRounds, RecoveryTimeouts
+from images.broker.controller.refusals import not_controller
 from images.broker.controller.requests import RegistrationAnswer, TopicResult
 from images.broker.controller.topic_config import ConfigChange
 from images.broker.frozen_map import FrozenMap

@@ -1,8 +1,7 @@
-"""Metadata, DescribeCluster and DescribeQuorum: the brokers, the topics and the controllers of the cluster.
+"""Metadata and DescribeCluster: the brokers and the topics of the cluster.
 
-Metadata and DescribeCluster are answered from the metadata that this broker has applied. As with KRaft they name the
-answering broker as the controller, since every broker forwards requests that are meant for the controller.
-DescribeQuorum goes to the controller; if it does not answer, the request fails with REQUEST_TIMED_OUT.
+Both are answered from the metadata that this broker has applied. As with KRaft they name the answering broker as the
+controller, since every broker forwards requests that are meant for the controller (`images.broker.apis.forwarded`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v1.response import DescribeClusterBroker, DescribeClusterResponse
-from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import (
@@ -26,13 +24,10 @@ from kio.schema.metadata.v12.response import (
 
 from images.broker.apis.topics import leader_error, offline_replicas
 from images.broker.config import NodeConfig
-from images.broker.controller.channel import ControllerChannel
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name
-from images.broker.raft.messages import describe_quorum_error
 from images.broker.runtime.server import Handler, Request
-from images.wire.connection import ConnectionLost
 from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
 
@@ -47,17 +42,15 @@ _TOPICS_PER_TURN = 1_000
 class ClusterApis:
     """The handlers of one broker. `image` returns the metadata that this broker has applied."""
 
-    def __init__(self, config: NodeConfig, image: Callable[[], ClusterImage], channel: ControllerChannel) -> None:
+    def __init__(self, config: NodeConfig, image: Callable[[], ClusterImage]) -> None:
         self._config = config
         self._image = image
-        self._channel = channel
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
         return {
             Api.METADATA: self.metadata,
             Api.DESCRIBE_CLUSTER: self.describe_cluster,
-            Api.DESCRIBE_QUORUM: self.describe_quorum,
         }
 
     async def metadata(self, request: Request[MetadataRequest]) -> MetadataResponse:
@@ -109,13 +102,6 @@ class ClusterApis:
             controller_id=self._config.node_id,
             brokers=brokers,
         )
-
-    async def describe_quorum(self, request: Request[DescribeQuorumRequest]) -> Any:
-        """Forward to the controller."""
-        try:
-            return await self._channel.forward(request.body)
-        except ConnectionLost as lost:
-            return describe_quorum_error(ErrorCode.request_timed_out, f"the controller did not answer: {lost}")
 
 
 def _requested_once(topics: Iterable[Any], version: int) -> Iterable[Any]:

@@ -1,9 +1,7 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
+"""DescribeConfigs, from the metadata that this broker has applied and from its own configuration file.
 
-DescribeConfigs is answered from the metadata that this broker has applied and from its own configuration file. The
-other two go to the controller, which changes topics, and of brokers the throttles of reassignments, which have no
-effect. If the controller does not answer, every resource fails with REQUEST_TIMED_OUT and may or may not have been
-changed.
+The controller changes configurations: those of topics, and of brokers the throttles of reassignments, which have no
+effect.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
@@ -20,7 +17,6 @@ from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResult,
 )
 from kio.schema.errors import ErrorCode
-from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 
 from images.broker.config import (
     BROKER_NAME_OF_TOPIC_KEY,
@@ -31,14 +27,10 @@ from images.broker.config import (
     ConfigKey,
     NodeConfig,
 )
-from images.broker.controller import admin_messages
-from images.broker.controller.channel import ControllerChannel
-from images.broker.controller.requests import TopicResult
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
-from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
 
 _TOPIC, _BROKER = 2, 4
@@ -72,18 +64,13 @@ _LONG_KEYS = frozenset(
 class ConfigApis:
     """The handlers of one broker. `image` returns the metadata that this broker has applied."""
 
-    def __init__(self, config: NodeConfig, image: Callable[[], ClusterImage], channel: ControllerChannel) -> None:
+    def __init__(self, config: NodeConfig, image: Callable[[], ClusterImage]) -> None:
         self._config = config
         self._image = image
-        self._channel = channel
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
-        return {
-            Api.DESCRIBE_CONFIGS: self.describe_configs,
-            Api.ALTER_CONFIGS: self.alter_configs,
-            Api.INCREMENTAL_ALTER_CONFIGS: self.alter_configs,
-        }
+        return {Api.DESCRIBE_CONFIGS: self.describe_configs}
 
     async def describe_configs(self, request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
         """Configuration of topics and of this broker, every key if none is named; another broker's is
@@ -113,14 +100,6 @@ class ConfigApis:
                 )
             )
         return DescribeConfigsResponse(throttle_time=timedelta(0), results=tuple(results))
-
-    async def alter_configs(self, request: Request[AlterConfigsRequest | IncrementalAlterConfigsRequest]) -> Any:
-        """Forward to the controller."""
-        try:
-            return await self._channel.forward(request.body)
-        except ConnectionLost as lost:
-            timed_out = TopicResult(None, ErrorCode.request_timed_out, f"the controller did not answer: {lost}")
-            return admin_messages.alter_configs_response(request.body, [timed_out for _ in request.body.resources])
 
     def _entries(self, kind: int, name: str) -> tuple[ErrorCode, list[tuple[str, ConfigKey, Any, int]]]:
         """(key name, key, value, source) of every key of a resource."""

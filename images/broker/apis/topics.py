@@ -1,20 +1,9 @@
-"""CreateTopics, CreatePartitions, DeleteTopics and DescribeTopicPartitions.
-
-The first three go to the controller. If it does not answer, every topic fails with REQUEST_TIMED_OUT and may or may not
-have been created, enlarged or deleted. DescribeTopicPartitions (KIP-966) is answered from the metadata that this
-broker has applied, ELR and LastKnownELR included.
-"""
+"""DescribeTopicPartitions (KIP-966), from the metadata that this broker has applied, ELR and LastKnownELR included."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kio.schema.create_partitions.v3.request import CreatePartitionsRequest
-from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
-from kio.schema.create_topics.v7.request import CreateTopicsRequest
-from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
-from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
-from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.describe_topic_partitions.v0.response import (
     Cursor,
@@ -24,12 +13,10 @@ from kio.schema.describe_topic_partitions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from images.broker.controller.channel import ControllerChannel
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
-from images.wire.connection import ConnectionLost
 from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
 
@@ -37,72 +24,12 @@ from images.wire.messages import Api
 class TopicApis:
     """The handlers of one broker. `image` returns the metadata that this broker has applied."""
 
-    def __init__(self, image: Callable[[], ClusterImage], channel: ControllerChannel) -> None:
+    def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
-        self._channel = channel
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
-        return {
-            Api.CREATE_TOPICS: self.create_topics,
-            Api.CREATE_PARTITIONS: self.create_partitions,
-            Api.DELETE_TOPICS: self.delete_topics,
-            Api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
-        }
-
-    async def create_topics(self, request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
-        """Forward to the controller."""
-        try:
-            return await self._channel.forward(request.body)
-        except ConnectionLost as lost:
-            return CreateTopicsResponse(
-                throttle_time=NO_THROTTLE,
-                topics=tuple(
-                    CreatableTopicResult(
-                        name=topic.name,
-                        topic_id=None,
-                        error_code=ErrorCode.request_timed_out,
-                        error_message=f"the controller did not answer: {lost}",
-                        configs=None,
-                    )
-                    for topic in request.body.topics
-                ),
-            )
-
-    async def create_partitions(self, request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
-        """Forward to the controller."""
-        try:
-            return await self._channel.forward(request.body)
-        except ConnectionLost as lost:
-            return CreatePartitionsResponse(
-                throttle_time=NO_THROTTLE,
-                results=tuple(
-                    CreatePartitionsTopicResult(
-                        name=topic.name,
-                        error_code=ErrorCode.request_timed_out,
-                        error_message=f"the controller did not answer: {lost}",
-                    )
-                    for topic in request.body.topics
-                ),
-            )
-
-    async def delete_topics(self, request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
-        """Forward to the controller."""
-        try:
-            return await self._channel.forward(request.body)
-        except ConnectionLost as lost:
-            return DeleteTopicsResponse(
-                throttle_time=NO_THROTTLE,
-                responses=tuple(
-                    DeletableTopicResult(
-                        name=topic.name,
-                        topic_id=topic.topic_id,
-                        error_code=ErrorCode.request_timed_out,
-                        error_message=f"the controller did not answer: {lost}",
-                    )
-                    for topic in request.body.topics
-                ),
-            )
+        return {Api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions}
 
     async def describe_topic_partitions(
         self, request: Request[DescribeTopicPartitionsRequest]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from images.broker.config import Voter
-from images.broker.controller.not_controller import says_not_controller
+from images.broker.controller.refusals import says_not_controller
 from images.wire.connection import Connection, ConnectionLost
 
 _NOT_YET = -1

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+from kio.schema.alter_configs.v2 import request as replacing
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
+from kio.schema.create_partitions.v3 import request as enlarging
+from kio.schema.create_topics.v7 import request as creating
+from kio.schema.delete_topics.v6 import request as deleting
 from kio.schema.describe_configs.v4 import request as describing_configs
+from kio.schema.describe_quorum.v2 import request as quorum
 from kio.schema.describe_topic_partitions.v0 import request as describing
 from kio.schema.elect_leaders.v2 import request as electing
 from kio.schema.errors import ErrorCode
@@ -18,12 +25,13 @@ from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_partition_reassignments.v0 import request as listing
 from kio.schema.produce.v11 import request as producing
 
-from images.broker.apis.reassignments import ReassignmentApis
+from images.broker.apis.forwarded import FORWARDED, ForwardedApis
+from images.broker.config import Endpoint, Voter
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.runtime.server import Request
 from images.wire import batch as batches
 from images.wire.get_replica_log_info import GetReplicaLogInfoRequest, TopicPartitions
-from images.wire.messages import Api
+from images.wire.messages import Api, response_class
 from tests.broker.small_cluster import Cluster
 
 SECOND = timedelta(seconds=1)
@@ -111,6 +119,34 @@ def test_exactly_the_configurations_that_cannot_be_changed_are_read_only(tmp_pat
     in_cluster(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("api", FORWARDED)
+def test_a_request_that_no_controller_answers_times_out(api: Api) -> None:
+    topic = creating.CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=(), configs=())
+    enlarged = enlarging.CreatePartitionsTopic(name="t", count=2, assignments=None)
+    deleted = deleting.DeleteTopicState(name="t", topic_id=None)
+    replaced = replacing.AlterConfigsResource(resource_type=2, resource_name="t", configs=())
+    bodies = {
+        Api.CREATE_TOPICS: creating.CreateTopicsRequest(timeout=SECOND, topics=(topic,)),
+        Api.CREATE_PARTITIONS: enlarging.CreatePartitionsRequest(
+            timeout=SECOND, topics=(enlarged,), validate_only=False
+        ),
+        Api.DELETE_TOPICS: deleting.DeleteTopicsRequest(timeout=SECOND, topics=(deleted,)),
+        Api.ALTER_CONFIGS: replacing.AlterConfigsRequest(resources=(replaced,), validate_only=False),
+        Api.INCREMENTAL_ALTER_CONFIGS: configure("retention.ms", "1"),
+        Api.ALTER_PARTITION_REASSIGNMENTS: reassigning.AlterPartitionReassignmentsRequest(timeout=SECOND, topics=()),
+        Api.LIST_PARTITION_REASSIGNMENTS: listing.ListPartitionReassignmentsRequest(timeout=SECOND, topics=None),
+        Api.ELECT_LEADERS: electing.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout=SECOND),
+        Api.DESCRIBE_QUORUM: quorum.DescribeQuorumRequest(topics=()),
+    }
+    nobody = ControllerLocator([Voter(101, Endpoint("127.0.0.1", 1))])
+    with closing(ControllerChannel(nobody, "test", 0.02, 0.01)) as channel:
+        answer = asyncio.run(ForwardedApis(channel).forward(Request(api, 0, "test", 1, bodies[api], {})))
+    assert isinstance(answer, response_class(api))
+    results = [getattr(answer, name, ()) for name in ("topics", "responses", "results")]
+    refused = [part.error_code for part in (answer, *itertools.chain(*results)) if hasattr(part, "error_code")]
+    assert refused == [ErrorCode.request_timed_out]
+
+
 def test_a_reassignment_is_listed_as_soon_as_it_is_accepted(tmp_path: Path) -> None:
     """By a broker, too, that has not read of it yet: whoever waits until none is listed must not be done before."""
 
@@ -121,12 +157,12 @@ def test_a_reassignment_is_listed_as_soon_as_it_is_accepted(tmp_path: Path) -> N
         )
         await cluster.call(reassigning.AlterPartitionReassignmentsRequest(timeout=SECOND, topics=(topic,)))
         with closing(ControllerChannel(ControllerLocator(cluster.voters), "test", 5.0, 0.01)) as channel:
-            broker_without_metadata = ReassignmentApis(channel)
+            broker_without_metadata = ForwardedApis(channel)
 
             async def listed(*topics: listing.ListPartitionReassignmentsTopics) -> Any:
                 asked = listing.ListPartitionReassignmentsRequest(timeout=SECOND, topics=topics or None)
                 request = Request(Api.LIST_PARTITION_REASSIGNMENTS, 0, "test", 1, asked, {})
-                return (await broker_without_metadata.list_partition_reassignments(request)).topics
+                return (await broker_without_metadata.forward(request)).topics
 
             (moving,) = await listed()
             assert [(moved.replicas, moved.adding_replicas) for moved in moving.partitions] == [((2, 1), (2,))]

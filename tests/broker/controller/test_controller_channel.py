@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.config import Endpoint, Voter
 from images.broker.controller import messages
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
-from images.broker.controller.not_controller import not_controller
+from images.broker.controller.refusals import not_controller
 from images.broker.controller.requests import ProducerIdsAnswer
 from images.broker.runtime.server import CloseConnection, Request, Server
 from images.wire.connection import Api, ConnectionLost
