@@ -90,8 +90,10 @@ _PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
 """The default of Kafka, and of every system here."""
 
 
-INCIDENT_FIELDS: Final = ("title", "source", "story", "variants", "expect", "docker")
-"""Fields of an incident (`harness.incidents.incident`) that are none of a spec's: a spec leaves them aside."""
+PROSE: Final = ("title", "source", "story")
+"""Fields for readers, of any spec; a run leaves them aside."""
+INCIDENT_FIELDS: Final = ("variants", "expect", "docker")
+"""Fields that make a file an incident (`harness.incidents.incident`): a spec with one of them is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,8 +353,11 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         values = {}
     if not isinstance(values, Mapping):
         raise SpecError(f"a spec is a mapping of names to values, not {values!r}")
-    merged = {name: value for name, value in values.items() if name not in INCIDENT_FIELDS}
+    merged = {name: value for name, value in values.items() if name not in PROSE}
     try:
+        for name in INCIDENT_FIELDS:
+            if name in merged:
+                raise FieldError(f"{name}: makes this an incident; run it with: faultline incident run")
         plan = faults_of(merged.pop("faults", "all"))
         given = {name: value for name, value in overrides.items() if value is not None}
         if "faults" in given:

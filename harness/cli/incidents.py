@@ -140,7 +140,7 @@ def _print(telling: Telling) -> None:
     if not telling.met:
         for line in telling.outcome.deviations:
             console.print(f"    note: {line}", soft_wrap=True, highlight=False)
-        console.print(f"    {telling.outcome.report or telling.outcome.directory}", soft_wrap=True, highlight=False)
+    console.print(f"    {telling.outcome.report or telling.outcome.directory}", soft_wrap=True, highlight=False)
 
 
 def _to_json(telling: Telling) -> dict[str, object]:

@@ -16,7 +16,7 @@
         expect: {verdict: valid}
     docker: {tries: 5}              # also told in Docker; without it in simulation alone
 
-`faultline run` takes such a file as a spec, too: its shared fields.
+`faultline run` refuses such a file, since it would run the shared fields alone and compare nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.incidents.expectation import Expectation, parse_expectation
-from harness.spec import INCIDENT_FIELDS, Spec, parse
+from harness.spec import INCIDENT_FIELDS, PROSE, Spec, parse
 from harness.yaml_document import SpecError, YamlDocument, read_document
 from nemesis.fields import FieldError
 
@@ -87,7 +87,7 @@ def read_incident(document: YamlDocument, name: str) -> Incident:
 def _incident(values: object, name: str) -> Incident:
     if not isinstance(values, Mapping):
         raise FieldError(f"an incident is a mapping of names to values, not {values!r}")
-    shared = {field: value for field, value in values.items() if field not in INCIDENT_FIELDS}
+    shared = {field: value for field, value in values.items() if field not in (*PROSE, *INCIDENT_FIELDS)}
     variants = values.get("variants", {"as told": {}})
     if not isinstance(variants, Mapping) or not variants:
         raise FieldError(f"variants: {variants!r} is not a mapping of names to fields of a spec")

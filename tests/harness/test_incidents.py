@@ -111,7 +111,20 @@ def test_variants_stand_on_the_shared_fields(story: Path) -> None:
     calm, other = load_incident(str(story)).variants
     assert (calm.spec.time_limit_s, calm.spec.rate, calm.spec.clients.batch) == (4.0, 5.0, 1)
     assert (other.spec.rate, other.spec.clients.batch) == (5.0, 2)
-    assert load(story).time_limit_s == 4.0
+
+
+@pytest.mark.parametrize("field", ["variants: {calm: {}}", "expect: {verdict: valid}", "docker: {tries: 5}"])
+def test_an_incident_is_no_spec_and_is_refused_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    path = tmp_path / "story.yaml"
+    path.write_text(f"title: a line for readers\ntime_limit: 1s\n{field}\n")
+    assert main(["run", str(path), "--store", str(tmp_path / "runs")]) == 64
+    name = field.partition(":")[0]
+    message = f"story.yaml:3: {name}: makes this an incident; run it with: faultline incident run"
+    assert message in capsys.readouterr().err
+    path.write_text("title: a line for readers\nsource: nowhere\nstory: none\ntime_limit: 1s\n")
+    assert load(path).time_limit_s == 1.0
 
 
 @pytest.mark.parametrize(
