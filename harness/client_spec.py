@@ -14,7 +14,7 @@
       pipeline: 5                 # appends that a producer has open at once on one partition
       delivery_timeout: 8s        # then the outcome of an append is unknown
       request_timeout: 1500ms     # then a request is given up, and its connection with it
-      validate_positions: true    # KIP-320: consumers validate their positions when the leader changes
+      validate_positions: true    # false: the same as without: [consumer.validate_position]
       auto_offset_reset: earliest # earliest, latest or none
       isolation: read_uncommitted # or read_committed
       fetch_bytes: 1048576        # of an answer at most
@@ -26,6 +26,9 @@
 An operation begins when the one before it has ended and its own moment is there, which has the fields `at`, `when`,
 `after`, `then_after` and `timeout` of a fault (`nemesis.schedule`). With `producers: 0` nothing but the script is
 appended.
+
+`validate_positions: false` switches the rule `consumer.validate_position` off: it is entered in the spec's `without`,
+which alone decides; `true` beside that rule in `without` is refused.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from typing import Any, Final
 from images.wire.batch import Compression
 from nemesis.fields import FieldError, read, seconds
 from nemesis.schedule import Trigger, check_condition, parse_name, parse_trigger
+from workloads.clients import consumer_rules
 from workloads.operations import (
     ClientOperation,
     OperationError,
@@ -91,7 +95,6 @@ class ClientSpec:
     pipeline: int = 5
     delivery_timeout_s: float = 8.0
     request_timeout_s: float = 1.5
-    validate_positions: bool = True
     auto_offset_reset: str = "earliest"
     isolation: str = "read_uncommitted"
     fetch_bytes: int = 1 << 20
@@ -122,14 +125,25 @@ class ClientSpec:
         return {item.name.removesuffix("_s"): getattr(self, item.name) for item in fields(self)}
 
 
-def parse_clients(value: object) -> tuple[dict[str, Any], ClientSpec, object]:
-    """The shorthands that `clients` gives, the rest of it, and its script as YAML values. Raises FieldError."""
+def parse_clients(value: object) -> tuple[dict[str, Any], ClientSpec, object, object]:
+    """The shorthands that `clients` gives, the rest of it, and as YAML values its script and its `validate_positions`
+    (None: not given). Raises FieldError."""
     if not isinstance(value, Mapping):
         raise FieldError(f"clients: {value!r} is not a mapping of names to values")
     rest = dict(value)
     shorthands = {name: rest.pop(name) for name in SHORTHANDS if name in rest}
-    operations = rest.pop("operations", [])
-    return shorthands, read(ClientSpec, rest, "clients"), operations
+    operations, validates = rest.pop("operations", []), rest.pop("validate_positions", None)
+    return shorthands, read(ClientSpec, rest, "clients"), operations, validates
+
+
+def with_validation(without: tuple[str, ...], validates: object) -> tuple[str, ...]:
+    """The rules switched off, with the one that `clients.validate_positions` stands for. Raises FieldError."""
+    rule = consumer_rules.VALIDATE_POSITION
+    if not isinstance(validates, bool | None):
+        raise FieldError(f"clients.validate_positions: {validates!r} is not true or false")
+    if validates and rule in without:
+        raise FieldError(f"clients.validate_positions: true contradicts without: {rule}; keep one of them")
+    return (*without, rule) if validates is False and rule not in without else without
 
 
 def parse_operations(value: object, partitions: int) -> tuple[ScriptedOperation, ...]:

@@ -45,7 +45,14 @@ from random import Random
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings
-from harness.client_spec import ClientSpec, ScriptedOperation, check_operations, parse_clients, parse_operations
+from harness.client_spec import (
+    ClientSpec,
+    ScriptedOperation,
+    check_operations,
+    parse_clients,
+    parse_operations,
+    with_validation,
+)
 from harness.cluster.hosts import Host, check_hosts
 from harness.cluster.systems import SYSTEMS
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
@@ -64,9 +71,9 @@ from workloads.registry import WORKLOADS
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "-1": -1, "1": 1, "0": 0}
 SEEDS: Final = 1 << 32
+"""A drawn seed lies below this."""
 TOPIC: Final = "faultline"
 """Of every run's workload."""
-"""A drawn seed lies below this."""
 LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "brokers": (1, 100),
     "controllers": (1, 25),
@@ -225,8 +232,7 @@ class Spec:
     @property
     def consumer_rules_off(self) -> tuple[str, ...]:
         """The rules of the native client's consumer that are switched off."""
-        off = [name for name in consumer_rules.NAMES if name in self.without]
-        return tuple(off) if self.clients.validate_positions else (*off, consumer_rules.VALIDATE_POSITION)
+        return tuple(name for name in consumer_rules.NAMES if name in self.without)
 
     @property
     def min_insync_replicas(self) -> int:
@@ -367,7 +373,7 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
                 raise FieldError(f"{internal}: unknown field; did you mean faults?")
         if "operations" in merged:
             raise FieldError("operations: unknown field; did you mean clients.operations?")
-        shorthands, clients, operations = parse_clients(merged.pop("clients", {}))
+        shorthands, clients, operations, validates = parse_clients(merged.pop("clients", {}))
         for name in shorthands:
             if name in merged:
                 raise FieldError(f"clients.{name}: is given a second time, beside {name}; keep one of them")
@@ -382,6 +388,7 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
             operations=parse_operations(operations, spec.partitions),
             script=plan[1],
             settings={**spec.settings, **settings},
+            without=with_validation(spec.without, validates),
         )
     except ValueError as error:
         raise SpecError(str(error)) from None

@@ -138,6 +138,7 @@ def _clients() -> dict[str, Any]:
     properties = {
         **shorthands,
         **_properties(ClientSpec),
+        "validate_positions": {"type": "boolean", "default": True},
         "operations": {"type": "array", "items": _reference("operation")},
     }
     return _mapping({name: _described(value, described.get(name)) for name, value in properties.items()})

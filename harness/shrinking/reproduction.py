@@ -30,7 +30,6 @@ def without_flaw(spec: Spec) -> Spec | None:
         node_settings={
             node: kept for node, settings in spec.node_settings.items() if (kept := _without_generation(settings))
         },
-        clients=replace(spec.clients, validate_positions=True),
     )
     return None if repaired == spec else repaired
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 
-from harness.client_spec import ClientSpec
+from harness.client_spec import SHORTHANDS, ClientSpec
 from harness.incidents.schema import client_descriptions, first_sentence, plain_default, short_form, spec_descriptions
 from harness.runner.observation import POLL_S
 from harness.spec import Spec
@@ -32,10 +32,13 @@ def spec_fields() -> Rows:
 def client_fields() -> Rows:
     """Field of `clients`, default, meaning."""
     described = client_descriptions()
-    shorthands = {item.name: item for item in fields(Spec) if item.name in described and item.name not in _ABSENT}
+    shorthands = {item.name: item for item in fields(Spec) if item.name in SHORTHANDS}
     own = {item.name: item for item in fields(ClientSpec)}
-    rows = _described({**shorthands, **own}, described)
-    return [*rows, ("`operations`", "`[]`", _words(described["operations"]))]
+    return [
+        *_described({**shorthands, **own}, described),
+        ("`validate_positions`", "`true`", _words(described["validate_positions"])),
+        ("`operations`", "`[]`", _words(described["operations"])),
+    ]
 
 
 def fault_fields() -> Rows:

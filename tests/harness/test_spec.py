@@ -54,6 +54,16 @@ def test_rules_of_the_consumer_are_switched_beside_those_of_the_broker() -> None
     rules = ConsumerRules().without(spec.consumer_rules_off)
     assert rules == ConsumerRules(validate_position=False, wait_for_position_epoch=False)
     assert loads(spec.to_yaml()) == spec
+    assert spec == loads("without: [maximal_isr, consumer.wait_for_position_epoch, consumer.validate_position]")
+    assert loads("without: consumer.validate_position\nclients: {validate_positions: false}").without == (
+        "consumer.validate_position",
+    )
+    with pytest.raises(
+        SpecError, match=r"line 2: clients.validate_positions: true contradicts without: consumer.validate"
+    ):
+        loads("without: [consumer.validate_position]\nclients: {validate_positions: true}")
+    with pytest.raises(SpecError, match=r"line 1: clients\.validate_positions: 'no' is not true or false"):
+        loads("clients: {validate_positions: 'no'}")
     with pytest.raises(SpecError, match=r"consumer\.gravity' is not a rule"):
         loads("without: [consumer.gravity]")
 
