@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -60,6 +60,7 @@ from images.trace import TraceEvent
 
 PRODUCER_IDS_PER_BLOCK = 1000
 A = TypeVar("A")
+_New = TypeVar("_New", NewTopic, NewPartitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +183,7 @@ class Controller:
     ) -> ControllerResult[tuple[TopicResult, ...]]:
         """Create the topics that can be created, in one batch; with `validate_only` only report which. A topic named
         twice is refused, and answered once."""
-        counts = Counter(topic.name for topic in topics)
-        change = self._begin()
-        results = []
-        for topic in {topic.name: topic for topic in topics}.values():
-            try:
-                if counts[topic.name] > 1:
-                    raise TopicRefused(ErrorCode.invalid_request, "Duplicate topic name.")
-                change.create(topic.name, plan(change.image, topic, self.settings.topics))
-            except TopicRefused as refusal:
-                results.append(TopicResult(topic.name, refusal.error, str(refusal)))
-            else:
-                created = change.image.topics[topic.name]
-                results.append(TopicResult(topic.name, ErrorCode.none, None, created, created.id))
-        return ControllerResult(self, tuple(results)) if validate_only else self._result(change, tuple(results))
+        return self._create(topics, lambda image, topic: plan(image, topic, self.settings.topics), validate_only)
 
     def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False
@@ -206,18 +194,27 @@ class Controller:
         Errors: UNKNOWN_TOPIC_OR_PARTITION (3), INVALID_TOPIC_EXCEPTION (17), INVALID_PARTITIONS (37),
         INVALID_REPLICATION_FACTOR (38), INVALID_REPLICA_ASSIGNMENT (39), INVALID_REQUEST (42), POLICY_VIOLATION (44).
         """
-        counts = Counter(request.topic for request in requests)
+        return self._create(requests, plan_partitions, validate_only)
+
+    def _create(
+        self,
+        requests: Sequence[_New],
+        plan_one: Callable[[ClusterImage, _New], Sequence[Record]],
+        validate_only: bool,
+    ) -> ControllerResult[tuple[TopicResult, ...]]:
+        counts = Counter(request.name for request in requests)
         change = self._begin()
         results = []
-        for request in {request.topic: request for request in requests}.values():
+        for name, request in {request.name: request for request in requests}.items():
             try:
-                if counts[request.topic] > 1:
+                if counts[name] > 1:
                     raise TopicRefused(ErrorCode.invalid_request, "Duplicate topic name.")
-                change.create(request.topic, plan_partitions(change.image, request))
+                change.create(name, plan_one(change.image, request))
             except TopicRefused as refusal:
-                results.append(TopicResult(request.topic, refusal.error, str(refusal)))
+                results.append(TopicResult(name, refusal.error, str(refusal)))
             else:
-                results.append(TopicResult(request.topic, ErrorCode.none))
+                created = change.image.topics[name]
+                results.append(TopicResult(name, ErrorCode.none, None, created, created.id))
         return ControllerResult(self, tuple(results)) if validate_only else self._result(change, tuple(results))
 
     def delete_topics(

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.controller import reassignment, unclean_recovery
 from images.broker.controller.alter_partition import AlterPartition, IsrProposal, IsrResult, check_proposal
 from images.broker.controller.partition_change import PartitionChangeBuilder
+from images.broker.controller.placement import assignment_problem
 from images.broker.controller.requests import PartitionResult, Registration, TopicResult
 from images.broker.controller.unclean_recovery import LAST_KNOWN_LEADER_ELECTED, ReplicaLogEnd, Strategy, strategy_of
 from images.broker.frozen_map import FrozenMap
@@ -197,19 +198,8 @@ class MetadataChange:
             return _refused(name, index, ErrorCode.unknown_topic_or_partition, "This partition does not exist.")
         if target is None and not partition.reassigning:
             return _refused(name, index, ErrorCode.no_reassignment_in_progress, "No reassignment is under way.")
-        if target is not None:
-            unknown = [replica for replica in target if replica not in self.image.brokers]
-            problem = (
-                "no replicas are named"
-                if not target
-                else "a broker is named twice"
-                if len(set(target)) < len(target)
-                else f"broker {unknown[0]} is not registered"
-                if unknown
-                else None
-            )
-            if problem is not None:
-                return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
+        if target is not None and (problem := assignment_problem(self.image, target)):
+            return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
         reassigned = partition
         if partition.reassigning:
             if not reassignment.may_cancel(topic, partition, self._rules):

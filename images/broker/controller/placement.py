@@ -59,9 +59,9 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic is to have `count` partitions in all. The caller drew `start` at random."""
+    """The topic `name` is to have `count` partitions in all. The caller drew `start` at random."""
 
-    topic: str
+    name: str
     count: int
     start: int = 0
     assignments: tuple[tuple[int, ...], ...] | None = None
@@ -94,7 +94,7 @@ def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple
 
 def plan_partitions(image: ClusterImage, requested: NewPartitions) -> tuple[PartitionImage, ...]:
     """The partitions that are added to an existing topic. Raises TopicRefused."""
-    topic = image.topics.get(requested.topic)
+    topic = image.topics.get(requested.name)
     if topic is None:
         raise TopicRefused(ErrorCode.unknown_topic_or_partition, "This topic does not exist.")
     if topic.name == CONSUMER_OFFSETS_TOPIC:
@@ -183,22 +183,23 @@ def _explicit(image: ClusterImage, topic: NewTopic) -> Sequence[tuple[int, ...]]
 
 def _check_assignment(image: ClusterImage, index: int, replicas: tuple[int, ...], factor: int) -> None:
     """Raises TopicRefused unless partition `index` may have these replicas; the topic's first has `factor`."""
-    unknown = [replica for replica in replicas if replica not in image.brokers]
     problem = (
-        "it has no replicas"
-        if not replicas
-        else "a broker stands twice in it"
-        if len(set(replicas)) < len(replicas)
-        else f"broker {unknown[0]} is not registered"
-        if unknown
-        else "all its brokers are fenced"
-        if not any(image.is_active(replica) for replica in replicas)
-        else "it has more or fewer replicas than the first"
-        if len(replicas) != factor
-        else None
+        assignment_problem(image, replicas)
+        or ("all its brokers are fenced" if not any(map(image.is_active, replicas)) else "")
+        or ("it has more or fewer replicas than the first" if len(replicas) != factor else "")
     )
-    if problem is not None:
+    if problem:
         raise TopicRefused(ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
+
+
+def assignment_problem(image: ClusterImage, replicas: tuple[int, ...]) -> str:
+    """Why no partition may have these replicas; empty if one may."""
+    if not replicas:
+        return "it has no replicas"
+    if len(set(replicas)) < len(replicas):
+        return "a broker stands twice in it"
+    unknown = [replica for replica in replicas if replica not in image.brokers]
+    return f"broker {unknown[0]} is not registered" if unknown else ""
 
 
 def _new_partition(
