@@ -80,8 +80,9 @@ class FaultHandle:
         min_isr: int = 1,
         situation: Situation | None = None,
         on_evidence: Callable[[], None] = lambda: None,
+        step_s: float = 0.0,
     ) -> None:
-        """`on_evidence` is called whenever there is more evidence."""
+        """`on_evidence` is called whenever there is more evidence; the environment takes `step_s` for a step."""
         self.cluster = cluster
         self.random = random
         self.evidence: dict[str, float] = {}
@@ -98,6 +99,7 @@ class FaultHandle:
         self.topic = topic
         self.min_isr = min_isr
         """`min.insync.replicas` as the run has it."""
+        self._step_s = step_s
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     # ---- targets -----------------------------------------------------------------------------------------------------
@@ -167,8 +169,9 @@ class FaultHandle:
     # ---- effects -----------------------------------------------------------------------------------------------------
 
     async def sleep(self, seconds: float) -> None:
-        """Let true time pass between two steps."""
-        await asyncio.sleep(seconds)
+        """Let true time pass between two steps, and no less than the environment takes to carry one out: there a
+        shorter pause would be no pause of the length drawn."""
+        await asyncio.sleep(max(seconds, self._step_s))
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> Callable[[], Awaitable[None]]:
         """Cut `links` until the fault heals, or until what this returns is called and awaited."""

@@ -71,8 +71,10 @@ class Nemesis:
         topic: str = "",
         min_isr: int = 1,
         situation: Situation | None = None,
+        step_s: float = 0.0,
     ) -> None:
-        """`situation` is what the conditions of the schedule are checked against; a source keeps it up to date."""
+        """`situation` is what the conditions of the schedule are checked against; a source keeps it up to date. The
+        environment takes `step_s` to carry out one step of a fault."""
         self._cluster = cluster
         self._schedule = schedule
         self._random = random
@@ -80,6 +82,7 @@ class Nemesis:
         self._topic = topic
         self._min_isr = min_isr
         self._situation = situation or Situation()
+        self._step_s = step_s
         self._effects = ActiveEffects()
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []
@@ -128,7 +131,16 @@ class Nemesis:
         def save() -> None:
             self._record(record.injection(handle))
 
-        handle = FaultHandle(self._cluster, self._effects, random, self._topic, self._min_isr, self._situation, save)
+        handle = FaultHandle(
+            self._cluster,
+            self._effects,
+            random,
+            self._topic,
+            self._min_isr,
+            self._situation,
+            save,
+            self._step_s,
+        )
         self._handles.append(handle)
         if late:
             handle.notes.append(f"not injected: {late}")

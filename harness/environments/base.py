@@ -117,6 +117,10 @@ class Environment(Protocol):
     def injection_s(self) -> float:
         """The time that injecting a fault takes here, as measured: of a hundred injections few take longer."""
 
+    @property
+    def step_s(self) -> float:
+        """The same of one step of a fault; nothing shorter lies between two steps."""
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Names, ids and addresses for a cluster of this size, without properties yet."""
 

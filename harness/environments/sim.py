@@ -67,6 +67,11 @@ class Simulation:
         """The longest wait for a crash point; everything else happens at once."""
         return CRASH_POINT_WITHIN_S
 
+    @property
+    def step_s(self) -> float:
+        """None: steps are as tight as they are drawn."""
+        return 0.0
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is its own host, called by its name."""
         return cluster_layout(brokers, controllers)

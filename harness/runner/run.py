@@ -134,7 +134,7 @@ class RunSession:
         self._deployment: Deployment | None = None
         self._recorder: Recorder | None = None
         self._nemesis: Nemesis | None = None
-        self._injection_s = 0.0
+        self._injection_s = self._step_s = 0.0
         self._situation = Situation()
         self._observer: TraceSource | None = None
         self._recovery: dict[str, Any] = {}
@@ -149,7 +149,7 @@ class RunSession:
         began = time.process_time()
         try:
             environment = environment_named(spec.environment, spec.hosts)
-            self._injection_s = environment.injection_s
+            self._injection_s, self._step_s = environment.injection_s, environment.step_s
             layout = configured(
                 system,
                 environment.layout(spec.brokers, spec.controllers),
@@ -335,6 +335,7 @@ class RunSession:
             TOPIC,
             spec.min_insync_replicas,
             self._situation,
+            self._step_s,
         )
 
     def _observe(self, deployment: Deployment) -> asyncio.Task[None] | None:

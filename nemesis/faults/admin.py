@@ -9,6 +9,7 @@ the reverting request is then sent once more when everything is healed. Only del
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -85,9 +86,10 @@ class CancelReassignment(Fault):
         if not before:
             return
         admin, patience_s = handle.cluster.admin, self.patience_ms / 1000
-        await handle.sleep(handle.random.uniform(0.0, 1.0) * patience_s)
+        # Requests need no injection: a pause between two may be shorter than that.
+        await asyncio.sleep(handle.random.uniform(0.0, 1.0) * patience_s)
         await recorded(answers, admin.reassign(handle.topic, self.partition, before))
-        await handle.sleep(handle.random.random() ** 3 * patience_s)
+        await asyncio.sleep(handle.random.random() ** 3 * patience_s)
         answer = (await recorded(answers, admin.reassign(handle.topic, self.partition, None))).outcome
         outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
         handle.count_evidence("unanswered" if answer == UNANSWERED else outcome)

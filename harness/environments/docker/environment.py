@@ -66,6 +66,11 @@ class Docker:
         """A command in each of six containers, side by side, and reading back what it did."""
         return 0.3
 
+    @property
+    def step_s(self) -> float:
+        """A step is a command, too."""
+        return self.injection_s
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is a container of its own, called by its address."""
         numbers = count(_FIRST_HOST)

@@ -49,6 +49,11 @@ class Ssh:
         """As in Docker, and a round trip to each host."""
         return 0.5
 
+    @property
+    def step_s(self) -> float:
+        """A step is a command, too."""
+        return self.injection_s
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """Every node is called by the IPv4 address of its host. Raises EnvironmentUnavailable when a name has none."""
         return cluster_layout(

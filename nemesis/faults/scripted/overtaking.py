@@ -6,6 +6,7 @@ A leader acts on its view of followers and metadata, and its requests take time 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -93,7 +94,7 @@ class RemovedAndBack(ScriptedLeaderFault):
         hear = await handle.cut(one_way([leader], handle.cluster.controllers))
         await handle.sleep(handle.random.uniform(0.3, 0.4) * patience_s)
         removed = await recorded(answers, admin.reassign(handle.topic, self.partition, rest))
-        await handle.sleep(handle.random.uniform(0.002, 0.02) * patience_s)
+        await asyncio.sleep(handle.random.uniform(0.002, 0.02) * patience_s)  # requests need no injection
         returned = await back()
         if DONE == removed.outcome == returned.outcome:
             handle.count_evidence("reassigned")

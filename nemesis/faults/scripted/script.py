@@ -2,14 +2,16 @@
 
 Some errors of a protocol need several events in one order and within tight bounds, which independent faults meet too
 rarely. Each such fault is a sequence of steps, listed in its docstring. The times between the steps are drawn, so that
-repeated injections probe different timings of one sequence. `patience_ms` is how long
-the cluster takes to act on a silent broker (session timeout, lag time) and scales every wait.
+repeated injections probe different timings of one sequence. `patience_ms` is how long the cluster takes to act on a
+silent broker (session timeout, lag time) and scales every wait. A wait that is shorter than the environment takes for
+one step becomes as long as that (`FaultHandle.sleep`).
 
 `inject` runs through the steps; what is still held at their end comes back then.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self, TypeVar
@@ -68,5 +70,5 @@ async def until_seen(handle: FaultHandle, look: Callable[[], Awaitable[T | None]
         seen = await look()
         if seen is not None:
             return seen
-        await handle.sleep(_LOOK_S)
+        await asyncio.sleep(_LOOK_S)  # a look is no step
     return None

@@ -53,6 +53,11 @@ class ObservedDocker:
         """As in Docker."""
         return self.docker.injection_s
 
+    @property
+    def step_s(self) -> float:
+        """As in Docker."""
+        return self.docker.step_s
+
     def layout(self, brokers: int, controllers: int = 1) -> Layout:
         """As in Docker."""
         return self.docker.layout(brokers, controllers)

@@ -1,0 +1,71 @@
+"""Between two steps of a scripted fault lies nothing shorter than the environment takes for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from random import Random
+
+import pytest
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.faults.fault import Fault
+from nemesis.nemesis import Nemesis
+from nemesis.ports import Link
+from nemesis.registry import FAULTS
+from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.swarm import draw
+from tests.nemesis.fake_cluster import FakeCluster
+from tests.workloads.virtual_time import run
+
+IMPATIENT = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2, patience_s=0.5)
+STEPS = {"cut", "heal_links", "pause", "resume", "kill", "stop", "start"}
+"""Calls that an environment carries out by a command; requests to the cluster need none."""
+SCRIPTED = [fault for fault in FAULTS.values() if fault.family.name == "scripted" or fault.name == "rolling-restart"]
+
+
+class _Calls(list[str]):
+    """The calls of a cluster, and the times of its steps."""
+
+    def __init__(self) -> None:
+        self.times_ms: list[int] = []
+
+    def append(self, call: str) -> None:
+        super().append(call)
+        if call.split()[0] in STEPS:
+            self.times_ms.append(round(asyncio.get_running_loop().time() * 1000))
+
+
+class _Electing(FakeCluster):
+    """A cluster in which every cut makes the next broker lead, and the next controller active."""
+
+    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
+        await super().cut(links, reset=reset)
+        for partition, leader in self.leading.items():
+            self.leading[partition] = self.brokers[self.brokers.index(leader) - 1]
+        self.active = self.controllers[self.controllers.index(str(self.active)) - 1]
+
+
+def _pauses_ms(fault: Fault, seed: int, step_s: float) -> list[int]:
+    """The times between the steps of a fault that has the run to itself, without those that come at once."""
+    cluster, calls = _Electing(controllers=3), _Calls()
+    cluster.calls = calls
+
+    async def scenario() -> None:
+        nemesis = Nemesis(
+            cluster, Schedule((ScheduledFault(1, 50, fault),)), Random(seed), lambda _: None, "t", step_s=step_s
+        )
+        await nemesis.run(asyncio.get_running_loop().time() + 60)
+
+    run(scenario())
+    return [later - sooner for sooner, later in pairwise(calls.times_ms) if later - sooner > 1]
+
+
+@pytest.mark.parametrize("fault", SCRIPTED, ids=lambda fault: fault.name)
+def test_no_two_steps_are_closer_than_the_environment_can_bring_them(fault: type[Fault]) -> None:
+    schedules = (draw(Random(seed), IMPATIENT, 60.0, [fault.family.name]) for seed in range(300))
+    drawn = (each.fault for schedule in schedules for each in schedule if type(each.fault) is fault)
+    examples = list(enumerate(islice(drawn, 8)))
+    assert any(pause < 300 for seed, example in examples for pause in _pauses_ms(example, seed, 0.0))
+    assert all(pause >= 300 for seed, example in examples for pause in _pauses_ms(example, seed, 0.3))
