@@ -25,12 +25,19 @@ LATEST = "latest"
 def store_path(option: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """The store: the option, the environment or the default, in this order; an empty one counts as not given.
 
-    StoreError when it lies in a home directory that is unknown."""
+    StoreError when it lies in a home directory that is unknown, or when its path is not UTF-8, which Arrow and Spark
+    need."""
     path = Path(option or environ.get("FAULTLINE_STORE") or DEFAULT_STORE)
     try:
-        return path.expanduser()
+        path = path.expanduser()
+        str(path.absolute()).encode()
     except RuntimeError:
         raise StoreError(f"{path}: the home directory of this user is unknown") from None
+    except UnicodeEncodeError:
+        raise StoreError(
+            f"{path.absolute()}: the path of a store is UTF-8, in a locale that has it, as C.UTF-8"
+        ) from None
+    return path
 
 
 def run_name(began: datetime, spec_name: str, seed: int) -> str:

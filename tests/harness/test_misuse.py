@@ -80,6 +80,8 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "a device for a store": (["run", "--time-limit", "1", "--store", "/dev/null"], 3),
     "a store in a link to itself": (["run", "--time-limit", "1", "--store", "LOOP/x"], 3),
     "a store of nobody's home": (["run", "--time-limit", "1", "--store", "~nobody-of-this-name/x"], 3),
+    "a store whose path is not UTF-8": (["run", "--time-limit", "1", "--store", "STORE\udce9"], 3),
+    "a store to add to whose path is not UTF-8": (["store", "add", "/dev/null", "--store", "STORE\udce9"], 3),
     "a directory that is no run": (["check", "/"], 64),
     "a device for a run": (["check", "/dev/null"], 64),
     "no run to replay": (["replay", "LOOP"], 64),
