@@ -38,8 +38,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from images.wire.batch import Compression
-from nemesis.fields import FieldError, read, seconds
-from nemesis.schedule import Trigger, check_condition, parse_name, parse_trigger
+from nemesis.fields import FieldError, read
+from nemesis.schedule import ScheduledStep, check_condition, parse_moment
 from workloads.clients import consumer_rules
 from workloads.operations import (
     ClientOperation,
@@ -58,28 +58,16 @@ COMPRESSIONS: Final = tuple(compression.name.lower() for compression in Compress
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptedOperation:
+class ScriptedOperation(ScheduledStep):
     """An operation with its moment."""
 
     operation: ClientOperation
-    at_s: float = 0.0
-    trigger: Trigger | None = None
-    then_after_s: float = 0.0
-    id: str = ""
 
     def to_mapping(self) -> dict[str, Any]:
         """As an element of the list."""
-        values: dict[str, Any] = {"do": operation_text(self.operation)}
-        if self.id:
-            values["id"] = self.id
-        if self.at_s:
-            values["at"] = self.at_s
-        if self.trigger is not None:
-            values["when"] = self.trigger.when.to_mapping()
-            if self.trigger.timeout_s is not None:
-                values["timeout"] = self.trigger.timeout_s
-        if self.then_after_s:
-            values["then_after"] = self.then_after_s
+        values = {"do": operation_text(self.operation), **self.moment()}
+        if not self.at_s:
+            del values["at"]
         return values
 
 
@@ -161,13 +149,12 @@ def _parse(item: object, where: str, partitions: int) -> ScriptedOperation:
         operation = parse_operation(values.pop("do"), partitions)
     except OperationError as error:
         raise FieldError(f"{where}: {error}") from None
-    times = {name: seconds(values.pop(name), f"{where}.{name}") for name in ("at", "then_after") if name in values}
-    trigger, step = parse_trigger(values, where), parse_name(values, "id", where)
+    moment = parse_moment(values, where)
     if values:
         raise FieldError(
             f"{where}.{next(iter(values))}: unknown field; one of: do, id, at, when, after, then_after, timeout"
         )
-    return ScriptedOperation(operation, times.get("at", 0.0), trigger, times.get("then_after", 0.0), step)
+    return ScriptedOperation(operation=operation, **moment)
 
 
 def check_operations(
@@ -179,5 +166,5 @@ def check_operations(
         where = f"clients.operations[{number}]"
         if isinstance(scripted.operation, TopicOperation) and scripted.operation.topic == topic:
             raise FieldError(f"{where}: {topic} is the topic of the run, which exists throughout; name another one")
-        if scripted.trigger is not None:
-            check_condition(scripted.trigger.when, f"{where}.when", nodes, steps, partitions)
+        if scripted.when is not None:
+            check_condition(scripted.when, f"{where}.when", nodes, steps, partitions)

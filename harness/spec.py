@@ -254,7 +254,7 @@ class Spec:
     @property
     def conditional(self) -> bool:
         """Whether any fault or operation waits for a condition."""
-        return self.script.conditional or any(scripted.trigger is not None for scripted in self.operations)
+        return self.script.conditional or any(scripted.when is not None for scripted in self.operations)
 
     @property
     def faults_asked(self) -> bool:

@@ -124,7 +124,7 @@ class Nemesis:
         self, number: int, scheduled: ScheduledFault, random: Random, timeline: Timeline, until_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
-        late = await timeline.reach(scheduled.at_s, scheduled.trigger, scheduled.then_after_s)
+        late = await timeline.reach(scheduled)
         fault = scheduled.fault
         record = _Record(number, fault, self._cluster.now_ns())
 

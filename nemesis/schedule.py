@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from nemesis import old_names
@@ -51,46 +51,51 @@ NAME_PATTERN: Final = "[A-Za-z][A-Za-z0-9_-]*"
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
-    """What a step waits for once its time has come."""
+class ScheduledStep:
+    """A step with its moment: its time, in seconds from the start of the workload, and what it waits for from then."""
 
-    when: TriggerCondition
+    at_s: float
+    _: KW_ONLY
+    when: TriggerCondition | None = None
     timeout_s: float | None = None
-    """How long it waits; None stands for the rest of the run."""
+    """How long it waits for the condition; None stands for the rest of the run."""
+    then_after_s: float = 0.0
+    id: str = ""
+
+    def moment(self) -> dict[str, Any]:
+        """As `parse_moment` reads it."""
+        values: dict[str, Any] = {"id": self.id} if self.id else {}
+        values["at"] = round(self.at_s, 6)
+        if self.when is not None:
+            values["when"] = self.when.to_mapping()
+        if self.timeout_s is not None:
+            values["timeout"] = round(self.timeout_s, 6)
+        if self.then_after_s:
+            values["then_after"] = round(self.then_after_s, 6)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledFault:
-    """A fault with its moment: its time, in seconds from the start of the workload, and what it waits for from then."""
+class ScheduledFault(ScheduledStep):
+    """A fault with its moment, and how long it lasts."""
 
-    at_s: float
     for_s: float
     """Infinite where only `until` ends it, or the run."""
     fault: Fault
-    trigger: Trigger | None = None
-    then_after_s: float = 0.0
     until: TriggerCondition | None = None
-    id: str = ""
     binds: str = ""
     """The name that the nodes it finds are bound to."""
 
     def conditions(self) -> Iterator[tuple[str, TriggerCondition]]:
         """Every condition with its field."""
-        if self.trigger is not None:
-            yield "when", self.trigger.when
+        if self.when is not None:
+            yield "when", self.when
         if self.until is not None:
             yield "until", self.until
 
     def to_mapping(self) -> dict[str, Any]:
         """As a line of a script."""
-        values: dict[str, Any] = {"id": self.id} if self.id else {}
-        values["at"] = round(self.at_s, 6)
-        if self.trigger is not None:
-            values["when"] = self.trigger.when.to_mapping()
-            if self.trigger.timeout_s is not None:
-                values["timeout"] = round(self.trigger.timeout_s, 6)
-        if self.then_after_s:
-            values["then_after"] = round(self.then_after_s, 6)
+        values = self.moment()
         if self.for_s < math.inf:
             values["for"] = round(self.for_s, 6)
         if self.until is not None:
@@ -196,39 +201,29 @@ def _parse(item: object, where: str) -> ScheduledFault:
     kind = STEPS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise FieldError(f"{where}.fault: {name!r} is not one of {', '.join(STEPS)}")
-    where_of = {field: f"{where}.{field}" for field in ("at", "for", "then_after")}
-    times = {field: seconds(values.pop(field), where_of[field]) for field in where_of if field in values}
-    step, binds = (parse_name(values, field, where) for field in ("id", "as"))
-    trigger, until = parse_trigger(values, where), _until(values, where)
-    if "at" not in times and trigger is None:
+    moment, until = parse_moment(values, where), _until(values, where)
+    if "at" not in item and moment["when"] is None:
         raise FieldError(f"{where}.at: missing; a duration such as 5s, or a condition with when or after")
-    if "for" not in times and until is None and not kind.ends_by_itself:
+    if "for" not in values and until is None and not kind.ends_by_itself:
         raise FieldError(f"{where}.for: missing; a duration such as 5s, or a condition with until")
-    return ScheduledFault(
-        times.get("at", 0.0),
-        times.get("for", math.inf),
-        read(kind, values, where),
-        trigger,
-        times.get("then_after", 0.0),
-        until,
-        step,
-        binds,
-    )
+    for_s = seconds(values.pop("for"), f"{where}.for") if "for" in values else math.inf
+    binds = parse_name(values, "as", where)
+    return ScheduledFault(for_s=for_s, fault=read(kind, values, where), until=until, binds=binds, **moment)
 
 
-def parse_trigger(values: dict[str, Any], where: str) -> Trigger | None:
-    """What `when`, `after` and `timeout` of a step stand for; takes them out of `values`. Raises FieldError."""
+def parse_moment(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """The fields of a `ScheduledStep`, taken out of `values`. Raises FieldError."""
     conditions: list[TriggerCondition] = []
     if "after" in values:
         conditions.append(_healed(values.pop("after"), f"{where}.after"))
     if "when" in values:
         conditions.append(parse_condition(values.pop("when"), f"{where}.when"))
-    timeout_s = seconds(values.pop("timeout"), f"{where}.timeout") if "timeout" in values else None
-    if not conditions:
-        if timeout_s is not None:
-            raise FieldError(f"{where}.timeout: there is no condition to wait for")
-        return None
-    return Trigger(conditions[0] if len(conditions) == 1 else AllOf(tuple(conditions)), timeout_s)
+    if "timeout" in values and not conditions:
+        raise FieldError(f"{where}.timeout: there is no condition to wait for")
+    names = ("at", "timeout", "then_after")
+    times = {f"{name}_s": seconds(values.pop(name), f"{where}.{name}") for name in names if name in values}
+    when = AllOf(tuple(conditions)) if len(conditions) > 1 else next(iter(conditions), None)
+    return {"at_s": 0.0, **times, "when": when, "id": parse_name(values, "id", where)}
 
 
 def _until(values: dict[str, Any], where: str) -> TriggerCondition | None:

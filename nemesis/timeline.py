@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from nemesis.conditions import TriggerCondition
-from nemesis.schedule import Trigger
+from nemesis.schedule import ScheduledStep
 from nemesis.situation import Occurrence, Situation
 
 
@@ -17,24 +17,22 @@ class Timeline:
         self._start_s = start_s
         self._until_s = until_s
 
-    async def reach(self, at_s: float, trigger: Trigger | None, then_after_s: float) -> str:
+    async def reach(self, step: ScheduledStep) -> str:
         """Wait for the moment of a step. Gives back why it never comes; empty once it is there."""
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, self._start_s + at_s - loop.time()))
-        if trigger is not None:
+        await asyncio.sleep(max(0.0, self._start_s + step.at_s - loop.time()))
+        if step.when is not None:
             end_s = self._until_s
-            if trigger.timeout_s is not None:
-                end_s = min(end_s, loop.time() + trigger.timeout_s)
+            if step.timeout_s is not None:
+                end_s = min(end_s, loop.time() + step.timeout_s)
             waited_from_s = loop.time()
             try:
                 async with asyncio.timeout_at(end_s):
-                    await self.until(trigger.when)
+                    await self.until(step.when)
             except TimeoutError:
-                return (
-                    f"the condition did not hold within {loop.time() - waited_from_s:.3g} s: {trigger.when.describe()}"
-                )
-        if then_after_s:
-            await asyncio.sleep(then_after_s)
+                return f"the condition did not hold within {loop.time() - waited_from_s:.3g} s: {step.when.describe()}"
+        if step.then_after_s:
+            await asyncio.sleep(step.then_after_s)
         return "" if loop.time() < self._until_s else "its moment came after the end of the workload"
 
     async def until(self, condition: TriggerCondition) -> None:
