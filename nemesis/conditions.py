@@ -54,6 +54,8 @@ class TriggerCondition:
     """Something that holds in a situation, or not."""
 
     name: ClassVar[str]
+    in_trace_alone: ClassVar[bool] = False
+    """Whether no metadata that a broker answers shows it."""
 
     @abstractmethod
     def holds(self, situation: Situation, since: int) -> bool:
@@ -64,8 +66,8 @@ class TriggerCondition:
         yield self
 
     def rests_on_trace(self) -> bool:
-        """Whether no metadata that a broker answers shows it."""
-        return False
+        """Whether it is in the trace alone."""
+        return self.in_trace_alone
 
     def nodes(self) -> tuple[str, ...]:
         """The nodes, or bound names, that it speaks of."""
@@ -104,39 +106,34 @@ class NodeOccurrence(TriggerCondition):
         return self.node == ANY_NODE or event.subject in situation.nodes_of(self.node)
 
 
-@dataclass(frozen=True, slots=True)
 class Restarted(NodeOccurrence):
     """The process of a node starts again."""
 
-    name: ClassVar[str] = Occurrence.RESTARTED.value
+    name = Occurrence.RESTARTED.value
 
 
-@dataclass(frozen=True, slots=True)
 class Registered(NodeOccurrence):
     """The controller registers a broker."""
 
-    name: ClassVar[str] = Occurrence.REGISTERED.value
+    name = Occurrence.REGISTERED.value
 
 
-@dataclass(frozen=True, slots=True)
 class Fenced(NodeOccurrence):
     """The controller fences a broker."""
 
-    name: ClassVar[str] = Occurrence.FENCED.value
+    name = Occurrence.FENCED.value
 
 
-@dataclass(frozen=True, slots=True)
 class Unfenced(NodeOccurrence):
     """The controller lets a broker take part again."""
 
-    name: ClassVar[str] = Occurrence.UNFENCED.value
+    name = Occurrence.UNFENCED.value
 
 
-@dataclass(frozen=True, slots=True)
 class ControllerElected(NodeOccurrence):
     """A node becomes the active controller."""
 
-    name: ClassVar[str] = Occurrence.CONTROLLER_ELECTED.value
+    name = Occurrence.CONTROLLER_ELECTED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,33 +150,26 @@ class PartitionOccurrence(NodeOccurrence):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class Elected(PartitionOccurrence):
     """A node is elected leader."""
 
-    name: ClassVar[str] = Occurrence.ELECTED.value
+    name = Occurrence.ELECTED.value
 
 
-@dataclass(frozen=True, slots=True)
 class Truncated(PartitionOccurrence):
     """A replica cuts its log."""
 
-    name: ClassVar[str] = Occurrence.TRUNCATED.value
-
-    def rests_on_trace(self) -> bool:
-        """Clients are not told."""
-        return True
+    name = Occurrence.TRUNCATED.value
+    in_trace_alone = True
+    """Clients are not told."""
 
 
-@dataclass(frozen=True, slots=True)
 class ReplicaResigned(PartitionOccurrence):
     """A replica neither leads nor follows any more."""
 
-    name: ClassVar[str] = Occurrence.RESIGNED.value
-
-    def rests_on_trace(self) -> bool:
-        """Clients see the change of replicas, not when the broker hears of it."""
-        return True
+    name = Occurrence.RESIGNED.value
+    in_trace_alone = True
+    """Clients see the change of replicas, not when the broker hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,18 +187,16 @@ class StepOccurrence(TriggerCondition):
         return (self.id,)
 
 
-@dataclass(frozen=True, slots=True)
 class Injected(StepOccurrence):
     """A fault has taken hold."""
 
-    name: ClassVar[str] = Occurrence.INJECTED.value
+    name = Occurrence.INJECTED.value
 
 
-@dataclass(frozen=True, slots=True)
 class Healed(StepOccurrence):
     """A fault has healed, or an operation has ended."""
 
-    name: ClassVar[str] = Occurrence.HEALED.value
+    name = Occurrence.HEALED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,14 +281,12 @@ class ProposedIsr(Members):
     """The ISR that a leader has proposed and knows no answer about."""
 
     name: ClassVar[str] = "proposed_isr"
+    in_trace_alone = True
+    """Clients are told what is committed."""
 
     def members(self, state: PartitionSituation) -> tuple[str, ...]:
         """None while nothing is proposed."""
         return state.proposed_isr
-
-    def rests_on_trace(self) -> bool:
-        """Clients are told what is committed."""
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +319,8 @@ class LogEnd(TriggerCondition):
     """A replica's log reaches an offset."""
 
     name: ClassVar[str] = "log_end"
+    in_trace_alone = True
+    """Clients are told the leader's at most."""
     node: str
     at_least: int
     partition: int = 0
@@ -341,10 +329,6 @@ class LogEnd(TriggerCondition):
         """Whether it does."""
         ends = situation.partition(self.partition).log_ends
         return any(ends.get(node, -1) >= self.at_least for node in situation.nodes_of(self.node))
-
-    def rests_on_trace(self) -> bool:
-        """Clients are told the leader's at most."""
-        return True
 
     def nodes(self) -> tuple[str, ...]:
         """The replica."""
