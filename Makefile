@@ -51,7 +51,7 @@ fuzz: $(READY) ## 100,000 damaged frames against a broker and a controller (ARGS
 	$(BIN)/python -m tests.fuzz.campaign $(ARGS)
 
 incidents: $(READY) ## tell every shipped incident in simulation, and measure each for the README
-	$(BIN)/faultline incident run --all --times docs/incident-times.json $(ARGS)
+	$(BIN)/faultline incident run --all --record docs/incident-measurements.json $(ARGS)
 
 shrinking: $(READY) ## shrink the first failing run of twenty mutants (ARGS="--out FILE" makes it resumable)
 	$(BIN)/python -m tests.harness.shrinking.campaign $(ARGS)

@@ -36,7 +36,10 @@ def add(commands: Commands) -> None:
     running.add_argument("--environment", default="sim", metavar="NAME", help="sim or docker (default: sim)")
     running.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
     running.add_argument(
-        "--times", type=Path, metavar="FILE.json", help="enter the CPU seconds of each incident in a file (sim)"
+        "--record",
+        type=Path,
+        metavar="FILE.json",
+        help="enter the CPU seconds of each incident (docker: tries) in a file",
     )
     add_store(running)
     running.set_defaults(command=_run)
@@ -84,8 +87,8 @@ def _show(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from harness.cli.display import LiveProgress
     from harness.incidents.incident import library
+    from harness.incidents.measurements import record_measurements
     from harness.incidents.telling import tell
-    from harness.incidents.times import record_times
     from results.errors import StoreError
     from results.run.paths import store_path
 
@@ -93,8 +96,6 @@ def _run(options: argparse.Namespace) -> int:
         raise Usage("faultline incident run: name incidents, or give --all")
     if options.environment not in ("sim", "docker"):
         raise Usage(f"faultline incident run: --environment: {options.environment!r} is not one of sim, docker")
-    if options.times and options.environment != "sim":
-        raise Usage("faultline incident run: --times: CPU seconds are measured in simulation alone")
     incidents = [_load(name) for name in (library() if options.all else options.incidents)]
     if options.environment == "docker" and options.all:
         incidents = [incident for incident in incidents if incident.docker_tries]
@@ -117,8 +118,8 @@ def _run(options: argparse.Namespace) -> int:
         return INTERRUPTED
     if not tellings:
         raise Usage(f"faultline incident run: no variant is called {options.variant!r}")
-    if options.times:
-        record_times(options.times, tellings)
+    if options.record:
+        record_measurements(options.record, tellings, options.environment)
     met = sum(telling.met for telling in tellings)
     if options.json:
         print(json.dumps({"met": met == len(tellings), "variants": [_to_json(telling) for telling in tellings]}))

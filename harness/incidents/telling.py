@@ -1,7 +1,8 @@
 """Tells an incident: runs a variant and compares what it shows with what is expected.
 
 In simulation a seed is one run, and one try is all there is. In Docker the machine has its say, too: a variant may take
-some tries, each with the next seed, until a run is as expected.
+some tries, each with the next seed, until a run is as expected. A run that breaks a promise where none is to be broken
+ends them: no later run takes that back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkers.verdict import Validity
 from harness.incidents.incident import Incident, Variant
 from harness.runner.outcome import Outcome, ProgressListener
 from harness.runner.run import run
@@ -58,7 +60,7 @@ def tell(
             if outcome.failure
             else variant.expect.unmet(outcome.verdicts, outcome.signatures)
         )
-        if not unmet:
+        if not unmet or (outcome.validity is Validity.INVALID and variant.expect.verdict is not Validity.INVALID):
             break
     seconds, cpu_seconds = time.monotonic() - began_s, time.process_time() - began_cpu_s
     return Telling(incident, variant, outcome, unmet, number + 1, seconds, cpu_seconds)

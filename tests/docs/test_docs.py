@@ -15,8 +15,8 @@ from checkers.evidence import EvidencePart
 from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
 from harness.incidents.incident import library, load_incident
+from harness.incidents.measurements import Measurement, read_measurements
 from harness.incidents.schema import first_sentence
-from harness.incidents.times import read_times
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
@@ -64,15 +64,17 @@ def _rests_on() -> str:
 
 
 def _incidents() -> str:
-    times = read_times(ROOT / "docs" / "incident-times.json")
+    measurements = read_measurements(ROOT / "docs" / "incident-measurements.json")
     rows = []
     for name in library():
         incident = load_incident(name)
         variants = ", ".join(variant.name.replace(",", ":") for variant in incident.variants)
-        seconds = f"{times[name]:g}" if name in times else "—"
+        measured = measurements.get(name, Measurement())
+        seconds = "—" if measured.cpu_seconds is None else f"{measured.cpu_seconds:g}"
+        tries = ", ".join(str(measured.docker_tries[each.name]) for each in incident.variants if incident.docker_tries)
         command = f"`faultline incident run {name}`"
-        rows.append((f"{incident.title} ({incident.source})", variants, command, seconds))
-    return _table(("what happened", "variants", "command", "CPU seconds"), rows)
+        rows.append((f"{incident.title} ({incident.source})", variants, command, seconds, tries))
+    return _table(("what happened", "variants", "command", "CPU seconds", "tries in Docker"), rows)
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from checkers.verdict import Validity, Verdict
 from harness.cli.main import main
-from harness.incidents.incident import library, load_incident
-from harness.incidents.times import read_times
+from harness.incidents import telling
+from harness.incidents.expectation import Expectation
+from harness.incidents.incident import Variant, library, load_incident
+from harness.incidents.measurements import Measurement, read_measurements, record_measurements
+from harness.incidents.telling import Telling
+from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
+from harness.spec import Spec
 
-MEASURED = Path(__file__).parents[2] / "docs" / "incident-times.json"
+MEASURED = Path(__file__).parents[2] / "docs" / "incident-measurements.json"
 TOLD_HERE = (
     "kafka-15583-commit-below-min-isr",
     "kafka-7128-follower-behind-the-epoch-start",
@@ -42,15 +49,62 @@ def test_an_incident_has_a_variant_that_ends_differently(name: str) -> None:
 
 
 def test_every_shipped_incident_has_been_measured() -> None:
-    assert set(read_times(MEASURED)) == set(library())
+    measured = read_measurements(MEASURED)
+    assert set(measured) == set(library())
+    assert all(entry.cpu_seconds for entry in measured.values())
+
+
+def test_what_is_told_in_docker_was_as_expected_there_within_its_tries() -> None:
+    measured = read_measurements(MEASURED)
+    incidents = [incident for incident in map(load_incident, library()) if incident.docker_tries]
+    assert len(incidents) >= 10
+    for incident in incidents:
+        tries = measured[incident.name].docker_tries
+        assert list(tries) == [variant.name for variant in incident.variants], incident.name
+        assert max(tries.values()) <= incident.docker_tries <= 5
 
 
 def test_only_an_incident_told_in_all_its_variants_is_entered_with_its_seconds(tmp_path: Path) -> None:
-    times = tmp_path / "times.json"
-    times.write_text('{"another": 2.5}')
-    story = ["incident", "run", "two-power-losses", "--store", str(tmp_path / "runs"), "--times", str(times)]
+    entries = tmp_path / "entries.json"
+    entries.write_text('{"another": {"cpu_seconds": 2.5}}')
+    story = ["incident", "run", "two-power-losses", "--store", str(tmp_path / "runs"), "--record", str(entries)]
     assert main([*story, "--variant", "high watermarks"]) == 0
-    assert read_times(times) == {"another": 2.5}
+    assert read_measurements(entries) == {"another": Measurement(2.5)}
     assert main(story) == 0
-    assert set(read_times(times)) == {"another", "two-power-losses"}
-    assert main([*story, "--environment", "docker"]) == 64
+    assert set(read_measurements(entries)) == {"another", "two-power-losses"}
+
+
+def test_the_tries_of_an_incident_stand_beside_its_seconds(tmp_path: Path) -> None:
+    incident = load_incident("isr-of-one")
+    entries = tmp_path / "entries.json"
+
+    def told(variant: Variant, tries: int, *unmet: str) -> Telling:
+        return Telling(incident, variant, Outcome(variant.spec), unmet, tries, seconds=60.0, cpu_seconds=1.2)
+
+    one, two = incident.variants
+    record_measurements(entries, [told(one, 1), told(two, 1)], "sim")
+    record_measurements(entries, [told(one, 1), told(two, 3)], "docker")
+    expected = {incident.name: Measurement(2.4, {one.name: 1, two.name: 3})}
+    assert read_measurements(entries) == expected
+    record_measurements(entries, [told(one, 2), told(two, 5, "the verdict is unknown, not valid")], "docker")
+    assert read_measurements(entries) == expected
+
+
+@pytest.mark.parametrize(
+    ("validities", "tries"),
+    [(["unknown", "valid"], 2), (["unknown"] * 5, 5), (["unknown", "invalid", "valid"], 2)],
+    ids=["as expected", "undecided", "broken"],
+)
+def test_the_tries_of_a_sound_variant_end_with_a_broken_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validities: list[str], tries: int
+) -> None:
+    outcomes = iter(validities)
+
+    def run(spec: Spec, *rest: object, **options: object) -> Outcome:
+        return Outcome(spec, (Verdict("loss", Validity(next(outcomes)), ()),))
+
+    monkeypatch.setattr(telling, "run", run)
+    incident = load_incident("acks-1-behind-an-isolated-leader")
+    variant = replace(incident.variants[1], expect=Expectation(verdict=Validity.VALID))
+    told = telling.tell(incident, variant, tmp_path, environment="docker")
+    assert (told.tries, told.met) == (tries, validities[tries - 1] == "valid")

@@ -1,0 +1,57 @@
+"""Measurements of the shipped incidents, kept in a file for the README.
+
+    {"two-power-losses": {"cpu_seconds": 0.6, "docker_tries": {"high watermarks": 1, "truncation on fetch": 2}}}
+
+`make incidents` measures the CPU seconds of the simulation; `faultline incident run NAME --environment docker --record
+FILE` the tries that each variant took in Docker. An entry is made of an incident that was told in all its variants,
+each as expected; what another environment has measured of it stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.incidents.telling import Telling
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Of one incident."""
+
+    cpu_seconds: float | None = None
+    """In simulation, all its variants together."""
+    docker_tries: Mapping[str, int] = field(default_factory=dict)
+    """By variant; empty for one that has not been told in Docker."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, without what was not measured."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+def read_measurements(path: Path) -> dict[str, Measurement]:
+    """By incident; empty where there is no file."""
+    values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: Measurement(**entry) for name, entry in values.items()}
+
+
+def record_measurements(path: Path, tellings: Iterable[Telling], environment: str) -> None:
+    """Enter what these tellings measure; other entries of the file stay."""
+    of_incident = defaultdict(list)
+    for telling in tellings:
+        of_incident[telling.incident.name].append(telling)
+    entries = read_measurements(path)
+    for name, told in of_incident.items():
+        if len(told) == len(told[0].incident.variants) and all(telling.met for telling in told):
+            entry = entries.get(name, Measurement())
+            if environment == "sim":
+                entry = replace(entry, cpu_seconds=round(sum(telling.cpu_seconds for telling in told), 1))
+            else:
+                entry = replace(entry, docker_tries={telling.variant.name: telling.tries for telling in told})
+            entries[name] = entry
+    values = {name: entries[name].to_json() for name in sorted(entries)}
+    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
