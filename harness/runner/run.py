@@ -136,7 +136,7 @@ class RunSession:
         self._nemesis: Nemesis | None = None
         self._injection_s = self._step_s = 0.0
         self._situation = Situation()
-        self._observer: TraceSource | None = None
+        self._trace_source: TraceSource | None = None
         self._recovery: dict[str, Any] = {}
         self._scripted: list[dict[str, Any]] = []
 
@@ -157,9 +157,6 @@ class RunSession:
                 spec.system_rules_off,
                 spec.node_settings,
             )
-            if spec.conditional:
-                names = {node.node_id: node.name for node in layout.nodes}
-                self._observer = TraceSource(self._situation, names, TOPIC)
             environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
         except (NotCarriedOut, SetUpError, EnvironmentUnavailable) as error:
             failure = str(error)
@@ -216,6 +213,7 @@ class RunSession:
     async def _scenario(self, deployment: Deployment) -> None:
         spec, loop = self._spec, asyncio.get_running_loop()
         self._deployment = deployment
+        metadata_source = self._situation_source(deployment)
         recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns, self._acknowledged)
         ticking = loop.create_task(self._tick())
         workload = WORKLOADS[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
@@ -255,12 +253,12 @@ class RunSession:
             together = [workload.run(until_s), break_and_recover()]
             if spec.operations:
                 together.append(perform())
-            observing = self._observe(deployment)
+            polling = loop.create_task(metadata_source.run()) if metadata_source is not None else None
             try:
                 await asyncio.gather(*together)
             finally:
-                if observing is not None:
-                    observing.cancel()
+                if polling is not None:
+                    polling.cancel()
 
             self.enter("final reads")
             read = await workload.final_reads(loop.time() + spec.recovery_limit_s)
@@ -338,20 +336,22 @@ class RunSession:
             self._step_s,
         )
 
-    def _observe(self, deployment: Deployment) -> asyncio.Task[None] | None:
-        """Keep the situation up to date, if anything waits for it; the task that polls, where that is needed."""
-        if not self._spec.conditional:
-            return None
-        if EnvironmentCapability.LIVE_TRACE not in deployment.unsupported:
-            return None
-        return asyncio.get_running_loop().create_task(MetadataSource(self._situation, deployment, TOPIC).run())
+    def _situation_source(self, deployment: Deployment) -> MetadataSource | None:
+        """Make the source that keeps the situation up to date, if anything waits for it: the trace, where it comes at
+        once, else metadata; gives back the latter, which is to be polled."""
+        if self._spec.conditional and EnvironmentCapability.LIVE_TRACE in deployment.unsupported:
+            return MetadataSource(self._situation, deployment, TOPIC)
+        if self._spec.conditional:
+            names = {node.node_id: node.name for node in deployment.layout.nodes}
+            self._trace_source = TraceSource(self._situation, names, TOPIC)
+        return None
 
     def _take_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
         if event.topic in self._script_topics:
             return
         self._directory.append_trace(time_ns, node, event)
-        if self._observer is not None:
-            self._observer.take(node, event)
+        if self._trace_source is not None:
+            self._trace_source.take(node, event)
 
     def _acknowledged(self, partition: int) -> None:
         counts = self._situation.acknowledged
