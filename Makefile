@@ -53,8 +53,8 @@ fuzz: $(READY) ## 100,000 damaged frames against a broker and a controller (ARGS
 incidents: $(READY) ## tell every shipped incident in simulation, and measure each for the README
 	$(BIN)/faultline incident run --all --record docs/incident-measurements.json $(ARGS)
 
-shrinking: $(READY) ## shrink the first failing run of twenty mutants (ARGS="--out FILE" makes it resumable)
-	$(BIN)/python -m tests.harness.shrinking.campaign $(ARGS)
+shrinking: $(READY) ## shrink the first failing run of each of twenty mutants that has not been measured for the docs
+	$(BIN)/python -m tests.harness.shrinking.campaign --out docs/shrinking-measurements.jsonl $(ARGS)
 
 docs: $(READY) ## write the generated parts of the docs
 	FAULTLINE_WRITE_DOCS=1 $(BIN)/pytest tests/docs

@@ -22,6 +22,7 @@ from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
 from tests.docs import spec_tables
 from tests.docs.rules_in_runs import shown_by
+from tests.harness.shrinking import campaign
 from workloads.clients.consumer_rules import DESCRIPTIONS as CONSUMER_RULES
 
 ROOT = Path(__file__).parents[2]
@@ -77,11 +78,15 @@ def _incidents() -> str:
     return _table(("what happened", "variants", "command", "CPU seconds", "tries in Docker"), rows)
 
 
+SHRINKING = ROOT / "docs" / "shrinking-measurements.jsonl"
+
+
 @pytest.mark.parametrize(
     ("page", "part", "content"),
     [
         ("README.md", "faults", _faults()),
         ("README.md", "incidents", _incidents()),
+        ("docs/shrinking.md", "shrinking", campaign.table(campaign.read_rows(SHRINKING)) + "\n"),
         ("docs/rules.md", "rules", _rules()),
         ("docs/evidence.md", "rests-on", _rests_on()),
         ("docs/specs.md", "spec-fields", _table(("field", "default", "meaning"), spec_tables.spec_fields())),

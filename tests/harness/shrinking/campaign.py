@@ -5,7 +5,9 @@ them in the run. The first run that is invalid is shrunk within 120 seconds of C
 became, and whether the incident holds: its failing variant fails the same way, byte for byte, in a process of its own,
 and the one without the flaw is valid.
 
-    python -m tests.harness.shrinking.campaign --out results/shrinking.jsonl    # interrupted, it goes on where it was
+    python -m tests.harness.shrinking.campaign --out docs/shrinking-measurements.jsonl
+
+Mutants that have a row in the file are not shrunk again: interrupted, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -90,6 +92,17 @@ def _digest_elsewhere(path: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
 
+def campaign_mutants() -> dict[str, Spec]:
+    """The mutants of the campaign, by name."""
+    return dict(list(load("torture").mutants.items())[:MUTANTS])
+
+
+def read_rows(path: Path | None) -> list[dict[str, Any]]:
+    """The rows of a file; none where there is no file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 def in_processes(mutants: Mapping[str, Spec], done: set[str], budget_s: float) -> Iterator[dict[str, Any]]:
     """The rows of the mutants that are not done, each made in a process of its own."""
     for mutant in mutants:
@@ -99,34 +112,40 @@ def in_processes(mutants: Mapping[str, Spec], done: set[str], budget_s: float) -
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows in Markdown, and what must hold of them."""
+    """The rows in Markdown, in the order of the mutants, what must hold of them, and the mutants that have none."""
+    mutants = list(campaign_mutants())
+    rows = sorted(rows, key=lambda row: mutants.index(row["mutant"]))
     lines = [
         "| mutant | seed | signature | faults | seconds of the run | clients | runs | CPU s | holds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     shown = [row for row in rows if row["seed"] is not None]
     for row in shown:
-        holds = row["repaired_holds"] and not row["unmet"] and row["same_elsewhere"]
         sizes = (f"{before:g} → {after:g}" for before, after in (row["faults"], row["time_limit_s"], row["clients"]))
         cells = (f"`{row['mutant']}`", row["seed"], row["signature"], *sizes, row["runs"], row["cpu_s"])
-        lines.append(f"| {' | '.join(map(str, cells))} | {'yes' if holds else '; '.join(row['unmet']) or 'no'} |")
+        lines.append(f"| {' | '.join(map(str, cells))} | {'yes' if holds(row) else '; '.join(row['unmet']) or 'no'} |")
     lines += [f"| `{row['mutant']}` | none below {SEEDS} |" for row in rows if row["seed"] is None]
     if shown:
         after = [row["faults"][1] for row in shown]
         lines.append(
             f"\n{len(shown)} mutants; faults afterwards: {median(after):g} in the median, {max(after)} at most"
         )
+    absent = [f"`{mutant}`" for mutant in mutants if mutant not in {row["mutant"] for row in rows}]
+    if absent:
+        lines.append(f"\nNot measured yet: {', '.join(absent)}.")
     return "\n".join(lines)
+
+
+def holds(row: Mapping[str, Any]) -> bool:
+    """Whether the incident of a row fails with its flaw, byte for byte in another process, and is valid without it."""
+    return bool(row["repaired_holds"] and not row["unmet"] and row["same_elsewhere"])
 
 
 def as_wanted(rows: list[dict[str, Any]]) -> bool:
     """Whether every mutant was found, and all became as small as they must, and hold."""
     after = [row["faults"][1] for row in rows if row["seed"] is not None]
     return (
-        len(after) == MUTANTS
-        and median(after) <= FAULTS_MEDIAN
-        and max(after) <= FAULTS_MOST
-        and all(row["repaired_holds"] and not row["unmet"] and row["same_elsewhere"] for row in rows)
+        len(after) == MUTANTS and median(after) <= FAULTS_MEDIAN and max(after) <= FAULTS_MOST and all(map(holds, rows))
     )
 
 
@@ -138,7 +157,7 @@ def main() -> int:
     parser.add_argument("--mutant", help="only this one, as JSON on standard output")
     parser.add_argument("--digest", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    mutants = dict(list(load("torture").mutants.items())[:MUTANTS])
+    mutants = campaign_mutants()
     if options.digest:
         print(run_in_simulation(load_incident(options.digest).variants[0].spec).digest)
         return 0
@@ -146,8 +165,7 @@ def main() -> int:
         with TemporaryDirectory(prefix="faultline-campaign-") as directory:
             print(json.dumps(shrunk(options.mutant, mutants[options.mutant], Path(directory), options.budget)))
         return 0
-    lines = options.out.read_text(encoding="utf-8").splitlines() if options.out and options.out.exists() else []
-    rows = [json.loads(line) for line in lines]
+    rows = read_rows(options.out)
     for row in in_processes(mutants, {row["mutant"] for row in rows}, options.budget):
         rows.append(row)
         print(f"{row['mutant']}: {row.get('faults', 'not found')}", file=sys.stderr, flush=True)

@@ -1,0 +1,31 @@
+"""The measured mutants of docs/shrinking.md: as small as the page promises, each with an incident that holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from harness.incidents.incident import read_incident
+from harness.yaml_document import parse_document
+from tests.harness.shrinking import campaign
+
+ROWS = campaign.read_rows(Path(__file__).parents[3] / "docs" / "shrinking-measurements.jsonl")
+
+
+def test_the_measured_mutants_are_as_small_as_promised() -> None:
+    assert {row["mutant"] for row in ROWS} <= set(campaign.campaign_mutants())
+    before, after = zip(*(row["faults"] for row in ROWS if row["seed"] is not None), strict=True)
+    assert min(before) >= campaign.FAULTS_LEAST
+    assert median(after) <= campaign.FAULTS_MEDIAN
+    assert max(after) <= campaign.FAULTS_MOST
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row["seed"] is not None], ids=lambda row: row["mutant"])
+def test_the_incident_of_a_measured_mutant_keeps_its_signature_and_its_flaw(row: dict[str, str]) -> None:
+    assert campaign.holds(row)
+    flawed, repaired = read_incident(parse_document(row["incident"]), "shrunk").variants
+    assert str(flawed.expect.signature) == row["signature"]
+    assert [f"without {rule}" for rule in flawed.spec.without] == [row["mutant"]]
+    assert repaired.spec.without == ()
