@@ -1,7 +1,8 @@
 """Atomic files: each is complete or absent, with the old content or the new, never half of it.
 
-The new content is written to a hidden file beside the old one, which it then replaces by renaming. Nothing is synced:
-this protects against the death of the process, not of the machine.
+The new content is written to a hidden file beside the old one, which it then replaces by renaming. What could not be
+written whole, on a full disk, takes no room there. Nothing is synced: this protects against the death of the process,
+not of the machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ def put(target: Path, write: Callable[[Path], object], *, parents: bool = False)
         os.replace(part, target)
     except OSError as error:
         raise StoreError.of("write", target, error) from error
+    finally:
+        with suppress(OSError):  # it is in its place
+            part.unlink()
 
 
 def put_text(target: Path, text: str, *, parents: bool = False) -> None:

@@ -43,6 +43,7 @@ from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import EnvironmentCapability
 from nemesis.situation import Situation
 from nemesis.timeline import Timeline
+from results.atomic_files import put_text
 from results.errors import StoreError
 from results.run.directory import RunDirectory
 from workloads.clients.native import Reset
@@ -192,9 +193,12 @@ class RunSession:
         )
 
     def failure_of(self, error: Exception) -> str:
-        """The line for an error of the harness or the workload, never a verdict; its traceback is saved in the run."""
-        with suppress(OSError):
-            (self._directory.path / "error.txt").write_text("".join(format_exception(error)), encoding="utf-8")
+        """The line for an error of the harness or the workload, never a verdict; its traceback is saved in the run. An
+        error of the disk says it all."""
+        if isinstance(error, StoreError):
+            return str(error)
+        with suppress(StoreError):
+            put_text(self._directory.path / "error.txt", "".join(format_exception(error)))
         return f"{type(error).__name__} while {self.stage or 'starting'}: {' '.join(str(error).split())}"
 
     def _nothing_was_deployed(self) -> bool:

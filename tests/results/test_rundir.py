@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from checkers.verdict import Finding, Validity, Verdict
 from images.trace import TraceEvent
 from images.wire import batch
+from results.atomic_files import put, put_text
 from results.errors import StoreError
 from results.run.directory import RunDirectory
 from workloads.history import SCHEMA as HISTORY
@@ -180,6 +182,20 @@ def test_a_full_disk_is_told_in_one_line_naming_the_file(tmp_path: Path) -> None
     (run.path / "trace.jsonl").symlink_to("/dev/full")
     with pytest.raises(StoreError, match=r"cannot write .*trace\.jsonl: No space left on device"):
         run.append_trace(1_000_000_000, "b1", PLAIN)
+
+
+def test_what_cannot_be_written_whole_takes_no_room_and_leaves_the_old(tmp_path: Path) -> None:
+    target = tmp_path / "verdict.json"
+    put_text(target, "the old")
+
+    def until_full(part: Path) -> None:
+        part.write_text("half of the n")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(StoreError, match=r"cannot write .*verdict\.json: No space left on device"):
+        put(target, until_full)
+    assert list(tmp_path.iterdir()) == [target]
+    assert target.read_text() == "the old"
 
 
 def test_a_store_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
