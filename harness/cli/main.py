@@ -40,19 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _flush()
             return code
         except Usage as error:
-            print(error, file=sys.stderr)
+            _say(error)
             return BAD_USAGE
         except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+            _say("interrupted")
             return INTERRUPTED
         except BrokenPipeError:
             discard_output()
             return NOT_CARRIED_OUT
         except Exception as error:
             if interruption.came:  # whatever it broke off may answer with an error of its own
-                print("interrupted", file=sys.stderr)
+                _say("interrupted")
                 return INTERRUPTED
-            print(line_of(error, sys.argv[1:] if arguments is None else arguments), file=sys.stderr)
+            _say(line_of(error, sys.argv[1:] if arguments is None else arguments))
             with suppress(OSError):
                 _flush()
             return NOT_CARRIED_OUT
@@ -63,6 +63,14 @@ def _take_any_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _say(line: object) -> None:
+    """Print the one line of an error; where standard error cannot be written either, the exit code says it alone."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        discard_output(stderr=True)
 
 
 def _flush() -> None:

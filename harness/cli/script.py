@@ -1,13 +1,22 @@
-"""The program `faultline`: `main` in a process of its own."""
+"""The program `faultline`: `main` in a process of its own.
+
+Importing takes a moment, in which Python would answer Ctrl-C with a traceback: until `script` handles signals the
+process just ends.
+"""
 
 from __future__ import annotations
+
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import logging
 import os
 import sys
 from typing import NoReturn
 
-from harness.exit_codes import INTERRUPTED
+from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT
 from harness.interrupts import first_interruption_only, ignore_from_now_on
 
 
@@ -16,13 +25,18 @@ def script() -> NoReturn:
     _open_streams()
     # Libraries raise their errors, too; py4j would also log the traceback of a Ctrl-C.
     logging.getLogger().addHandler(logging.NullHandler())
-    with first_interruption_only():
+    with first_interruption_only() as interruption:
         try:
             from harness.cli.main import main
 
             code = main()
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except Exception as error:  # of an import: for every other one `main` has a line
+            code = INTERRUPTED if interruption.came else NOT_CARRIED_OUT
+            if not interruption.came:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                print(f"faultline: cannot start: {reason}", file=sys.stderr)
         ignore_from_now_on()
     ignore_from_now_on()
     sys.exit(code)
@@ -35,3 +49,5 @@ def _open_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:  # `print` would take standard output instead
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -60,3 +62,22 @@ def test_handlers_are_as_before_afterwards() -> None:
     with first_interruption_only() as outer, first_interruption_only() as inner:
         assert inner is outer
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_ctrl_c_before_the_command_has_begun_ends_the_process_without_a_traceback() -> None:
+    program = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import harness.cli.script\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
+
+
+def test_a_command_that_cannot_be_imported_is_one_line_and_3() -> None:
+    program = "import sys\nsys.modules['harness.cli.main'] = None\nfrom harness.cli.script import script\nscript()\n"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("faultline: cannot start: ModuleNotFoundError: ")
+    assert ended.stderr.count("\n") == 1

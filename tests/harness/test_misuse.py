@@ -178,3 +178,13 @@ def test_a_full_disk_under_the_output_is_one_line_and_3(
     assert line.startswith("faultline: ")
     assert line.endswith("No space left on device\n")
     assert "error of Faultline itself" not in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(("arguments", "code"), [(["run", "no-such-spec"], 64), (["run", "--time-limit", "1"], 3)])
+def test_an_error_that_cannot_be_written_keeps_its_code(
+    arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert main([*arguments, "--store", str(tmp_path)]) == code
