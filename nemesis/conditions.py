@@ -234,12 +234,13 @@ class Members(TriggerCondition):
             raise ValueError("one of below, at_least, has, lacks is needed")
 
     def holds(self, situation: Situation, since: int) -> bool:
-        """Whether all that is asked of it holds; not before it is known."""
+        """Whether all that is asked of it holds; not before it is known, and its names are bound."""
         state = situation.partition(self.partition)
         members = self.members(state)
+        if not state.known or not all(situation.nodes_of(name) for name in self.nodes()):
+            return False
         return (
-            state.known
-            and (self.below is None or len(members) < self.below)
+            (self.below is None or len(members) < self.below)
             and (self.at_least is None or len(members) >= self.at_least)
             and (self.has is None or set(situation.nodes_of(self.has)) <= set(members))
             and (self.lacks is None or not set(situation.nodes_of(self.lacks)) & set(members))

@@ -83,6 +83,7 @@ class Nemesis:
         self._min_isr = min_isr
         self._situation = situation or Situation()
         self._step_s = step_s
+        self._situation.names |= dict.fromkeys(schedule.bound_names, ())
         self._effects = ActiveEffects()
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []

@@ -76,7 +76,7 @@ class Situation:
         self.acknowledged: dict[int, int] = {}
         """Acknowledged appends of each partition."""
         self.names: dict[str, tuple[str, ...]] = {}
-        """The nodes that the names of a schedule (`as: old-leader`) are bound to."""
+        """The nodes that the names of a schedule (`as: old-leader`) are bound to; none before a step has bound it."""
         self._waiting: list[asyncio.Future[None]] = []
 
     def partition(self, number: int) -> PartitionSituation:

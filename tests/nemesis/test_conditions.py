@@ -71,6 +71,8 @@ def test_an_occurrence_counts_only_from_when_the_step_began_to_wait() -> None:
 
 def test_a_bound_name_stands_for_its_node_in_conditions() -> None:
     situation = led_by("b3", ("b3",))
+    situation.names["old-leader"] = ()
+    assert not holds({"isr": {"lacks": "old-leader"}}, situation), "no step has bound the name yet"
     situation.names["old-leader"] = ("b1",)
     assert holds({"isr": {"lacks": "old-leader"}}, situation)
     assert not holds({"leader": "old-leader"}, situation)
