@@ -12,7 +12,8 @@ poll-order           a poll returned its offsets out of order, or below the posi
 Disks count as claims with a restriction. Records above the high watermark may differ between replicas, and are
 truncated later. So a record on a disk counts for `conflicting-offset` and for `duplicate` between logs only below the
 replica's own high watermark, or anywhere once the cluster has recovered. A failed or unknown value, and a value twice
-in one log, are wrong anywhere.
+in one log, are wrong anywhere. Below a replica's log start nothing counts for either: the records were deleted, and
+those of a follower that diverged there were never compared with its leader's, which no longer had them.
 
 With acks=1 or 0 acknowledgements are no claims either: the record may be lost and its offset reused. Topics with
 unclean elections may show duplicates and conflicts; those are counted only. Beyond the fault model: see
@@ -81,21 +82,27 @@ class _Claims:
         acknowledged = (columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0)
         acknowledged_rows = np.flatnonzero(acknowledged) if acks == -1 else np.empty(0, dtype=np.int64)
         poll_rows = np.repeat(np.arange(len(columns)), np.diff(columns.starts))
-        self.nodes = replicas.column("node").to_pylist()
+        nodes = replicas.column("node").to_pylist()
         disk_offset = numbers(replicas.column("offset"), -1)
         disk_value = numbers(replicas.column("value"), FOREIGN)
-        marks = dict(
-            zip(replica_ends.column("node").to_pylist(), replica_ends.column("high_watermark").to_pylist(), strict=True)
-        )
-        below = disk_offset < np.array([marks.get(node, -1) for node in self.nodes], dtype=np.int64)
+        ends = {row["node"]: row for row in replica_ends.to_pylist()}
+        bounds = [
+            (ends[node]["log_start"], ends[node]["high_watermark"]) if node in ends else (0, -1) for node in nodes
+        ]
+        log_start, high_watermark = np.array(bounds, dtype=np.int64).reshape(-1, 2).T
+        in_log = disk_offset >= log_start
+        settled_on_disk = in_log & ((disk_offset < high_watermark) | recovered)
         self.offset = np.concatenate([columns.offset[acknowledged_rows], columns.poll_offset, disk_offset])
         self.value = np.concatenate([columns.value[acknowledged_rows], columns.poll_value, disk_value])
         self.row = np.concatenate([acknowledged_rows, poll_rows, np.full(len(disk_offset), -1)]).astype(np.int64)
         self.disk_row = np.concatenate(
             [np.full(len(acknowledged_rows) + len(poll_rows), -1), np.arange(len(disk_offset))]
         )
-        self.settled = np.concatenate([np.ones(len(acknowledged_rows) + len(poll_rows), dtype=bool), below | recovered])
+        self.settled = np.concatenate([np.ones(len(acknowledged_rows) + len(poll_rows), dtype=bool), settled_on_disk])
         self.on_disk = len(disk_offset)
+        names, on_disk_from = np.array(nodes, dtype=object), len(self.offset) - self.on_disk
+        self.logs = [np.flatnonzero(in_log & (names == node)) + on_disk_from for node in sorted(set(nodes))]
+        """The claims of each node's log."""
         completed = columns.completed_ns[columns.completed_ns != NEVER]
         self.end_ns = int(completed.max(initial=0))
 
@@ -134,10 +141,7 @@ class _Claims:
     def _pairs_in_one_log(self) -> Violations:
         """A value twice in one log is counted only where the log is not settled: elsewhere `_pairs` has it."""
         ones, others = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-        first = len(self.offset) - self.on_disk
-        names = np.array(self.nodes, dtype=object)
-        for node in sorted(set(self.nodes)):
-            claims = np.flatnonzero(names == node) + first
+        for claims in self.logs:
             claims = claims[self.value[claims] != FOREIGN]
             order = claims[np.lexsort((self.offset[claims], self.value[claims]))]
             twice = np.flatnonzero(self.value[order][1:] == self.value[order][:-1])

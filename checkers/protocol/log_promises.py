@@ -17,11 +17,14 @@ truncation leaves a shorter log and no event of it."""
 
 
 def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """Log Matching: a batch of one offset and leader epoch is the same batch in every log, behind the same record."""
+    """Log Matching: a batch of one offset and leader epoch is the same batch in every log, behind the same record.
+
+    A record that any leader has deleted is not compared: its followers could not be compared with it any more.
+    """
     crc = event.details().get("crc")
     if not isinstance(crc, int):
         return
-    log, start = partition.log(event.node), partition.log_starts.get(event.node, 0)
+    log, start = partition.log(event.node), max(partition.decided_log_start, partition.log_starts.get(event.node, 0))
     previous = log[event.offset - 1] if start < event.offset <= len(log) else UNKNOWN
     batch = AppendedBatch(event.log_end, crc, previous, event.node, event.time_ns)
     first = partition.batches.setdefault((event.offset, event.leader_epoch), batch)

@@ -65,9 +65,16 @@ def logs(**of_node: Iterable[tuple[int, int] | None]) -> tuple[pa.Table, pa.Tabl
 
 def marked(ends: pa.Table, **high_watermarks: int) -> pa.Table:
     """The same ends with other high watermarks."""
-    rows = [
-        row | {"high_watermark": high_watermarks.get(row["node"], row["high_watermark"])} for row in ends.to_pylist()
-    ]
+    return _with(ends, "high_watermark", high_watermarks)
+
+
+def starting(ends: pa.Table, **log_starts: int) -> pa.Table:
+    """The same ends with other log starts."""
+    return _with(ends, "log_start", log_starts)
+
+
+def _with(ends: pa.Table, column: str, values: Mapping[str, int]) -> pa.Table:
+    rows = [row | {column: values.get(row["node"], row[column])} for row in ends.to_pylist()]
     return pa.Table.from_pylist(rows, REPLICA_ENDS)
 
 

@@ -185,6 +185,13 @@ def test_a_batch_behind_another_record_is_another_batch() -> None:
     assert kinds([*behind, appended(3, "b1", 1, 2, 3), appended(3, "b2", 1, 2, 3)]) == ["appended-batches-differ"]
 
 
+def test_a_batch_behind_a_record_that_a_leader_deleted_is_compared_without_it() -> None:
+    behind = [*BORN, appended(2, "b1", 0, 1, 1), appended(2, "b2", 0, 1, 2), MOVED]
+    after = [appended(3, "b1", 1, 2, 3), log_start(4, "b1", 1, "delete_records"), appended(5, "b2", 1, 2, 3)]
+    assert "appended-batches-differ" in kinds([*behind, *after[:1], after[2]])
+    assert "appended-batches-differ" not in kinds([*behind, *after])
+
+
 def test_a_follower_is_held_to_its_leader_epoch_start_as_well() -> None:
     assert kinds([*COPIED, proposed(3, "b1", {"3": 4}, 0, 5)]) == ["isr-proposal-behind"]
     assert kinds([*COPIED, proposed(3, "b1", {"3": -1}, 0, 0)]) == ["isr-proposal-behind"]

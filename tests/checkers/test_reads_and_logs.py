@@ -77,6 +77,17 @@ def test_a_disk_counts_below_its_high_watermark_or_after_recovery() -> None:
     assert kinds(read(rows, recovered=True, **stale)) == ["conflicting-offset"]
 
 
+def test_records_below_the_log_start_of_a_replica_are_no_claims_but_where_they_are_wrong_anywhere() -> None:
+    rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO), append(9, 1, 2, outcome=FAIL)]
+    diverged = on_disk(b1=[(1, 8), (2, 8)], b2=[(2, 7), (2, 8)])
+    assert kinds(read(rows, recovered=True, **diverged)) == ["duplicate", "conflicting-offset"]
+    diverged["replica_ends"] = small_evidence.starting(diverged["replica_ends"], b1=1)
+    assert read(rows, recovered=True, **diverged).validity is Validity.VALID
+    failed = on_disk(b1=[(1, 9)])
+    failed["replica_ends"] = small_evidence.starting(failed["replica_ends"], b1=1)
+    assert kinds(read(rows, **failed)) == ["failed-append-seen"]
+
+
 def test_with_acks_1_an_acknowledged_offset_may_be_reused() -> None:
     rows = [append(7, 1, 2, 0), append(8, 3, 4, 0), poll(0, 5, 6, 8)]
     assert kinds(read(rows)) == ["conflicting-offset"]
