@@ -167,8 +167,11 @@ class _SparkJob:
 
 
 def hash_seed(*, repeated: bool) -> str:
-    """PYTHONHASHSEED of the processes that make runs: another one for the second run of a seed."""
-    return "2" if repeated else "1"
+    """PYTHONHASHSEED of the processes that make runs: another one for the second run of a seed.
+
+    0 is what Spark gives its Python processes by itself, so those of the first runs come from the daemon that is there.
+    """
+    return "2" if repeated else "0"
 
 
 def _take_in(

@@ -10,6 +10,8 @@ from harness.bench import broker
 def test_every_setting_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "RECORDS", {100: 2_000, 1_000: 500})
     monkeypatch.setattr(broker, "ROUNDS", 2)
+    monkeypatch.setattr(broker, "_PACED_S", 0.1)
+    monkeypatch.setattr(broker, "_ALONE", 10)
     told: list[int] = []
     measured = broker.measure(lambda done, _: told.append(done))
     assert told == list(range(2 * len(broker.CASES)))

@@ -119,7 +119,7 @@ def test_every_setting_that_trades_durability_can_be_an_axis(tmp_path: Path) -> 
     cells = "".join(f"  {name}: {cell}\n" for name, cell in {"plain": "{}", **AXES}.items())
     base = "base: {partitions: 1, time_limit: 8s, faults: [{at: 2, for: 3, fault: kill, nodes: [leader/0]}]}"
     path.write_text(f"reference: plain\nseeds: 2\n{base}\ncells:\n{cells}")
-    at = ["--master", "local[2]", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
+    at = ["--master", "local[1]", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
     assert main(["compare", str(path), *at]) == VALID
     found = json.loads((tmp_path / "out" / "axes.json").read_text())
     assert [cell["name"] for cell in found["cells"]] == ["plain", *AXES]
