@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
 from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
 from images.broker.controller.placement import NewTopic, TopicDefaults
-from images.broker.controller.requests import Heartbeat, HeartbeatAnswer, Registration, RegistrationAnswer
+from images.broker.controller.requests import Heartbeat, HeartbeatAnswer, Registration, RegistrationAnswer, TopicResult
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage, PartitionImage, Record
 from images.broker.rules import Rules
@@ -20,6 +20,8 @@ from images.trace import TraceEvent
 TIMEOUT_MS = 1000
 TOPIC = "orders"
 TOPIC_ID = uuid.UUID(int=70)
+OTHER_ID = uuid.UUID(int=71)
+ASSIGNED = {"partitions": -1, "replication_factor": -1}
 SETTINGS = ControllerSettings(session_timeout_ms=TIMEOUT_MS, topics=TopicDefaults())
 
 
@@ -146,3 +148,25 @@ def changed(driver: Driver, act: Callable[[], object]) -> bool:
     before = len(driver.log)
     act()
     return len(driver.log) > before
+
+
+def partition_of_three() -> Driver:
+    """Brokers 1, 2, 3 and 4; a partition on the first three, led by 2 in a second leader epoch, 1 back and unfenced."""
+    driver = Driver()
+    driver.start(1, 2, 3, 4)
+    driver.topic(1, 2, 3)
+    driver.fence(1)
+    driver.beat(1)
+    assert state(driver.partition) == (2, (2, 3), ())
+    return driver
+
+
+def create_topics(driver: Driver, *topics: NewTopic, validate_only: bool = False) -> tuple[TopicResult, ...]:
+    results: tuple[TopicResult, ...] = driver.commit(
+        driver.controller.create_topics(topics, validate_only=validate_only)
+    )
+    return results
+
+
+def new_topic(name: str = TOPIC, **given: Any) -> NewTopic:
+    return NewTopic(name, given.pop("topic_id", TOPIC_ID), **{"partitions": 1, "replication_factor": 1} | given)

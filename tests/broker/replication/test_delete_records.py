@@ -27,7 +27,7 @@ from images.broker.rules import Rules
 from images.broker.runtime.server import Request
 from images.wire import batch as batches
 from images.wire.messages import Api
-from tests.broker.apis.test_produce_fetch import CONFIG, Broker
+from tests.broker.apis.data_path import CONFIG, Broker
 from tests.broker.log.disk_model import DiskModel
 from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
 from tests.broker.replication.test_replica import catch_up, fetch, in_step, run, soon

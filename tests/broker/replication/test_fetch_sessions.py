@@ -25,7 +25,7 @@ from images.broker.replication.fetch_sessions import (
     SessionRequest,
 )
 from images.wire.messages import Api
-from tests.broker.apis.test_produce_fetch import TOPIC, Broker, produced
+from tests.broker.apis.data_path import TOPIC, Broker, produced
 
 OTHER = uuid.UUID(int=99)
 

@@ -18,7 +18,7 @@ from images.broker.rules import Rules
 from images.broker.runtime.files import read_whole
 from images.wire.batch import parse
 from tests.broker.log.disk_model import DiskModel
-from tests.broker.log.test_log import EVERYTHING, batch, filled, open_log, read_all
+from tests.broker.log.small_log import EVERYTHING, batch, filled, open_log, read_all
 
 FOUR_A_SEGMENT = LogConfig(segment_bytes=4 * len(batch(0)))
 

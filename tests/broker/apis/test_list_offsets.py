@@ -1,0 +1,133 @@
+"""ListOffsets and OffsetForLeaderEpoch, whatever they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_for_leader_epoch.v4 import request as epochs
+
+from images.wire import batch as batches
+from images.wire.messages import Api
+from tests.broker.apis.data_path import MAX_INT32, MAX_INT64, MIN_INT32, MIN_INT64, Broker, produced, run
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "version", "error", "offset"),
+    [
+        (MIN_INT64, 7, ErrorCode.unsupported_version, -1),
+        (-4, 7, ErrorCode.unsupported_version, -1),
+        (-3, 6, ErrorCode.unsupported_version, -1),
+        (-3, 7, ErrorCode.none, 1),
+        (-2, 1, ErrorCode.none, 0),
+        (-1, 1, ErrorCode.none, 2),
+        (0, 7, ErrorCode.none, 0),
+        (6, 7, ErrorCode.none, 1),
+        (8, 7, ErrorCode.none, -1),
+        (MAX_INT64, 7, ErrorCode.none, -1),
+    ],
+)
+def test_times_are_looked_up_and_those_that_mean_nothing_are_refused(
+    timestamp: int, version: int, error: ErrorCode, offset: int
+) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        for time_ms in (5, 7):
+            await broker.produce((0, produced(b"a", timestamp_ms=time_ms)))
+        for replica in (-1, -2):
+            answer = await broker.offset_at(timestamp, version=version, replica=replica)
+            assert (answer.error_code, answer.offset) == (error, offset)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("timestamp", [-3, -2, -1, 5])
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (-1, ErrorCode.none),
+        (2, ErrorCode.none),
+        (1, ErrorCode.fenced_leader_epoch),
+        (MIN_INT32, ErrorCode.fenced_leader_epoch),
+        (3, ErrorCode.unknown_leader_epoch),
+    ],
+)
+def test_a_list_offsets_of_another_leader_epoch_is_fenced(timestamp: int, epoch: int, error: ErrorCode) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        broker.elect(1, 2)
+        await broker.produce((0, produced(b"a", timestamp_ms=5)))
+        answer = await broker.offset_at(timestamp, epoch=epoch)
+        assert answer.error_code is error
+        found = (int(timestamp == -1), 2) if error is ErrorCode.none else (-1, -1)
+        assert (answer.offset, answer.leader_epoch) == found
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("timestamp", [5, 7, 8, -3])
+def test_a_leader_that_may_not_know_all_that_is_committed_denies_nothing(timestamp: int) -> None:
+    """Below the LESO its high watermark may be stale: what it does not find among the committed may be committed."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        broker.elect(1, 1, isr=(1, 2))
+        for time_ms in (5, 7):
+            await broker.produce((0, produced(b"a", timestamp_ms=time_ms)), acks=1)
+        broker.follow(0, 1, epoch=1)
+        broker.elect(1, 2, isr=(1, 2, 3))
+        state = broker.partition().state
+        assert (state.high_watermark, state.leader_state.start) == (1, 2)
+        answer = await broker.offset_at(timestamp)
+        if timestamp == 5:
+            assert (answer.error_code, answer.offset) == (ErrorCode.none, 0)
+        else:
+            assert (answer.error_code, answer.offset) == (ErrorCode.offset_not_available, -1)
+        assert (await broker.offset_at(-2)).error_code is ErrorCode.none, "the earliest offset is exempt"
+
+    run(scenario)
+
+
+def test_undecodable_records_do_not_hinder_a_lookup_by_time() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        whole = batches.build([b"value"], timestamp_ms=5, compression=batches.Compression.GZIP)
+        nonsense = whole[:61] + bytes(len(whole) - 61)
+        crc = batches.crc32c(nonsense[batches.CRC_START :])
+        await broker.produce((0, nonsense[:17] + crc.to_bytes(4) + nonsense[21:]))
+        answer = await broker.offset_at(3)
+        assert (answer.error_code, answer.offset, answer.timestamp) == (ErrorCode.none, 0, 5)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asked", "current", "error", "epoch", "end"),
+    [
+        (0, -1, ErrorCode.none, 0, 1),
+        (1, 1, ErrorCode.none, 1, 1),
+        (MIN_INT32, -1, ErrorCode.none, MIN_INT32, 0),
+        (-1, -1, ErrorCode.none, -1, -1),
+        (MAX_INT32, -1, ErrorCode.none, -1, -1),
+        (0, 0, ErrorCode.fenced_leader_epoch, -1, -1),
+        (0, MIN_INT32, ErrorCode.fenced_leader_epoch, -1, -1),
+        (0, 2, ErrorCode.unknown_leader_epoch, -1, -1),
+    ],
+)
+def test_leader_epochs_are_looked_up_whatever_they_are(
+    asked: int, current: int, error: ErrorCode, epoch: int, end: int
+) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        await broker.produce((0, produced(b"a")))
+        broker.elect(1, 1)
+        wanted = epochs.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=asked)
+        body = epochs.OffsetForLeaderEpochRequest(
+            topics=(epochs.OffsetForLeaderTopic(topic="t", partitions=(wanted, replace(wanted, partition=-1))),),
+        )
+        answer, missing = (await broker.ask(Api.OFFSET_FOR_LEADER_EPOCH, body)).topics[0].partitions
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (error, epoch, end)
+        assert missing.error_code is ErrorCode.unknown_topic_or_partition
+
+    run(scenario)
