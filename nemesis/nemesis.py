@@ -82,8 +82,8 @@ class Nemesis:
         self._topic = topic
         self._min_isr = min_isr
         self._situation = situation or Situation()
-        self._step_s = step_s
         self._situation.names |= dict.fromkeys(schedule.bound_names, ())
+        self._step_s = step_s
         self._effects = ActiveEffects()
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []

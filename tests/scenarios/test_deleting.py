@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checkers.verdict import Validity
 from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
+from harness.runner.run import run_in_simulation
+from harness.spec import loads
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.trace import TraceEvent
 from nemesis.ports import KeepUnsynced
+from results.run.directory import RunDirectory
 from workloads.clients.native import AdminClient, AdminError, Client, Consumer, Producer
 
 TOPIC = "t"
@@ -145,3 +150,36 @@ async def in_sync(deployment: Deployment) -> None:
     missing = await probe.until_ready(asyncio.get_running_loop().time() + 60)
     probe.close()
     assert not missing
+
+
+DIVERGED_BELOW_LOG_START = """
+seed: 192
+time_limit: 51s
+faults:
+  - {at: 1.193, for: 20, fault: rolling-restart}
+  - {at: 1.923, for: 0.115, fault: elect-preferred, partition: 1}
+  - {at: 8.929, for: 0.36, fault: packets, nodes: [b2], against: [all], loss: 0.03}
+  - {at: 9.944, for: 0.555, fault: move-controller}
+  - {at: 10.104, for: 0.816, fault: cancel-reassignment, partition: 1}
+  - {at: 14.044, for: 0.162, fault: raise-min-isr}
+  - {at: 20.428, for: 1.943, fault: packets, nodes: [b1], against: [b2], delay_ms: 92.2, jitter_ms: 17.2}
+  - {at: 30.116, for: 2.58, fault: reassign, partition: 1}
+  - {at: 33.189, for: 0.14, fault: kill, nodes: [b2]}
+  - {at: 38.521, for: 12.479, fault: hidden-commit, partition: 1}
+  - {at: 42.673, for: 8.326999999999998, fault: delete-records, partition: 0, stalled: true}
+"""
+"""What was left of append seed 192 without the faults that it did not need."""
+
+
+def test_what_diverged_below_the_log_start_is_neither_cut_nor_accused(tmp_path: Path) -> None:
+    outcome = run_in_simulation(loads(DIVERGED_BELOW_LOG_START), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.directory is not None
+    evidence = RunDirectory.open(outcome.directory).load()
+    (start,) = {row["log_start"] for row in evidence.replica_ends.to_pylist() if row["partition"] == 0}
+    epochs: dict[int, set[int]] = {}
+    for row in evidence.replicas.to_pylist():
+        if row["partition"] == 0:
+            epochs.setdefault(row["offset"], set()).add(row["leader_epoch"])
+    diverged = [offset for offset, seen in epochs.items() if len(seen) > 1]
+    assert diverged == list(range(start - len(diverged), start)) != []
