@@ -161,9 +161,15 @@ class _SparkJob:
         """StoreError with the cause that a task or Spark gave, if the job failed."""
         if self._error is None:
             return
-        lines = [line.strip() for line in str(self._error).splitlines() if line.strip()]
-        causes = [line for line in lines if "Error" in line or "Exception" in line]
-        raise StoreError(f"the suite was cut short: {(causes or lines or ['unknown'])[-1]}")
+        raise StoreError(f"the suite was cut short: {cause_in(str(self._error))}")
+
+
+def cause_in(message: str) -> str:
+    """The line of Spark's message that says why a task failed."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    causes = [line for line in lines if "Error" in line or "Exception" in line]
+    cause = (causes or lines or ["unknown"])[-1]
+    return cause.removeprefix(f"{StoreError.__module__}.{StoreError.__qualname__}: ")
 
 
 def hash_seed(*, repeated: bool) -> str:

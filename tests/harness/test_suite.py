@@ -16,7 +16,7 @@ import pytest
 
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
-from harness.suites.job import RunResult
+from harness.suites.job import RunResult, cause_in
 from harness.suites.plan import SHIPPED, Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import by_signature, exit_code, failures, junit
@@ -376,3 +376,15 @@ def test_a_suite_that_cannot_be_run_is_one_line(
 
 def test_shipped_suites_can_be_read() -> None:
     assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == ["nightly", "smoke", "soak", "torture"]
+
+
+def test_a_suite_that_is_cut_short_says_the_line_of_its_cause() -> None:
+    message = """\
+An exception was thrown from the Python worker.
+Traceback (most recent call last):
+  File "spark_task.py", line 47, in make
+results.errors.StoreError: cannot write /full/trace.jsonl: No space left on device
+"""
+    assert cause_in(message) == "cannot write /full/trace.jsonl: No space left on device"
+    assert cause_in("KeyError: 'x'") == "KeyError: 'x'"
+    assert cause_in("") == "unknown"
