@@ -2,8 +2,8 @@
 
     python -m tests.machines.evidence.observed_runs --seeds 1-10 --time-limit 60
 
-makes one run for each seed, all faults, compares its evidence with what the monitors saw, and prints a row a run. It
-exits 1 when they disagree.
+makes one run for each seed, all faults or those of `--faults`, compares its evidence with what the monitors saw, and
+prints a row a run. It exits 1 when they disagree.
 """
 
 from __future__ import annotations
@@ -134,13 +134,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="observed_runs")
     parser.add_argument("--seeds", default="1-10", help="first-last")
     parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--faults", default="all", help="as of faultline run")
     parser.add_argument("--store", type=Path, default=Path("results/runs"))
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("-")
     console, failed = Console(width=160), False
     table = Table("seed", "faults", "missed", "verdict", "injection s (median, max)", "compared", "disagree")
     for seed in range(int(first), int(last or first) + 1):
-        spec = parse({"environment": "docker", "seed": seed, "time_limit": options.time_limit, "recovery_limit": 120})
+        document = {"environment": "docker", "seed": seed, "time_limit": options.time_limit, "recovery_limit": 120}
+        spec = parse(document, faults=options.faults)
         try:
             outcome, comparison = observed(spec, options.store)
         except RuntimeError as error:
