@@ -10,20 +10,19 @@ leader-incomplete         a new leader holds everything committed in an earlier 
                           Completeness)
 candidate-incomplete      after every ISR change, election, registration and recovery each member of ISR ∪ ELR holds
                           everything committed (Leader Candidate Completeness)
-unclean-election          no replica outside ISR and ELR is elected, unless the topic allows it: any replica
-                          by unclean election or proactive recovery, a member of the LastKnownELR by balanced recovery,
-                          the only one as last known leader
-                          when ISR and ELR are empty
+unclean-election          no replica outside ISR and ELR is elected, unless the topic allows it: any replica by unclean
+                          election or proactive recovery, a member of the LastKnownELR by balanced recovery, the only
+                          one as last known leader when ISR and ELR are empty
 unclean-not-excluded      a broker that registers after an unclean shutdown is in no ISR and no ELR until it has
                           joined an ISR again, or was elected by an unclean recovery (Unclean Exclusion)
 quorum-too-small          the high watermark moves only with a quorum of min.insync.replicas (MinISR recovery quorum)
 quorum-not-superset       the quorum that moves it holds the controller's ISR ∪ ELR while that ISR is large enough, for
                           the current leader (Replication Quorum Superset)
 replica-counted-wrongly   every member of that quorum holds the records that the high watermark passes
-committed-overwritten     the record committed at an offset never changes high-watermark-fell       it never falls
-within a leadership latest-below-start        a leader answers with the latest offset only once its high watermark has
-reached its epoch's start
-                          (Applied-HW)
+committed-overwritten     the record committed at an offset never changes
+high-watermark-fell       the high watermark never falls within a leadership
+latest-below-start        a leader answers with the latest offset only once its high watermark has reached its epoch's
+                          start (Applied-HW)
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
 log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested,
                           unless the topic has a retention (`checkers.deletions`)
