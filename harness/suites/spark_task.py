@@ -4,8 +4,8 @@ A run is made in a directory of its own below the suite's `work`. One that was n
 is moved to the suite's `runs`, whole, and reported; of one that was valid only its rows in the tables stay. The file
 below `ended` comes last and makes the run count, so that whatever kills a task kills only the run it is making.
 
-A task returns one row (`ROW`) for each run. It raises only when the store cannot be written: no error within a run
-stops a suite.
+A task returns the name of each run (`ROW`); its result is in the tables. It raises only when the store cannot be
+written: no error within a run stops a suite.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.spec import Spec
     from results.run.directory import RunDirectory
 
-ROW: Final = "run string, validity string, digest string"
+ROW: Final = "run string"
 
 
 def maker(
@@ -42,15 +42,14 @@ def maker(
         suite = Suite.from_json(json.loads(plan))
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                validity, digest = make(directory, runs[number], suite.spec(runs[number]))
-                row = {"run": [runs[number].run], "validity": [validity], "digest": [digest]}
-                yield pa.RecordBatch.from_pydict(row)
+                make(directory, runs[number], suite.spec(runs[number]))
+                yield pa.RecordBatch.from_pydict({"run": [runs[number].run]})
 
     return make_each
 
 
-def make(directory: Path, planned: PlannedRun, spec: Spec) -> tuple[str, str]:
-    """Make one run and leave it in the store; its validity, or `failed`, and its digest."""
+def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
+    """Make one run and leave it in the store."""
     from results.errors import StoreError
     from results.pages.report import write_report
     from results.run.directory import RunDirectory
@@ -60,8 +59,8 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> tuple[str, str]:
     work, kept = directory / "work" / planned.run, directory / "runs" / planned.run
     shutil.rmtree(work, ignore_errors=True)
     run_directory = RunDirectory.create(work, planned.run, planned.seed)
-    validity = _carry_out(spec, run_directory)
-    evidence, good = run_directory.seal(), validity == "valid"
+    good = _is_valid(spec, run_directory)
+    evidence = run_directory.seal()
     if not good:
         shutil.rmtree(kept, ignore_errors=True)
         try:
@@ -74,10 +73,11 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> tuple[str, str]:
     rows = of_run(run_directory, evidence, cell=planned.result_cell, name=planned.run, keep_evidence=not good)
     write_finished(directory / "ended", planned.run, rows)
     shutil.rmtree(work, ignore_errors=True)
-    return validity, run_directory.digest() or ""
 
 
-def _carry_out(spec: Spec, directory: RunDirectory) -> str:
+def _is_valid(spec: Spec, directory: RunDirectory) -> bool:
+    """Carry a spec out: whether that could be done, and the run is valid."""
+    from checkers.verdict import Validity
     from harness.runner.run import run
     from results.errors import StoreError
 
@@ -88,5 +88,5 @@ def _carry_out(spec: Spec, directory: RunDirectory) -> str:
     except Exception as error:
         # An error of the harness, outside of the run itself, must not end the rest of the suite.
         directory.write_status("failed", message=f"{type(error).__name__}: {' '.join(str(error).split())}")
-        return "failed"
-    return "failed" if outcome.failure else str(outcome.validity)
+        return False
+    return not outcome.failure and outcome.validity is Validity.VALID

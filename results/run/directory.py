@@ -95,6 +95,7 @@ class RunDirectory:
         self._faults_begun: set[int] = set()
         self._trace_flushed_ns = 0
         self._status = Status("")
+        self._sealed: RunEvidence | None = None
 
     # ---- making and finding one -----------------------------------------------------------------------------------
 
@@ -346,15 +347,18 @@ class RunDirectory:
     def seal(self) -> RunEvidence:
         """Make Parquet of every table, read the collected replica logs, and return it all as evidence.
 
-        The manifest comes last. Sealing what is sealed changes nothing. A table's lines are removed once its Parquet
-        file is safely in place, unless they are damaged.
+        The manifest comes last. Sealing what is sealed changes nothing, and gives the evidence as it was sealed. A
+        table's lines are removed once its Parquet file is safely in place, unless they are damaged.
         """
         self.close()
+        if self._sealed is not None:
+            return self._sealed
         if (self.path / manifest.MANIFEST).exists():
             return self.load()
         evidence = evidence_loader.load(self.path)
         self._save_tables(evidence)
         manifest.write(self.path, self._identity, evidence)
+        self._sealed = evidence
         return evidence
 
     @property

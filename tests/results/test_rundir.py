@@ -109,7 +109,8 @@ def test_sealing_keeps_every_row_and_removes_the_lines(tmp_path: Path) -> None:
         assert table.schema.equals(schema, check_metadata=True)
         assert not (run.path / f"{name}.jsonl").exists()
     assert after.settings == CheckSettings(acks=1, brokers=5)
-    assert run.seal().trace.equals(after.trace)
+    assert run.seal() is sealed
+    assert RunDirectory.open(run.path).seal().trace.equals(after.trace)
 
 
 def test_trace_fields_that_do_not_apply_come_back_as_their_empty_values(tmp_path: Path) -> None:
