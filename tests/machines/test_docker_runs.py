@@ -17,13 +17,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.cluster.systems import SYSTEMS
 from harness.environments.docker.engine import RUN_LABEL, connect
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
-from harness.node_images.building import build
 from tests.machines.docker_proxy import docker_proxy
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("broker_images")]
 
 ROOT = Path(__file__).parents[2]
 NODES = ("b1", "b2", "b3", "c1", "c2", "c3")
@@ -59,15 +57,6 @@ settings: {min.insync.replicas: 1}
 faults:
   - {at: 4, for: 3, fault: power-loss-all, keep: nothing}
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _images() -> None:
-    client = connect(timeout_s=1800)
-    try:
-        build(client, [SYSTEMS["broker"]])
-    finally:
-        client.close()
 
 
 class Attempt:

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from checkers.verdict import Validity
-from harness.cluster.systems import SYSTEMS
-from harness.environments.docker.engine import connect
 from harness.exit_codes import INVALID, VALID
-from harness.node_images.building import build
 from harness.runner.run import run_in_simulation
 from harness.spec import loads
 
@@ -86,15 +83,6 @@ TABLE = {
 }
 
 
-@pytest.fixture(scope="module")
-def _images() -> None:
-    client = connect(timeout_s=1800)
-    try:
-        build(client, [SYSTEMS["broker"]])
-    finally:
-        client.close()
-
-
 @pytest.mark.parametrize("name", TABLE)
 def test_a_spec_comes_to_its_result_in_the_simulation(name: str) -> None:
     expected = TABLE[name]
@@ -104,7 +92,7 @@ def test_a_spec_comes_to_its_result_in_the_simulation(name: str) -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.usefixtures("_images")
+@pytest.mark.usefixtures("broker_images")
 @pytest.mark.parametrize("name", TABLE)
 def test_a_spec_comes_to_the_same_in_docker(name: str, tmp_path: Path) -> None:
     expected = TABLE[name]

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from checkers.verdict import Validity
-from harness.cluster.systems import SYSTEMS
 from harness.environments.docker.engine import connect
 from harness.environments.machines.node_handle import NodeHandle
-from harness.node_images.building import build
 from harness.runner.outcome import Progress
 from harness.runner.run import run
 from harness.spec import parse
@@ -35,17 +33,8 @@ SCRIPT = [
 ]
 
 
-@pytest.fixture(scope="module")
-def _images() -> None:
-    client = connect(timeout_s=1800)
-    try:
-        build(client, [SYSTEMS["broker"]])
-    finally:
-        client.close()
-
-
 @pytest.mark.docker
-@pytest.mark.usefixtures("_images")
+@pytest.mark.usefixtures("broker_images")
 def test_evidence_is_what_monitors_inside_the_containers_saw(tmp_path: Path) -> None:
     spec = parse({"environment": "docker", "seed": 1, "time_limit": 7, "recovery_limit": 300, "faults": SCRIPT})
     _, comparison = observed(spec, tmp_path)
@@ -55,7 +44,7 @@ def test_evidence_is_what_monitors_inside_the_containers_saw(tmp_path: Path) -> 
 
 
 @pytest.mark.docker
-@pytest.mark.usefixtures("_images")
+@pytest.mark.usefixtures("broker_images")
 def test_a_container_removed_by_hand_accuses_nobody(tmp_path: Path) -> None:
     """Its trace and its disk are gone: what rests on them is unknown, and the node is named."""
     values = {"environment": "docker", "seed": 1, "time_limit": 6, "recovery_limit": 8, "faults": "none"}
