@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
@@ -27,6 +27,9 @@ SLOW = LinkQuality(delay_ms=700)
 SCENARIO_LIMIT_S = 300.0
 ACK_LIMIT_S = 0.4
 """Less than a slow message takes."""
+
+
+Result = TypeVar("Result")
 
 
 class Scene:
@@ -97,6 +100,10 @@ class Scene:
         """The outcome of an append with acks=all: ok, fail (it certainly did not happen) or info."""
         return (await self._producer.append(0, [b"z"])).outcome
 
+    def events(self, node: str, kind: str, since: int) -> list[TraceEvent]:
+        """The events of this kind that a node has traced since then."""
+        return [event for name, event in self.trace[since:] if (name, event.kind) == (node, kind)]
+
     def changes(self, since: int = 0) -> list[TraceEvent]:
         """The states of the partition that the controllers have committed, oldest first."""
         events = [event for _, event in self.trace[since:]]
@@ -142,16 +149,17 @@ class Scene:
 
 
 def played(
-    scenario: Callable[[Scene], Awaitable[None]],
+    scenario: Callable[[Scene], Awaitable[Result]],
     *off: str,
     brokers: int = 3,
     replicas: int = 3,
     settings: Mapping[str, str] = MappingProxyType({}),
     seed: int = SEED,
-) -> list[tuple[str, TraceEvent]]:
-    """The trace of a scenario with these rules switched off."""
+) -> Result:
+    """The result of a scenario with these rules switched off."""
     trace: list[tuple[str, TraceEvent]] = []
     log_lines: list[str] = []
+    results: list[Result] = []
 
     async def whole(deployment: Deployment) -> None:
         await deployment.deploy()
@@ -159,11 +167,12 @@ def played(
         scene.log_lines = log_lines
         await scene.create(replicas)
         async with asyncio.timeout(SCENARIO_LIMIT_S):
-            await scenario(scene)
+            results.append(await scenario(scene))
         await scene.close()
 
     simulation = Simulation()
     layout = configured(SYSTEMS["broker"], simulation.layout(brokers, 3), settings, off)
     listener = Listener(lambda _, node, event: trace.append((node, event)), lambda _, line: log_lines.append(line))
     simulation.execute(layout, whole, seed=seed, listener=listener)
-    return trace
+    (result,) = results
+    return result

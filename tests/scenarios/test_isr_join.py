@@ -21,9 +21,8 @@ def test_6_5_3_a_wiped_follower_is_elected_without_committed_records_exactly_wit
     off: tuple[str, ...], end: int
 ) -> None:
     """The leader's answers to the follower are slow: a join before it has the records is committed before they come."""
-    ends: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> int:
         leader, other, follower = scene.replicas
         await scene.deployment.wipe(follower)
         await scene.deployment.degrade([Link(leader, follower)], LinkQuality(delay_ms=400))
@@ -31,20 +30,17 @@ def test_6_5_3_a_wiped_follower_is_elected_without_committed_records_exactly_wit
         await scene.until("isr_committed", node=leader, member=follower)
         await scene.deployment.cut([Link(leader, follower)])
         await scene.kill(leader, other)
-        ends.append((await scene.until("became_leader", node=follower)).offset)
+        return (await scene.until("became_leader", node=follower)).offset
 
-    played(scenario, *off)
-    assert ends == [end]
+    assert played(scenario, *off) == end
 
 
 @pytest.mark.parametrize("off", [(), ("min_isr_counts_committed_isr",)])
 def test_6_5_2_a_proposed_member_counts_towards_the_minimum_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The ISR is the leader alone and the ELR has another broker, when a third one is proposed. The proposal never
     reaches the controllers, and the one in the ELR is elected."""
-    acknowledged: list[bool] = []
-    ends: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> tuple[bool, int]:
         leader, eligible, proposed = scene.replicas
         await scene.kill(proposed)
         await scene.until("partition_changed", isr=scene.ids(leader, eligible))
@@ -55,25 +51,23 @@ def test_6_5_2_a_proposed_member_counts_towards_the_minimum_exactly_without_the_
         await scene.deployment.degrade(to_controllers, SLOW)
         await scene.deployment.start(proposed)
         await scene.until("isr_proposed", node=leader, member=proposed)
-        acknowledged.append(await scene.acknowledged())
+        acknowledged = await scene.acknowledged()
         await scene.deployment.cut(to_controllers)
         await scene.kill(leader)
         await scene.deployment.start(eligible)
-        ends.append((await scene.until("became_leader", node=eligible)).offset)
+        return acknowledged, (await scene.until("became_leader", node=eligible)).offset
 
-    played(scenario, *off)
-    assert ends == [RECORDS]
-    assert acknowledged == [bool(off)], "the new leader does not have it"
+    acknowledged, end = played(scenario, *off)
+    assert end == RECORDS
+    assert acknowledged == bool(off), "the new leader does not have it"
 
 
 @pytest.mark.parametrize("off", [(), ("one_isr_change_at_a_time",)])
 def test_6_5_2_a_second_proposal_hides_the_first_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """Two brokers are back. The one proposed first is in the ISR of the controllers before the leader knows, and does
     not have what the others acknowledge meanwhile."""
-    acknowledged: list[bool] = []
-    ends: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> tuple[bool, int]:
         leader, stays, *back = scene.replicas
         await scene.kill(back[0])
         await scene.until("partition_changed", isr=scene.ids(leader, stays, back[1]))
@@ -91,41 +85,37 @@ def test_6_5_2_a_second_proposal_hides_the_first_exactly_without_the_rule(off: t
         await scene.deployment.cut([Link(leader, first)])
         if off:
             await scene.until("isr_proposed", node=leader, isr=scene.ids(leader, stays, second), since=since)
-        acknowledged.append(await scene.acknowledged())
+        acknowledged = await scene.acknowledged()
         await scene.until("partition_changed", isr=scene.ids(leader, stays, first), since=since)
         await scene.kill(leader, stays)
-        ends.append((await scene.until("became_leader", node=first)).offset)
+        return acknowledged, (await scene.until("became_leader", node=first)).offset
 
-    played(scenario, *off, brokers=4, replicas=4)
-    assert ends == [RECORDS]
-    assert acknowledged == [bool(off)], "the new leader does not have it"
+    acknowledged, end = played(scenario, *off, brokers=4, replicas=4)
+    assert end == RECORDS
+    assert acknowledged == bool(off), "the new leader does not have it"
 
 
 def test_6_7_a_reassignment_in_a_running_cluster_adds_nobody_to_the_isr_before_it_has_caught_up() -> None:
     """All replicas move to brokers whose links from the leader are slow, and the ISR is never below the minimum."""
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> tuple[set[int], list[tuple[str, TraceEvent]]]:
         target = [broker for broker in scene.deployment.brokers if broker not in scene.replicas]
         await scene.deployment.degrade(one_way(scene.replicas, target), LinkQuality(delay_ms=100))
         since = len(scene.trace)
         assert (await scene.deployment.admin.reassign(TOPIC, 0, target)).outcome == DONE
-        moved.extend(target)
         await scene.until("became_leader", since=since)
-        began.append(since)
         await asyncio.sleep(3)
+        return scene.ids(*target), scene.trace[since:]
 
-    moved: list[str] = []
-    began: list[int] = []
-    trace = played(scenario, brokers=4, replicas=2)
-    target = {int(name[1:]) for name in moved}
-    changes = [event for _, event in trace[began[0] :] if event.kind == "partition_changed" and event.topic == TOPIC]
+    target, trace = played(scenario, brokers=4, replicas=2)
+    changes = [event for _, event in trace if event.kind == "partition_changed" and event.topic == TOPIC]
     assert all(len(event.members) >= 2 for event in changes)
     grown, *_, complete = changes
     assert len(set(map(int, _replicas(grown)))) == 4
     assert not target & set(grown.members)
     assert (set(_replicas(complete)), set(complete.members)) == (target, target)
     caught_up: set[str] = set()
-    for node, event in trace[began[0] :]:
+    for node, event in trace:
         if event.topic == TOPIC and event.kind == "appended" and event.log_end == RECORDS:
             caught_up.add(node)
         if event.topic == TOPIC and event.kind == "partition_changed":

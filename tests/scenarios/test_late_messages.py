@@ -47,6 +47,16 @@ async def proposal(
     return altering.AlterPartitionRequest(broker_id=broker_id, broker_epoch=epoch, topics=(topic,))
 
 
+async def return_to_lead(scene: Scene, leader: str, since: int) -> None:
+    """The others take over from a leader that has gone since then; it comes back, and leads again."""
+    others = scene.ids(*scene.replicas) - scene.ids(leader)
+    await scene.until("partition_changed", isr=others, since=since)
+    await scene.deployment.start(leader)
+    await scene.until("partition_changed", member=leader, since=len(scene.trace))
+    assert (await scene.deployment.admin.elect_preferred(TOPIC, 0)).outcome == DONE
+    assert scene.changes()[-1].leader in scene.ids(leader)
+
+
 async def error_of(scene: Scene, request: altering.AlterPartitionRequest) -> ErrorCode:
     answer = await scene.ask_controller(request)
     return answer.error_code if answer.error_code is not ErrorCode.none else answer.topics[0].partitions[0].error_code
@@ -58,15 +68,13 @@ async def error_of(scene: Scene, request: altering.AlterPartitionRequest) -> Err
 def test_a_broker_that_does_not_lead_changes_the_isr_exactly_without_the_rule(
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
-    errors: list[ErrorCode] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> ErrorCode:
         leader, sender, _ = scene.replicas
         late = await proposal(scene, scene.changes()[-1], sender, scene.broker_epoch(sender), leader, sender)
-        errors.append(await error_of(scene, late))
+        return await error_of(scene, late)
 
-    played(scenario, *off)
-    assert errors == [error]
+    assert played(scenario, *off) == error
 
 
 @pytest.mark.parametrize(
@@ -76,22 +84,15 @@ def test_a_broker_that_does_not_lead_changes_the_isr_exactly_without_the_rule(
 def test_an_earlier_incarnation_of_the_leader_changes_the_isr_exactly_without_the_rule(
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
-    errors: list[ErrorCode] = []
 
-    async def scenario(scene: Scene) -> None:
-        leader, other, third = scene.replicas
+    async def scenario(scene: Scene) -> ErrorCode:
+        leader, other, _ = scene.replicas
         epoch = scene.broker_epoch(leader)
         await scene.kill(leader)
-        since = len(scene.trace)
-        await scene.until("partition_changed", isr=scene.ids(other, third), since=since)
-        await scene.deployment.start(leader)
-        await scene.until("partition_changed", member=leader, since=len(scene.trace))
-        assert (await scene.deployment.admin.elect_preferred(TOPIC, 0)).outcome == DONE
-        assert scene.changes()[-1].leader in scene.ids(leader)
-        errors.append(await error_of(scene, await proposal(scene, scene.changes()[-1], leader, epoch, leader, other)))
+        await return_to_lead(scene, leader, len(scene.trace))
+        return await error_of(scene, await proposal(scene, scene.changes()[-1], leader, epoch, leader, other))
 
-    played(scenario, *off)
-    assert errors == [error]
+    assert played(scenario, *off) == error
 
 
 @pytest.mark.parametrize(
@@ -102,23 +103,17 @@ def test_an_earlier_leadership_changes_the_isr_exactly_without_both_checks_of_ep
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
     """An older leader epoch comes with an older partition epoch, so that check is off in any case."""
-    errors: list[ErrorCode] = []
 
-    async def scenario(scene: Scene) -> None:
-        leader, other, third = scene.replicas
+    async def scenario(scene: Scene) -> ErrorCode:
+        leader, other, _ = scene.replicas
         before = scene.changes()[-1]
         since = len(scene.trace)
         await scene.deployment.stop(leader)
-        await scene.until("partition_changed", isr=scene.ids(other, third), since=since)
-        await scene.deployment.start(leader)
-        await scene.until("partition_changed", member=leader, since=len(scene.trace))
-        assert (await scene.deployment.admin.elect_preferred(TOPIC, 0)).outcome == DONE
-        assert scene.changes()[-1].leader == before.leader
+        await return_to_lead(scene, leader, since)
         epoch = scene.broker_epoch(leader)
-        errors.append(await error_of(scene, await proposal(scene, before, leader, epoch, leader, other)))
+        return await error_of(scene, await proposal(scene, before, leader, epoch, leader, other))
 
-    played(scenario, "partition_epoch_checked_in_alter_partition", *off)
-    assert errors == [error]
+    assert played(scenario, "partition_epoch_checked_in_alter_partition", *off) == error
 
 
 @pytest.mark.parametrize(
@@ -130,30 +125,25 @@ def test_a_leader_that_does_not_know_the_new_minimum_shrinks_the_isr_exactly_wit
 ) -> None:
     """At minimum 1 it would be right to go on alone. At minimum 2 the controllers count on an ELR for which the leader
     does not wait."""
-    errors: list[ErrorCode] = []
-    eligible: list[bool] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> tuple[ErrorCode, bool]:
         leader, *others = scene.replicas
         assert (await scene.deployment.admin.configure(TOPIC, "min.insync.replicas", "1")).outcome == DONE
         late = await proposal(scene, scene.changes()[-1], leader, scene.broker_epoch(leader), leader)
         assert (await scene.deployment.admin.configure(TOPIC, "min.insync.replicas", "2")).outcome == DONE
-        errors.append(await error_of(scene, late))
+        answer = await error_of(scene, late)
         elr = scene.changes()[-1].detail["elr"]
         assert isinstance(elr, list | tuple)
-        eligible.append(set(elr) == scene.ids(*others))
+        return answer, set(elr) == scene.ids(*others)
 
-    played(scenario, *off)
-    assert errors == [error]
-    assert eligible == [bool(off)]
+    assert played(scenario, *off) == (error, bool(off))
 
 
 @pytest.mark.parametrize("off", [(), ("stale_heartbeat_refused",)])
 def test_a_heartbeat_of_an_earlier_incarnation_unfences_a_broker_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The new incarnation stalls as soon as it is registered, and has not read its registration."""
-    unfenced: list[bool] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> bool:
         _, _, follower = scene.replicas
         (number,) = scene.ids(follower)
         late = BrokerHeartbeatRequest(
@@ -171,11 +161,10 @@ def test_a_heartbeat_of_an_earlier_incarnation_unfences_a_broker_exactly_without
         answer = await scene.ask_controller(late)
         assert answer.error_code is (ErrorCode.none if off else ErrorCode.stale_broker_epoch)
         events = [event for _, event in scene.trace[since:]]
-        unfenced.append(any((event.kind, event.broker) == ("broker_unfenced", number) for event in events))
         await scene.deployment.resume(follower)
+        return any((event.kind, event.broker) == ("broker_unfenced", number) for event in events)
 
-    played(scenario, *off)
-    assert unfenced == [bool(off)]
+    assert played(scenario, *off) == bool(off)
 
 
 @pytest.mark.parametrize(
@@ -186,10 +175,9 @@ def test_a_batch_behind_a_gap_in_the_sequence_is_appended_exactly_without_the_ru
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
     """The batches in between are still on their way."""
-    errors: list[ErrorCode] = []
 
-    async def scenario(scene: Scene) -> None:
-        leader = scene.replicas[0]
+    async def scenario(scene: Scene) -> list[ErrorCode]:
+        leader, errors = scene.replicas[0], []
         asked = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(0))
         producer = await scene.ask(leader, asked)
         for sequence in (0, 5):
@@ -204,9 +192,9 @@ def test_a_batch_behind_a_gap_in_the_sequence_is_appended_exactly_without_the_ru
                 topic_data=(producing.TopicProduceData(name=TOPIC, partition_data=(data,)),),
             )
             errors.append((await scene.ask(leader, request)).responses[0].partition_responses[0].error_code)
+        return errors
 
-    played(scenario, *off)
-    assert errors == [ErrorCode.none, error]
+    assert played(scenario, *off) == [ErrorCode.none, error]
 
 
 @pytest.mark.parametrize(
@@ -216,9 +204,8 @@ def test_a_metadata_fetch_of_an_earlier_epoch_is_answered_exactly_without_the_ru
     off: tuple[str, ...], error: ErrorCode
 ) -> None:
     """The active controller is elected again, in a later epoch than that of the fetch."""
-    errors: list[ErrorCode] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> ErrorCode:
         since = len(scene.trace)
         assert (await scene.deployment.admin.move_controller()).outcome == DONE
         event = await scene.happens("quorum_leader", since=since)
@@ -241,10 +228,9 @@ def test_a_metadata_fetch_of_an_earlier_epoch_is_answered_exactly_without_the_ru
             topics=(fetching.FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=(part,)),),
             forgotten_topics_data=(),
         )
-        errors.append((await scene.ask(active, late)).responses[0].partitions[0].error_code)
+        return (await scene.ask(active, late)).responses[0].partitions[0].error_code
 
-    played(scenario, *off)
-    assert errors == [error]
+    assert played(scenario, *off) == error
 
 
 # --- late answers ---------------------------------------------------------------------------------------------------
@@ -254,9 +240,7 @@ def test_a_metadata_fetch_of_an_earlier_epoch_is_answered_exactly_without_the_ru
 def test_records_fetched_in_an_earlier_leadership_do_not_fit_the_log_exactly_without_the_rule(
     off: tuple[str, ...],
 ) -> None:
-    misplaced: list[bool] = []
-
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> bool:
         leader, other, follower = scene.replicas
         await scene.create_topic(SECOND, 3)
         await scene.lead(SECOND, leader)
@@ -268,20 +252,18 @@ def test_records_fetched_in_an_earlier_leadership_do_not_fit_the_log_exactly_wit
         await scene.happens("appended", node=follower, since=since)
         await scene.lead(TOPIC, leader)
         await asyncio.sleep(20)
-        misplaced.append(any("does not follow" in line for line in scene.log_lines))
+        misplaced = any("does not follow" in line for line in scene.log_lines)
         await asyncio.gather(appended)
+        return misplaced
 
-    played(scenario, *off, settings=SETTINGS)
-    assert misplaced == [bool(off)]
+    assert played(scenario, *off, settings=SETTINGS) == bool(off)
 
 
 @pytest.mark.parametrize("off", [(), ("ignore_stale_epoch_answer",)])
 def test_an_end_of_an_epoch_from_an_earlier_leadership_cuts_committed_records_exactly_without_the_rule(
     off: tuple[str, ...],
 ) -> None:
-    cuts: list[int] = []
-
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> list[int]:
         other, leader, follower = scene.replicas
         await scene.create_topic(SECOND, 3)
         await scene.lead(SECOND, leader)
@@ -297,9 +279,9 @@ def test_an_end_of_an_epoch_from_an_earlier_leadership_cuts_committed_records_ex
         await asyncio.sleep(1)
         await scene.lead(TOPIC, leader)
         await asyncio.sleep(20)
-        events = [event for node, event in scene.trace[since:] if (node, event.kind) == (follower, "truncated")]
-        cuts.extend(event.offset for event in events if event.topic == TOPIC and event.offset < event.log_end)
+        events = scene.events(follower, "truncated", since)
         await asyncio.gather(*appended)
+        return [event.offset for event in events if event.topic == TOPIC and event.offset < event.log_end]
 
-    played(scenario, *off, settings={**SETTINGS, "faultline.protocol": "kip320"})
-    assert cuts == ([RECORDS] if off else [])
+    settings = {**SETTINGS, "faultline.protocol": "kip320"}
+    assert played(scenario, *off, settings=settings) == ([RECORDS] if off else [])

@@ -12,7 +12,6 @@ from tests.scenarios.one_partition import RECORDS, TOPIC, Scene, played
 
 def test_6_4_1_a_new_leader_that_runs_has_a_stale_high_watermark_until_its_isr_has_reached_its_start() -> None:
     """The old leader commits a record, and falls before either follower hears of it."""
-    seen: list[str] = []
 
     async def scenario(scene: Scene) -> None:
         deployment = scene.deployment
@@ -26,32 +25,23 @@ def test_6_4_1_a_new_leader_that_runs_has_a_stale_high_watermark_until_its_isr_h
         await deployment.cut(both_ways([followers[0]], [followers[1]]))
         await scene.kill(leader)
         elected = await scene.until("became_leader", since=since)
-        (new,) = (name for name in followers if _led(scene, name, since))
+        (new,) = (name for name in followers if scene.events(name, "became_leader", since))
         assert elected.offset == elected.log_end == RECORDS + 1, "the new leader has the record"
         await asyncio.sleep(2)
         assert not _watermark(scene, new, since), "and does not know that it is committed"
         assert await deployment.admin.offsets(TOPIC, 0) is None
-        seen.append("stale")
         await deployment.heal_links(both_ways([followers[0]], [followers[1]]))
         while not _watermark(scene, new, since):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        seen.append("committed")
         await asyncio.gather(appended)
 
     played(scenario, settings={"replica.lag.time.max.ms": "30000"})
-    assert seen == ["stale", "committed"]
 
 
 def _watermark(scene: Scene, leader: str, since: int) -> bool:
     """Whether the leader knows that the record behind the first ones is committed."""
-    return any(
-        (node, event.kind, event.topic) == (leader, "high_watermark", TOPIC) and event.high_watermark > RECORDS
-        for node, event in scene.trace[since:]
-    )
-
-
-def _led(scene: Scene, name: str, since: int) -> bool:
-    return any((node, event.kind, event.topic) == (name, "became_leader", TOPIC) for node, event in scene.trace[since:])
+    marks = (event for event in scene.events(leader, "high_watermark", since) if event.topic == TOPIC)
+    return any(event.high_watermark > RECORDS for event in marks)
 
 
 @pytest.mark.parametrize("off", [(), ("registration_waits_for_fencing", "unclean_leaves_isr")])
@@ -59,9 +49,8 @@ def test_6_5_1_case_1_a_running_leader_that_restarts_uncleanly_stays_out_until_i
     off: tuple[str, ...],
 ) -> None:
     """Either of two rules takes it out of leadership, ISR and ELR."""
-    left: list[bool] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> bool:
         leader, other, third = scene.replicas
         since = len(scene.trace)
         await scene.deployment.power_off(leader, KeepUnsynced.NOTHING)
@@ -69,26 +58,24 @@ def test_6_5_1_case_1_a_running_leader_that_restarts_uncleanly_stays_out_until_i
         await scene.happens("registered", node=leader, since=since)
         await scene.happens("broker_unfenced", broker=leader, since=since) if not off else await asyncio.sleep(3)
         changes = scene.changes(since)
-        left.append(bool(changes) and set(changes[0].members) == scene.ids(other, third))
+        left = bool(changes) and set(changes[0].members) == scene.ids(other, third)
         if off:
-            return
+            return left
         assert changes[0].leader in scene.ids(other, third)
         assert not changes[0].detail["elr"]
         await scene.until("partition_changed", member=leader, since=since)
-        ends = [event.log_end for node, event in scene.trace[since:] if (node, event.kind) == (leader, "appended")]
+        ends = [event.log_end for event in scene.events(leader, "appended", since)]
         assert max(ends) == RECORDS, "it has all the committed records again"
+        return left
 
-    played(scenario, *off)
-    assert left == [not off]
+    assert played(scenario, *off) == (not off)
 
 
 @pytest.mark.parametrize("off", [(), ("unclean_leaves_elr",)])
 def test_6_5_1_case_2_a_running_member_of_the_elr_that_loses_its_log_is_a_candidate_exactly_without_the_rule(
     off: tuple[str, ...],
 ) -> None:
-    ends: list[int] = []
-
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> list[int]:
         leader, eligible, third = scene.replicas
         since = len(scene.trace)
         await scene.kill(third)
@@ -103,8 +90,7 @@ def test_6_5_1_case_2_a_running_member_of_the_elr_that_loses_its_log_is_a_candid
         await scene.kill(leader)
         since = len(scene.trace)
         await asyncio.sleep(15)
-        events = [event for node, event in scene.trace[since:] if (node, event.kind) == (eligible, "became_leader")]
-        ends.extend(event.offset for event in events)
+        return [event.offset for event in scene.events(eligible, "became_leader", since)]
 
-    played(scenario, *off, settings={"unclean.recovery.strategy": "manual"})
+    ends = played(scenario, *off, settings={"unclean.recovery.strategy": "manual"})
     assert ends == ([0] if off else [])

@@ -15,9 +15,8 @@ def test_a_replica_outside_the_isr_is_elected_without_committed_records_exactly_
     off: tuple[str, ...],
 ) -> None:
     """The follower misses what the others commit while it is down, and is back when both are."""
-    ends: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> list[int]:
         leader, other, follower = scene.replicas
         await scene.kill(follower)
         await scene.until("partition_changed", isr=scene.ids(leader, other))
@@ -27,11 +26,9 @@ def test_a_replica_outside_the_isr_is_elected_without_committed_records_exactly_
         await scene.deployment.start(follower)
         await scene.happens("broker_unfenced", broker=follower, since=since)
         await asyncio.sleep(5)
-        events = [event for node, event in scene.trace[since:] if (node, event.kind) == (follower, "became_leader")]
-        ends.extend(event.offset for event in events)
+        return [event.offset for event in scene.events(follower, "became_leader", since)]
 
-    played(scenario, *off)
-    assert ends == ([RECORDS] if off else []), "the record at this offset is committed"
+    assert played(scenario, *off) == ([RECORDS] if off else []), "the record at this offset is committed"
 
 
 @pytest.mark.parametrize("off", [(), ("fenced_stay_out_of_isr",)])
@@ -39,20 +36,18 @@ def test_a_leader_proposes_a_follower_that_the_controllers_have_fenced_exactly_w
     off: tuple[str, ...],
 ) -> None:
     """The follower goes on to fetch from the leader, and reaches no controller."""
-    proposals: list[bool] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> bool:
         leader, other, follower = scene.replicas
         since = len(scene.trace)
         await scene.deployment.cut(both_ways([follower], scene.deployment.controllers))
         await scene.until("partition_changed", isr=scene.ids(leader, other), since=since)
         await asyncio.sleep(3)
         assert await scene.append() == "ok"
-        mine = [event for node, event in scene.trace[since:] if (node, event.kind) == (leader, "isr_proposed")]
-        proposals.append(any(scene.ids(follower) <= set(event.members) for event in mine))
+        proposals = scene.events(leader, "isr_proposed", since)
+        return any(scene.ids(follower) <= set(event.members) for event in proposals)
 
-    played(scenario, *off)
-    assert proposals == [bool(off)]
+    assert played(scenario, *off) == bool(off)
 
 
 @pytest.mark.parametrize("off", [(), ("follower_high_watermark_within_log",)])
@@ -60,9 +55,8 @@ def test_a_follower_elected_while_it_is_behind_calls_records_committed_that_it_l
     off: tuple[str, ...],
 ) -> None:
     """It catches up batch by batch, and each answer has the high watermark of the leader, which then falls."""
-    ends: list[tuple[int, int]] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> tuple[int, int]:
         leader, other, follower = scene.replicas
         await scene.deployment.wipe(follower)
         await scene.deployment.degrade([Link(leader, follower)], LinkQuality(delay_ms=200))
@@ -74,15 +68,14 @@ def test_a_follower_elected_while_it_is_behind_calls_records_committed_that_it_l
         elected = await scene.until("became_leader", node=follower)
         offsets = await scene.deployment.admin.offsets("t", 0)
         assert offsets is not None
-        ends.append((elected.log_end, offsets[1]))
+        return elected.log_end, offsets[1]
 
     settings = {
         "replica.fetch.response.max.bytes": "1",
         "unclean.leader.election.enable": "true",
         "min.insync.replicas": "1",
     }
-    played(scenario, *off, settings=settings)
-    ((log_end, high_watermark),) = ends
+    log_end, high_watermark = played(scenario, *off, settings=settings)
     assert 0 < log_end < RECORDS
     assert high_watermark == (RECORDS if off else log_end)
 
@@ -91,9 +84,8 @@ def test_a_follower_elected_while_it_is_behind_calls_records_committed_that_it_l
 def test_a_second_recovery_elects_an_emptied_replica_exactly_without_the_rule(off: tuple[str, ...], end: int) -> None:
     """The first recovery elects one of two replicas that hold everything. Before the other one is in sync again, the
     elected one loses its disk."""
-    ends: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> int:
         third, *both = scene.replicas
         since = len(scene.trace)
         await scene.kill(third)
@@ -109,18 +101,16 @@ def test_a_second_recovery_elects_an_emptied_replica_exactly_without_the_rule(of
         await scene.deployment.wipe(first)
         since = len(scene.trace)
         await scene.deployment.start(first)
-        ends.append((await scene.until("became_leader", since=since)).offset)
+        return (await scene.until("became_leader", since=since)).offset
 
-    played(scenario, *off, settings={"unclean.recovery.strategy": "balanced"})
-    assert ends == [end]
+    assert played(scenario, *off, settings={"unclean.recovery.strategy": "balanced"}) == end
 
 
 @pytest.mark.parametrize("off", [(), ("recovery_counts_current_lives_only",)])
 def test_a_log_that_is_gone_counts_in_a_recovery_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """One of two replicas answers that its log is whole, and restarts with an empty disk before the other answers."""
-    ends: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> int:
         third, gone, slow = scene.replicas
         since = len(scene.trace)
         await scene.kill(third)
@@ -141,11 +131,10 @@ def test_a_log_that_is_gone_counts_in_a_recovery_exactly_without_the_rule(off: t
         await scene.deployment.start(gone)
         await scene.happens("broker_unfenced", broker=gone, since=restarted)
         await scene.deployment.resume(slow)
-        ends.append((await scene.until("became_leader", since=since)).offset)
+        return (await scene.until("became_leader", since=since)).offset
 
     settings = {"unclean.recovery.strategy": "balanced", "broker.session.timeout.ms": "20000"}
-    played(scenario, *off, settings=settings)
-    assert ends == [0 if off else RECORDS]
+    assert played(scenario, *off, settings=settings) == (0 if off else RECORDS)
 
 
 # --- reassignments ----------------------------------------------------------------------------------------------------
@@ -154,19 +143,17 @@ def test_a_log_that_is_gone_counts_in_a_recovery_exactly_without_the_rule(off: t
 @pytest.mark.parametrize("off", [(), ("reassignment_waits_for_isr",)])
 def test_a_reassignment_completes_on_one_replica_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The new replica cannot fetch, so what two replicas have acknowledged would be left on one."""
-    smallest: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> int:
         leader, _ = scene.replicas
         (new,) = (broker for broker in scene.deployment.brokers if broker not in scene.replicas)
         await scene.deployment.cut(both_ways([leader], [new]))
         since = len(scene.trace)
         assert (await scene.deployment.admin.reassign("t", 0, [leader, new])).outcome == DONE
         await asyncio.sleep(3)
-        smallest.append(min(len(event.members) for event in scene.changes(since)))
+        return min(len(event.members) for event in scene.changes(since))
 
-    played(scenario, *off, replicas=2)
-    assert smallest == [1 if off else 2]
+    assert played(scenario, *off, replicas=2) == (1 if off else 2)
 
 
 @pytest.mark.parametrize("off", [(), ("cancel_needs_min_isr",)])
@@ -174,9 +161,8 @@ def test_a_cancelled_reassignment_leaves_committed_records_on_one_replica_exactl
     off: tuple[str, ...],
 ) -> None:
     """One of the original replicas is down, and the new one has acknowledged a record instead of it."""
-    results: list[tuple[str, set[int]]] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> tuple[str, bool]:
         leader, other = scene.replicas
         *_, new, absent = (broker for broker in scene.deployment.brokers if broker not in scene.replicas)
         await scene.kill(absent)
@@ -188,10 +174,9 @@ def test_a_cancelled_reassignment_leaves_committed_records_on_one_replica_exactl
         assert await scene.append() == "ok"
         outcome = (await scene.deployment.admin.reassign("t", 0, None)).outcome
         await asyncio.sleep(2)
-        results.append((outcome, set(scene.changes()[-1].members) == scene.ids(leader)))
+        return outcome, set(scene.changes()[-1].members) == scene.ids(leader)
 
-    played(scenario, *off, brokers=4, replicas=2)
-    ((outcome, alone),) = results
+    outcome, alone = played(scenario, *off, brokers=4, replicas=2)
     assert (outcome == DONE, alone) == (bool(off), bool(off))
 
 
@@ -201,9 +186,8 @@ def test_a_fetch_from_before_its_removal_counts_for_an_emptied_replica_exactly_w
 ) -> None:
     """The last fetch of a replica is on its way while the replica is taken off and put back, empty. Its answers are
     slow then, so that it joins the ISR by that fetch or not at all."""
-    ends: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> int:
         leader, other, follower = scene.replicas
         admin = scene.deployment.admin
         await scene.deployment.degrade([Link(follower, leader)], LinkQuality(delay_ms=4000))
@@ -215,7 +199,7 @@ def test_a_fetch_from_before_its_removal_counts_for_an_emptied_replica_exactly_w
         await scene.deployment.degrade([Link(leader, follower)], LinkQuality(delay_ms=20_000))
         await asyncio.sleep(6)
         joined = any(scene.ids(follower) <= set(event.members) for event in scene.changes(since))
-        ends.append(0 if joined else RECORDS)
+        return 0 if joined else RECORDS
 
-    played(scenario, *off, settings={"replica.lag.time.max.ms": "30000", "replica.socket.timeout.ms": "30000"})
-    assert ends == [end]
+    settings = {"replica.lag.time.max.ms": "30000", "replica.socket.timeout.ms": "30000"}
+    assert played(scenario, *off, settings=settings) == end

@@ -60,9 +60,7 @@ async def commit(scene: Scene, broker: str, offset: int) -> None:
 
 @pytest.mark.parametrize("off", [(), ("offset_fetch_confirmed_by_isr",)])
 def test_a_deposed_coordinator_returns_an_old_offset_exactly_without_the_rule(off: tuple[str, ...]) -> None:
-    offsets: list[int] = []
-
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> int | None:
         deployment = scene.deployment
         first = await coordinator(scene)
         await commit(scene, first, 3)
@@ -73,19 +71,16 @@ def test_a_deposed_coordinator_returns_an_old_offset_exactly_without_the_rule(of
         group = asking.OffsetFetchRequestGroup(group_id=GROUP, topics=(topic,))
         answer = (await scene.ask(first, asking.OffsetFetchRequest(groups=(group,)))).groups[0]
         errors = {answer.error_code, *(part.error_code for each in answer.topics for part in each.partitions)}
-        if errors == {ErrorCode.none}:
-            offsets.append(answer.topics[0].partitions[0].committed_offset)
+        return answer.topics[0].partitions[0].committed_offset if errors == {ErrorCode.none} else None
 
-    played(scenario, *off, settings=ONE_PARTITION)
-    assert offsets == ([3] if off else [])
+    assert played(scenario, *off, settings=ONE_PARTITION) == (3 if off else None)
 
 
 @pytest.mark.parametrize("off", [(), ("coordinator_waits_for_high_watermark",)])
 def test_a_new_coordinator_serves_what_is_not_committed_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The new coordinator has a record of the old one, and no other replica can tell it that it is committed."""
-    errors: list[ErrorCode] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> ErrorCode:
         deployment = scene.deployment
         first = await coordinator(scene)
         await commit(scene, first, 3)
@@ -105,24 +100,22 @@ def test_a_new_coordinator_serves_what_is_not_committed_exactly_without_the_rule
         described: Any = await scene.ask(
             second, DescribeGroupsRequest(groups=(GROUP,), include_authorized_operations=False)
         )
-        errors.append(described.groups[0].error_code)
+        return described.groups[0].error_code
 
-    played(scenario, *off, settings={**ONE_PARTITION, "replica.lag.time.max.ms": "30000"})
-    assert errors == [ErrorCode.none if off else ErrorCode.coordinator_load_in_progress]
+    error = played(scenario, *off, settings={**ONE_PARTITION, "replica.lag.time.max.ms": "30000"})
+    assert error is (ErrorCode.none if off else ErrorCode.coordinator_load_in_progress)
 
 
 @pytest.mark.parametrize("off", [(), ("generation_stored_before_join",)])
 def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The first coordinator falls between its answer to JoinGroup and the member's SyncGroup."""
-    generations: list[int] = []
 
-    async def scenario(scene: Scene) -> None:
+    async def scenario(scene: Scene) -> tuple[int, int]:
         first = await coordinator(scene)
         await commit(scene, first, 3)
-        generations.append(await joined(scene, first))
+        generation = await joined(scene, first)
         await scene.kill(first)
-        second = await coordinator(scene, first)
-        generations.append(await joined(scene, second))
+        return generation, await joined(scene, await coordinator(scene, first))
 
     async def joined(scene: Scene, broker: str) -> int:
         """The generation that a new member gets."""
@@ -143,6 +136,5 @@ def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(
             member = answer.member_id or member
             await asyncio.sleep(0.1)
 
-    played(scenario, *off, settings=ONE_PARTITION)
-    first, second = generations
+    first, second = played(scenario, *off, settings=ONE_PARTITION)
     assert (first == second) is bool(off)
