@@ -12,7 +12,7 @@ began.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,28 @@ def stacked(rows_px: Sequence[int], gap_px: int) -> list[list[float]]:
 def time_axis(end_s: float, anchor: str) -> Figure:
     """The axis all figures have in common, drawn below the y axis `anchor`."""
     return {"range": [0, round(end_s, 3)], "title": {"text": "seconds"}, "anchor": anchor, "zeroline": False}
+
+
+def lane_line(
+    lane: str, spans: Iterable[tuple[float, float, str]], *, colour: str, width: int, opacity: float
+) -> Figure:
+    """A piece of the lane's line for each span: where it begins and ends, in seconds, and its words."""
+    x: list[float | None] = []
+    text: list[str] = []
+    for begin_s, end_s, words in spans:
+        x += [begin_s, end_s, None]
+        text += [words, words, ""]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "showlegend": False,
+        "x": x,
+        "y": [lane if value is not None else None for value in x],
+        "line": {"color": colour, "width": width},
+        "opacity": opacity,
+        "text": text,
+        "hovertemplate": "%{text}<br>%{x} s<extra></extra>",
+    }
 
 
 def extremes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:

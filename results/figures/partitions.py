@@ -19,6 +19,7 @@ from results.figures.canvas import (
     NODE_COLOURS,
     Figure,
     extremes,
+    lane_line,
     layout_of,
     rounded,
     run_end_s,
@@ -110,26 +111,13 @@ def _membership(changes: Sequence[Mapping[str, Any]], names: Mapping[int, str], 
             ("in sync", 5, [replica in change["members"] for change in changes]),
             ("leads", 15, [change["leader"] == replica for change in changes]),
         ):
-            x: list[float | None] = []
-            text: list[str] = []
+            spans = []
             for change, after, inside in zip(changes, [*changes[1:], None], member, strict=True):
-                if not inside:
-                    continue
-                hover = f"{name} {what}, leader epoch {change['leader_epoch']}"
                 stop = after["time_ns"] / 1e9 if after is not None else end_s
-                x += [round(change["time_ns"] / 1e9, 3), round(stop, 3), None]
-                text += [hover, hover, ""]
-            yield {
-                "type": "scatter",
-                "mode": "lines",
-                "showlegend": False,
-                "x": x,
-                "y": [name if value is not None else None for value in x],
-                "line": {"color": colour, "width": width},
-                "opacity": 1.0 if what == "leads" else 0.45,
-                "text": text,
-                "hovertemplate": "%{text}<br>%{x} s<extra></extra>",
-            }
+                words = f"{name} {what}, leader epoch {change['leader_epoch']}"
+                if inside:
+                    spans.append((round(change["time_ns"] / 1e9, 3), round(stop, 3), words))
+            yield lane_line(name, spans, colour=colour, width=width, opacity=1.0 if what == "leads" else 0.45)
 
 
 def _isr_size(changes: Sequence[Mapping[str, Any]], end_s: float) -> Figure:

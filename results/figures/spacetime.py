@@ -20,7 +20,7 @@ from checkers.tables import TraceRow
 from results.explanation.replay import events_of
 from results.explanation.story import Story, brokers, span
 from results.figures import faults
-from results.figures.canvas import GREY, NODE_COLOURS, Figure, layout_of, run_end_s, stacked
+from results.figures.canvas import GREY, NODE_COLOURS, Figure, lane_line, layout_of, run_end_s, stacked
 from results.figures.findings import RED, marked
 
 CHECKS: Final = "checks"
@@ -216,27 +216,15 @@ def _roles(events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int, last
         changes = [event for event in events if event.node == node and event.kind in _ROLES]
         ends = [event.time_ns for event in changes[1:]] + [last_ns]
         for kind, width, word in (("became_leader", 14, "leads"), ("became_follower", 4, "follows")):
-            x: list[float | None] = []
-            text: list[str] = []
+            spans = []
             for event, end_ns in zip(changes, ends, strict=False):
                 begin, end = max(event.time_ns, first_ns), min(end_ns, last_ns)
                 if event.kind == kind and begin < end:
                     whom = f" b{event.leader}" if kind == "became_follower" else ""
-                    hover = f"{node} {word}{whom} in leader epoch {event.leader_epoch}"
-                    x += [_s(begin), _s(end), None]
-                    text += [hover, hover, ""]
-            if x:
-                yield {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "showlegend": False,
-                    "x": x,
-                    "y": [node if value is not None else None for value in x],
-                    "line": {"color": NODE_COLOURS[number % len(NODE_COLOURS)], "width": width},
-                    "opacity": 0.45,
-                    "text": text,
-                    "hovertemplate": "%{text}<extra></extra>",
-                }
+                    spans.append((_s(begin), _s(end), f"{node} {word}{whom} in leader epoch {event.leader_epoch}"))
+            if spans:
+                colour = NODE_COLOURS[number % len(NODE_COLOURS)]
+                yield lane_line(node, spans, colour=colour, width=width, opacity=0.45)
 
 
 def _events(drawn: Sequence[TraceRow]) -> Iterator[Figure]:
