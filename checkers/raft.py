@@ -6,7 +6,7 @@ the offset up to which the active controller regarded the log as committed. Then
 two-controllers-one-epoch   no two controllers lead in one controller epoch
 voted-twice                 no controller votes for two candidates in one epoch
 vote-forgotten              a controller that restarts knows its epoch and the candidate it voted for
-controller-incomplete       a new leader holds everything committed (Leader Completeness)
+controller-incomplete       a new leader holds everything committed in earlier epochs (Leader Completeness)
 commit-without-majority     a committed record is in the logs of a majority of the controllers at that moment, and the
                             last one is of the epoch of the leader that commits it
 metadata-logs-differ        two logs that hold a batch of the same offset and epoch hold the same batch, after a batch
@@ -22,6 +22,10 @@ producer-id-unallocated     a broker gives producers only ids from the blocks th
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: a run with such a fault against a controller is `unknown`.
+
+*A controller may become leader long after others voted for it.* c2 stands in epoch 6; c3 leads in epoch 7 and commits;
+a vote for c2 arrives, and it leads in epoch 6 for an instant. What was committed in epoch 7 is not for it to hold, also
+where the record itself is of epoch 5, and it will commit nothing.
 
 The number of controllers is taken from the trace: all that ever started.
 
@@ -83,6 +87,9 @@ class _RaftState:
         self.batches: dict[tuple[int, int], tuple[int, int, int, str]] = {}
         """(offset, epoch) → end, checksum, epoch before it, node."""
         self.committed: list[int] = []
+        """The epoch of each record."""
+        self.committed_in: list[int] = []
+        """The epoch of the leader that committed it first."""
         self.known: dict[str, int] = {}
         """Controller → the offset up to which it has committed its log, as leader."""
         self.broker_epoch = -1
@@ -147,20 +154,21 @@ class _RaftState:
                 f"{other} had been elected in the same epoch",
             )
         log = self.logs.setdefault(event.node, _MetadataLog())
-        lacking = self.first_missing(log)
+        lacking = self.first_missing(log, event.leader_epoch)
         if lacking is not None:
             self.report(
                 event,
                 "controller-incomplete",
                 f"{event.node} was elected in controller epoch {event.leader_epoch} {event.at} with a metadata log "
                 f"that ends at {log.end}",
-                f"it lacks the record at offset {lacking}, committed in controller epoch {self.committed[lacking]}",
+                f"it lacks the record at offset {lacking}, committed in controller epoch {self.committed_in[lacking]}",
             )
 
-    def first_missing(self, log: _MetadataLog) -> int | None:
-        """The least committed offset at which `log` holds something else, or nothing."""
+    def first_missing(self, log: _MetadataLog, epoch: int) -> int | None:
+        """The least offset, committed before `epoch`, at which `log` holds something else, or nothing."""
         for offset in range(log.start, len(self.committed)):
-            if offset >= log.end or _differ(log.at(offset), self.committed[offset]):
+            missing = offset >= log.end or _differ(log.at(offset), self.committed[offset])
+            if missing and self.committed_in[offset] < epoch:
                 return offset
         return None
 
@@ -235,6 +243,7 @@ class _RaftState:
                     f"a record of controller epoch {self.committed[offset]} had been committed there",
                 )
                 self.committed[offset] = held
+        self.committed_in += [event.leader_epoch] * (len(self.committed) - len(self.committed_in))
 
     def registered(self, event: TraceRow) -> None:
         if event.broker_epoch <= self.broker_epoch:
