@@ -1,4 +1,4 @@
-"""A node on its machine: pauses."""
+"""A node on its machine: pauses, and starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.cluster.layout import cluster_layout
+from harness.cluster.systems import SYSTEMS, configured
+from harness.environments.base import Listener
+from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import MachineError
 from harness.environments.machines.node_handle import NodeHandle
 from images.system import Service
@@ -45,3 +48,44 @@ def test_a_process_is_stopped_where_its_machine_cannot_be_frozen() -> None:
 
     assert asyncio.run(scenario()) == {"frozen_seconds": 2.0, "missed": 3, "missed_bytes": 0}
     assert machine.commands == ["pause", "resume"]
+
+
+@dataclass
+class SlowToTell:
+    """A machine whose process has ended, of which nothing is heard: the wait for its end does not return."""
+
+    name: str = "b1"
+    address: str = "192.0.2.1"
+    running: bool = False
+    incarnations: int = 0
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+        if argv[1] == "wait":
+            await asyncio.Event().wait()
+        started = argv[1] == "start" and not self.running
+        self.incarnations += started
+        self.running = self.running or started
+        lacks = dict.fromkeys(("nftables", "libfaketime", "netem"), "")
+        answer = {"lacks": lacks, "kernel": "6", "boot_id": "", "true_ns": 0}
+        return json.dumps({**answer, "incarnation": self.incarnations, "started": started}).encode()
+
+
+def test_a_process_that_ended_unnoticed_is_started_and_one_that_runs_is_not() -> None:
+    machine = SlowToTell()
+    layout = configured(SYSTEMS["broker"], cluster_layout(1, 0, lambda _: ("192.0.2.1", 9092)), {}, ())
+
+    async def scenario() -> None:
+        async def provide() -> dict[str, SlowToTell]:
+            return {"b1": machine}
+
+        listener = Listener(on_trace=lambda *_: None, on_log=lambda *_: None)
+        deployment = MachineDeployment(layout, provide, seed=1, listener=listener, facts={})  # type: ignore[arg-type]
+        await deployment.deploy()
+        await deployment.start("b1")
+        assert (machine.incarnations, deployment.alive("b1")) == (1, True)
+        machine.running = False
+        await deployment.start("b1")
+        assert (machine.incarnations, deployment.alive("b1")) == (2, True)
+        await deployment.close()
+
+    asyncio.run(scenario())

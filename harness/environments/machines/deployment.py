@@ -389,11 +389,13 @@ class MachineDeployment:
         return min(readings)[1]
 
     async def _start(self, handle: NodeHandle) -> None:
-        if handle.alive:
-            return
+        """Start a node unless it runs. The machine knows: on a busy one its process may have ended long before that is
+        heard of here."""
         service = handle.service
         request = {"argv": service.argv, "directory": HOME, "log": service.log, "bend_clock": True}
         answer = await handle.ask("start", request=request)
+        if not answer["started"]:
+            return
         handle.alive, handle.incarnation = True, answer["incarnation"]
         task = asyncio.get_running_loop().create_task(self._watch(handle, handle.incarnation))
         self._watching.add(task)
