@@ -81,12 +81,12 @@ def fewer_operations(start: Reproducer) -> Candidates:
 
 def name_targets(start: Reproducer) -> Candidates:
     """The spec does not fail with any symbolic target replaced by the nodes that it stood for in its run."""
-    every = [_named(start, {number}) for number in range(len(start.spec.script))]
-    current = yield from _first(start, [_named(start, set(range(len(every))))])
+    numbers = range(len(start.spec.script))
+    current = yield from _first(start, [_named(start, numbers)])
     if current is not start:
         return current
-    for number in range(len(every)):
-        current = yield from _first(current, [_named(current, {number})])
+    for number in numbers:
+        current = yield from _first(current, [_named(current, [number])])
     return current
 
 
@@ -331,7 +331,7 @@ def _with_fault(spec: Spec, number: int, scheduled: ScheduledFault) -> Spec | No
     return _with_faults(spec, faults)
 
 
-def _named(current: Reproducer, numbers: set[int]) -> Spec | None:
+def _named(current: Reproducer, numbers: Sequence[int]) -> Spec | None:
     """The spec with the symbolic targets of some faults replaced by their nodes."""
     spec, faults = current.spec, []
     for number, scheduled in enumerate(spec.script):

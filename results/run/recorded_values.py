@@ -284,15 +284,10 @@ def _incomplete(evidence: RunEvidence) -> Iterator[EvidenceGap]:
     if EvidencePart.RECOVERY in damaged or evidence.recovery.get("final_reads") is not True:
         return
     recorded = evidence.recovery.get("recorded", {})
-    tables = {
-        EvidencePart.HISTORY: evidence.history,
-        EvidencePart.TRACE: evidence.trace,
-        EvidencePart.FAULTS: evidence.faults,
-    }
-    for part, table in tables.items():
-        least = recorded.get(_TABLES[part], 0)
-        if part not in damaged and table.num_rows < least:
-            yield EvidenceGap(part, f"{table.num_rows} rows are left of at least {least}")
+    for part, name in _TABLES.items():
+        count, least = getattr(evidence, name).num_rows, recorded.get(name, 0)
+        if part not in damaged and count < least:
+            yield EvidenceGap(part, f"{count} rows are left of at least {least}")
     places = _every_place(evidence)
     if EvidencePart.HISTORY not in damaged:
         final = evidence.history.filter(pc.and_(pc.equal(evidence.history["phase"], "final"), _ok(evidence.history)))
@@ -307,7 +302,7 @@ def _incomplete(evidence: RunEvidence) -> Iterator[EvidenceGap]:
 
 
 _TABLES: Final = {EvidencePart.HISTORY: "history", EvidencePart.TRACE: "trace", EvidencePart.FAULTS: "faults"}
-"""Part → its name in the recovery's `recorded`."""
+"""Part → its table, also in the recovery's `recorded`."""
 
 
 def _ok(history: pa.Table) -> pa.ChunkedArray:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import wraps
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.list_offsets.v1.request import ListOffsetsRequest
 from kio.schema.list_offsets.v1.response import ListOffsetsResponse
@@ -28,21 +26,10 @@ from images.wire.connection import (
     encode_request,
     encode_response,
 )
+from tests.broker.served import asking, asynchronous
 
 Answer = Callable[[Any, int, asyncio.StreamWriter], Awaitable[None]]
 """(request, correlation id, where to write): what a scripted broker does with one request."""
-
-
-def asynchronous(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 120))
-
-    return run
-
-
-def asking(number: int) -> InitProducerIdRequest:
-    return InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(0), producer_id=number)
 
 
 def answering(number: int) -> InitProducerIdResponse:
