@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -212,18 +213,8 @@ class FaultHandle:
 
     async def pause(self, node: str) -> Callable[[], Awaitable[None]]:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""
-        _acquire(self._effects.paused, node)
-        self.add_targets([node])
-
-        async def resume() -> None:
-            if _release(self._effects.paused, node):
-                await self._apply(self.cluster.resume(node), ("missed",), node)
-            else:
-                self._overlapped(1)
-
-        early = self._add_undo(resume)
-        await uninterrupted(self._apply(self.cluster.pause(node), ("missed",), node))
-        return early
+        pause, resume = partial(self.cluster.pause, node), partial(self.cluster.resume, node)
+        return await self._hold(self._effects.paused, node, pause, resume, "missed")
 
     async def kill(self, node: str) -> Callable[[], Awaitable[None]]:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
@@ -260,17 +251,8 @@ class FaultHandle:
 
     async def lie_about_fsync(self, node: str) -> None:
         """Have a node's disk acknowledge syncs without keeping anything."""
-        _acquire(self._effects.lying, node)
-        self.add_targets([node])
-
-        async def stop_lying() -> None:
-            if _release(self._effects.lying, node):
-                await self._apply(self.cluster.lie_about_fsync(node, False), ("lies",), node)
-            else:
-                self._overlapped(1)
-
-        self._add_undo(stop_lying)
-        await uninterrupted(self._apply(self.cluster.lie_about_fsync(node, True), ("lies",), node))
+        lie, stop_lying = (partial(self.cluster.lie_about_fsync, node, lies) for lies in (True, False))
+        await self._hold(self._effects.lying, node, lie, stop_lying, "lies")
 
     async def fill_disk(self, node: str, room_bytes: int) -> None:
         """Leave a node's disk `room_bytes` of room. A node that ended over it starts again once there is room."""
@@ -317,17 +299,30 @@ class FaultHandle:
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
         """Change a node's clock; of several changes the latest holds, and the clock is true again after the last."""
-        _acquire(self._effects.clocks, node)
+        change_clock, reset = partial(self.cluster.set_clock, node, change), partial(self.cluster.reset_clock, node)
+        await self._hold(self._effects.clocks, node, change_clock, reset, "offset_ms")
+
+    async def _hold(
+        self,
+        held: dict[str, int],
+        node: str,
+        change: Callable[[], Coroutine[Any, Any, Evidence | None]],
+        restore: Callable[[], Coroutine[Any, Any, Evidence | None]],
+        proof: str,
+    ) -> Callable[[], Awaitable[None]]:
+        """Change a node, and restore it when the last fault that holds it so heals; gives back what heals it early."""
+        _acquire(held, node)
         self.add_targets([node])
 
-        async def reset() -> None:
-            if _release(self._effects.clocks, node):
-                await self._apply(self.cluster.reset_clock(node), ("offset_ms",), node)
+        async def release() -> None:
+            if _release(held, node):
+                await self._apply(restore(), (proof,), node)
             else:
                 self._overlapped(1)
 
-        self._add_undo(reset)
-        await uninterrupted(self._apply(self.cluster.set_clock(node, change), ("offset_ms",), node))
+        early = self._add_undo(release)
+        await uninterrupted(self._apply(change(), (proof,), node))
+        return early
 
     # ---- healing -----------------------------------------------------------------------------------------------------
 
