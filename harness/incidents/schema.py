@@ -31,6 +31,7 @@ from nemesis.conditions import COMBINED, SINGLE, TriggerCondition
 from nemesis.faults.fault import Fault
 from nemesis.registry import FAMILIES
 from nemesis.schedule import NAME_PATTERN, STEPS
+from results.explanation.story import StepKind
 from workloads.clients import consumer_rules
 from workloads.operations import FORMS
 from workloads.registry import WORKLOADS
@@ -268,7 +269,10 @@ def _expectation() -> dict[str, Any]:
             "verdict": {"enum": [str(validity) for validity in Validity]},
             "check": {"enum": list(CHECKERS)},
             "finding": {"type": "string"},
-            "cause": {"description": "a step of docs/explanations.md, or the finding itself", "type": "string"},
+            "cause": {
+                "description": "a step of docs/explanations.md, or the finding itself",
+                "anyOf": [{"enum": [str(kind) for kind in StepKind]}, {"type": "string"}],
+            },
             "about": _mapping({"partition": number, "offset": number}),
             "figures": figures,
         }
