@@ -62,8 +62,6 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         yield step(StepKind.HIGH_WATERMARK_WITHOUT_PROPOSED_MEMBER, f"{moved}, {why}", before=asked)
     if decision is None or decision.leader_epoch != event.leader_epoch:
         return
-    if len(quorum) < decision.min_isr:
-        yield step(StepKind.HIGH_WATERMARK_WITH_SMALL_QUORUM, f"{moved}: min.insync.replicas is {decision.min_isr}")
     left_out = decision.isr - quorum
     if left_out and len(decision.isr) >= decision.min_isr:
         yield step(
@@ -71,14 +69,21 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             f"{moved}, without {listed(left_out)}, which the controllers have in the ISR",
             before=((decision.time_ns, f"the controllers decided the ISR {brokers(decision.isr)}"),),
         )
+    if len(quorum) < decision.min_isr:
+        yield step(StepKind.HIGH_WATERMARK_WITH_SMALL_QUORUM, f"{moved}: min.insync.replicas is {decision.min_isr}")
 
 
 def _counted_wrongly(
     state: PartitionReplay, leader: ReplicaView, event: TraceRow, quorum: frozenset[int]
 ) -> Iterator[tuple[StepKind, str, tuple[tuple[int, str], ...], str]]:
-    """(kind, why, events before, fact that is lacking) for each member of the quorum that lacks the records."""
+    """(kind, why, events before, fact that is lacking) for each member of the quorum that lacks the records, or was not
+    counted as far."""
     before, after, positions = max(event.offset, 0), event.high_watermark, positions_of(event)
     for number in sorted(quorum - {event.number}):
+        if positions.get(number, after) < after:
+            why = f"it had counted b{number} at {positions[number]} only"
+            yield StepKind.HIGH_WATERMARK_ABOVE_COUNTED_POSITION, why, (), ""
+            continue
         member = state.replicas.get(f"b{number}")
         if member is None:
             continue
@@ -173,6 +178,11 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
         return
     if event.leader >= 0 and event.leader_epoch != before.leader_epoch:
         yield from _elected(state, event)
+    elif event.leader >= 0 and (led := state.leaders.get(event.leader_epoch, f"b{event.leader}")) != f"b{event.leader}":
+        epoch = f"leader epoch {event.leader_epoch}, in which {led} had led"
+        text = f"{event.node} made b{event.leader} leader in {epoch}"
+        kind = StepKind.LEADER_CHANGED_IN_LEADER_EPOCH
+        yield Step(kind, event.time_ns, event.node, text, len(state.committed))
     joined = frozenset(event.members) - before.isr
     if event.details().get("reason") != "alter_partition":
         return

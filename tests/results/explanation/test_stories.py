@@ -131,6 +131,24 @@ def test_a_leader_that_counts_the_proposed_member_is_not_suspected() -> None:
     assert story.step is None
 
 
+def test_a_high_watermark_above_a_counted_position_is_the_cause() -> None:
+    written = [appended(4, "b1", 1, 0, 5, 6), appended(4.1, "b2", 1, 0, 5, 6)]
+    (story,) = stories([*BORN, *written, moved(4.2, "b1", 0, 5, 6, b1=6, b2=6, b3=5)])
+    assert story.signature.cause == "high-watermark-above-counted-position"
+    assert story.cause.endswith("it had counted b3 at 5 only")
+
+
+def test_a_decided_member_that_is_left_out_comes_before_a_quorum_that_is_too_small() -> None:
+    (story,) = stories([*BORN, appended(4, "b1", 1, 0, 5, 6), moved(4.2, "b1", 0, 5, 6, b1=6)])
+    assert story.signature.cause == "high-watermark-without-isr-member"
+
+
+def test_another_leader_in_the_same_leader_epoch_is_the_cause() -> None:
+    (story,) = stories([*BORN, decided(4, 2, 0, 1, (2, 3), "fenced"), leads(4.1, "b2", 0, 1, 5, (2, 3))])
+    assert story.signature.cause == "leader-changed-in-leader-epoch"
+    assert story.cause == "c1 made b2 leader in leader epoch 0, in which b1 had led"
+
+
 def test_beliefs_are_those_of_the_moment_of_the_cause() -> None:
     (story,) = stories(WITHOUT_THE_PROPOSED)
     assert story.step is not None
