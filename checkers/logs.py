@@ -44,7 +44,7 @@ import pyarrow.compute as pc
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import lied_to, tolerances
 from checkers.tables import of_partition
-from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import FOREIGN, NEVER, Int64, named_partitions, numbers
 
@@ -138,7 +138,6 @@ def check_partition(
     ]
     torn_logs = float(sum(bool(log.damage) for log in logs))
     figures = {"logs": float(len(logs)), "records": float(replicas.num_rows), "torn_logs": torn_logs}
-    verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
     doubts = []
     if len(logs) < replicas_expected:
         names = ", ".join(log.node for log in logs)
@@ -148,10 +147,7 @@ def check_partition(
         if recovered and log.damage and log.node in liars:
             lines = (_damage_line(log), f"the disk of {log.node} lied about fsync, and may have lost what was synced")
             doubts.append(Finding("fsync-lies", lines, topic, partition, offsets=(log.end,)))
-    if not doubts:
-        return verdict
-    validity = worst([verdict.validity, Validity.UNKNOWN])
-    return Verdict(NAME, validity, (*verdict.findings, *doubts), verdict.figures)
+    return verdict_of(NAME, violations, tolerance or Tolerance(), figures, doubts)
 
 
 def _log(replicas: pa.Table, ends: dict[str, object]) -> ReplicaLog:

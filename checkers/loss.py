@@ -46,7 +46,7 @@ from checkers.deletions import deletable_below
 from checkers.evidence import EXCUSES, CheckSettings, EvidencePart, RunEvidence
 from checkers.fault_model import check_partitions
 from checkers.tables import LOST, of_partition
-from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
 
@@ -163,21 +163,15 @@ def check_partition(
         "deleted": float((offsets < deleted_below).sum()),
         "acknowledged_lost_allowed": float(_unpromised_lost(promises, acks, finally_read)),
     }
-    verdict = verdict_of(NAME, violations, tolerance, figures)
-    kept = np.flatnonzero(offsets >= deleted_below)
-    undecided = np.setdiff1d(kept, lost) if not finally_read else np.empty(0, dtype=np.int64)
-    if not len(undecided):
-        return verdict
-    reason = Finding(
-        kind="not-finally-read",
-        lines=(
+    undecided = np.setdiff1d(np.flatnonzero(offsets >= deleted_below), lost)
+    doubts = []
+    if len(undecided) and not finally_read:
+        lines = (
             f"{len(undecided)} records promised to stay were not read back: the final reads were not completed",
             f"{int(promises.on_disk[undecided].sum())} of them are on at least one replica's disk",
-        ),
-        topic=topic,
-        partition=partition,
-    )
-    return Verdict(NAME, worst([verdict.validity, Validity.UNKNOWN]), (*verdict.findings, reason), verdict.figures)
+        )
+        doubts.append(Finding("not-finally-read", lines, topic, partition))
+    return verdict_of(NAME, violations, tolerance, figures, doubts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

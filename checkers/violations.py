@@ -129,10 +129,15 @@ class Violations:
 
 
 def verdict_of(
-    checker: str, all_violations: Iterable[Violations], tolerance: Tolerance, figures: Mapping[str, float] | None = None
+    checker: str,
+    all_violations: Iterable[Violations],
+    tolerance: Tolerance,
+    figures: Mapping[str, float] | None = None,
+    doubts: Sequence[Finding] = (),
 ) -> Verdict:
-    """The verdict on one partition. Figures: `invalid`, `excused` (unknown) and `allowed` (counted) violations."""
-    answers, shown = [Validity.VALID], []
+    """The verdict on one partition, which `doubts` keep from being valid. Figures: `invalid`, `excused` (unknown) and
+    `allowed` (counted) violations."""
+    answers, shown = [Validity.UNKNOWN if doubts else Validity.VALID], []
     counts = {"invalid": 0.0, "excused": 0.0, "allowed": 0.0}
     for violations in all_violations:
         if not len(violations):
@@ -160,7 +165,7 @@ def verdict_of(
             excess = next(e for e, mask in zip(tolerance.exceeded, by_excess, strict=True) if mask[0])
             shown.append((1, _excused(violations.explain(0), len(violations), excess)))
     findings = tuple(finding for _, finding in sorted(shown, key=lambda entry: entry[0]))
-    return Verdict(checker, worst(answers), findings, {**(figures or {}), **counts})
+    return Verdict(checker, worst(answers), (*findings, *doubts), {**(figures or {}), **counts})
 
 
 def explained_by(excess: FaultModelExceeded, violations: Violations) -> npt.NDArray[np.bool_]:

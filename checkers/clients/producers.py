@@ -45,7 +45,7 @@ import pyarrow as pa
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import check_partitions, lied_to
-from checkers.verdict import Finding, Validity, Verdict, worst
+from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers
 
@@ -88,7 +88,6 @@ def check_partition(
     twice = _ids_twice(columns, log)
     violations = [order, *([] if expires else log.violations()), *([] if controllers_lied_to else [twice])]
     figures = {"producers": float(len(np.unique(log.producer_id))), "records": float(len(log.offset))}
-    verdict = verdict_of(NAME, violations, tolerance or Tolerance(), figures)
     doubts = []
     if not replicas.num_rows and acks != 0 and (columns.kind == APPEND).any():
         doubts.append(Finding("logs-missing", ("no replica's log has a record of this partition",), topic, partition))
@@ -98,10 +97,7 @@ def check_partition(
             f"the disk of {controllers_lied_to[0]} lied about fsync: it may have forgotten",
         )
         doubts.append(Finding("fsync-lies", lines, topic, partition))
-    if not doubts:
-        return verdict
-    validity = worst([verdict.validity, Validity.UNKNOWN])
-    return Verdict(NAME, validity, (*verdict.findings, *doubts), verdict.figures)
+    return verdict_of(NAME, violations, tolerance or Tolerance(), figures, doubts)
 
 
 def _order(columns: Columns, acks: int, topic: str, partition: int) -> Violations:
