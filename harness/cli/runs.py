@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.failure import line_of
-from harness.cli.usage import Commands, Usage, add_store, print_json, terminal
+from harness.cli.usage import Commands, Usage, add_store, duration, print_json, terminal
 from harness.exit_codes import EXIT_CODES, INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -148,13 +148,11 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
         settings[name.strip()] = value.strip()
     if options.protocol:
         settings["faultline.protocol"] = options.protocol
-    limit: str | None = options.time_limit
-    time_limit = float(limit) if limit and limit.isascii() and limit.replace(".", "", 1).isdigit() else limit
     return {
         "environment": options.environment,
         "workload": options.workload,
         "faults": options.faults,
-        "time_limit": time_limit,
+        "time_limit": duration(options.time_limit),
         "seed": options.seed,
         "brokers": options.brokers,
         "partitions": options.partitions,

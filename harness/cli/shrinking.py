@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.cli.usage import Commands, Usage, add_store, duration, terminal
 from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -98,9 +98,8 @@ def _budget(options: argparse.Namespace) -> ShrinkBudget:
 
     if options.runs is not None and options.runs < 1:
         raise Usage(f"faultline shrink: --runs: {options.runs} is less than 1")
-    text: str | None = options.budget
+    value = duration(options.budget)
     try:
-        value = float(text) if text and text.isascii() and text.replace(".", "", 1).isdigit() else text
         limit_s = None if value is None else seconds(value, "--budget")
     except FieldError as error:
         raise Usage(f"faultline shrink: {error}") from None

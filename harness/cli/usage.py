@@ -29,6 +29,11 @@ class Usage(Exception):
     """The command was used wrongly; the message is one line."""
 
 
+def duration(text: str | None) -> float | str | None:
+    """The duration that an option gives, as YAML would have it: a number alone is one of seconds."""
+    return float(text) if text and text.isascii() and text.replace(".", "", 1).isdigit() else text
+
+
 def add_store(parser: argparse.ArgumentParser) -> None:
     """The option that names the store."""
     parser.add_argument(
