@@ -6,11 +6,17 @@ A scenario waits for events of the trace instead of times, and makes links slow 
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.trace_replay import replay_trace
+from checkers.tables import TRACE
 from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
@@ -176,3 +182,16 @@ def played(
     simulation.execute(layout, whole, seed=seed, listener=listener)
     (result,) = results
     return result
+
+
+def broken_promises(trace: Sequence[tuple[str, TraceEvent]]) -> set[str]:
+    """The findings of the checker `protocol` in a trace without times. Each event is an instant of its own here, so
+    those about the candidates at an instant mean nothing."""
+    rows = [
+        event._asdict()
+        | {"time_ns": place, "seq": place, "node": node}
+        | {"members": list(event.members), "detail": json.dumps(dict(event.detail or {}))}
+        for place, (node, event) in enumerate(trace)
+    ]
+    cluster = replay_trace(pa.Table.from_pylist(rows, TRACE), CheckSettings())
+    return {violation.kind for partition in cluster.partitions.values() for violation in partition.violations}

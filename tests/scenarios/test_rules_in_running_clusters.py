@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nemesis.ports import DONE, Link, LinkQuality, both_ways
-from tests.scenarios.one_partition import RECORDS, Scene, played
+from tests.scenarios.one_partition import RECORDS, Scene, broken_promises, played
 
 
 @pytest.mark.parametrize("off", [(), ("elect_from_isr_or_elr",)])
@@ -162,7 +162,7 @@ def test_a_cancelled_reassignment_leaves_committed_records_on_one_replica_exactl
 ) -> None:
     """One of the original replicas is down, and the new one has acknowledged a record instead of it."""
 
-    async def scenario(scene: Scene) -> tuple[str, bool]:
+    async def scenario(scene: Scene) -> tuple[str, bool, set[str]]:
         leader, other = scene.replicas
         *_, new, absent = (broker for broker in scene.deployment.brokers if broker not in scene.replicas)
         await scene.kill(absent)
@@ -174,10 +174,11 @@ def test_a_cancelled_reassignment_leaves_committed_records_on_one_replica_exactl
         assert await scene.append() == "ok"
         outcome = (await scene.deployment.admin.reassign("t", 0, None)).outcome
         await asyncio.sleep(2)
-        return outcome, set(scene.changes()[-1].members) == scene.ids(leader)
+        return outcome, set(scene.changes()[-1].members) == scene.ids(leader), broken_promises(scene.trace)
 
-    outcome, alone = played(scenario, *off, brokers=4, replicas=2)
+    outcome, alone, broken = played(scenario, *off, brokers=4, replicas=2)
     assert (outcome == DONE, alone) == (bool(off), bool(off))
+    assert ("reassignment-shrinks-isr" in broken) is bool(off)
 
 
 @pytest.mark.parametrize(("off", "end"), [((), RECORDS), (("removal_bumps_leader_epoch",), 0)])
