@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from checkers.verdict import checker_name
 from harness.suites.plan import PlannedRun
 from harness.suites.record import SuiteRecord
-from harness.suites.spark_task import ROW, maker
+from harness.suites.spark_task import maker
 from results.errors import StoreError
 from results.store import finished_runs
 from results.store.schema import SIGNATURES
@@ -126,20 +126,21 @@ class _SparkJob:
     """One Spark job in a thread of its own, so that its caller can look at what it has done so far."""
 
     def __init__(self, spark: SparkSession, suite: SuiteRecord, runs: Sequence[PlannedRun]) -> None:
-        self._spark = spark
+        self._context = spark.sparkContext
         self._error: Exception | None = None
-        make = maker(suite.path, json.dumps(suite.plan.to_json()), runs)
-        slots = max(1, spark.sparkContext.defaultParallelism)
+        self._make_each = maker(suite.path, json.dumps(suite.plan.to_json()), runs)
+        slots = max(1, self._context.defaultParallelism)
         tasks = max(-(-len(runs) // RUNS_PER_TASK), min(len(runs), TASKS_PER_SLOT * slots))
         # Spark hands this environment to the Python processes of the jobs that are made from now on.
-        spark.sparkContext.environment["PYTHONHASHSEED"] = hash_seed(repeated=runs[0].repeated)
-        self._frame = spark.range(0, len(runs), 1, tasks).mapInArrow(make, ROW)
+        self._context.environment["PYTHONHASHSEED"] = hash_seed(repeated=runs[0].repeated)
+        # An RDD of numbers needs nothing of Spark SQL, whose Python processes come from a daemon of their own.
+        self._numbers = self._context.parallelize(range(len(runs)), tasks)
         self._thread = threading.Thread(target=self._work, name="suite", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
         try:
-            self._frame.collect()
+            self._numbers.foreachPartition(self._make_each)
         except Exception as error:
             self._error = error
 
@@ -154,7 +155,7 @@ class _SparkJob:
 
         if self._thread.is_alive():
             with unless_gone():
-                self._spark.sparkContext.cancelAllJobs()
+                self._context.cancelAllJobs()
             self._thread.join(30)
 
     def raise_error(self) -> None:
@@ -167,7 +168,7 @@ class _SparkJob:
 def cause_in(message: str) -> str:
     """The line of Spark's message that says why a task failed."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    causes = [line for line in lines if "Error" in line or "Exception" in line]
+    causes = [line for line in lines if ("Error" in line or "Exception" in line) and not line.startswith("at ")]
     cause = (causes or lines or ["unknown"])[-1]
     return cause.removeprefix(f"{StoreError.__module__}.{StoreError.__qualname__}: ")
 
@@ -175,7 +176,7 @@ def cause_in(message: str) -> str:
 def hash_seed(*, repeated: bool) -> str:
     """PYTHONHASHSEED of the processes that make runs: another one for the second run of a seed.
 
-    0 is what Spark gives its Python processes by itself, so those of the first runs come from the daemon that is there.
+    0 is what Spark gives its Python processes by itself, so that one daemon forks all those of first runs.
     """
     return "2" if repeated else "0"
 

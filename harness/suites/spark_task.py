@@ -4,8 +4,8 @@ A run is made in a directory of its own below the suite's `work`. One that was n
 is moved to the suite's `runs`, whole, and reported; of one that was valid only its rows in the tables stay. The file
 below `ended` comes last and makes the run count, so that whatever kills a task kills only the run it is making.
 
-A task returns the name of each run (`ROW`); its result is in the tables. It raises only when the store cannot be
-written: no error within a run stops a suite.
+A task returns nothing: the result of a run is in the tables. It raises only when the store cannot be written: no error
+within a run stops a suite.
 """
 
 from __future__ import annotations
@@ -15,35 +15,25 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from harness.suites.plan import PlannedRun, Suite
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from harness.spec import Spec
     from results.run.directory import RunDirectory
 
-ROW: Final = "run string"
 
-
-def maker(
-    directory: Path, plan: str, runs: Sequence[PlannedRun]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow` over numbers of `runs`: makes each of these runs, and leaves it in the suite's `directory`.
+def maker(directory: Path, plan: str, runs: Sequence[PlannedRun]) -> Callable[[Iterator[int]], None]:
+    """For `foreachPartition` over numbers of `runs`: makes each of them, and leaves it in the suite's `directory`.
 
     `plan` is the suite, as the text of a JSON object.
     """
 
-    def make_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+    def make_each(numbers: Iterator[int]) -> None:
         suite = Suite.from_json(json.loads(plan))
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                make(directory, runs[number], suite.spec(runs[number]))
-                yield pa.RecordBatch.from_pydict({"run": [runs[number].run]})
+        for number in numbers:
+            make(directory, runs[number], suite.spec(runs[number]))
 
     return make_each
 

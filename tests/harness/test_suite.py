@@ -384,6 +384,8 @@ An exception was thrown from the Python worker.
 Traceback (most recent call last):
   File "spark_task.py", line 47, in make
 results.errors.StoreError: cannot write /full/trace.jsonl: No space left on device
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 """
     assert cause_in(message) == "cannot write /full/trace.jsonl: No space left on device"
     assert cause_in("KeyError: 'x'") == "KeyError: 'x'"
