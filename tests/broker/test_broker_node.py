@@ -223,13 +223,13 @@ def test_a_full_disk_ends_the_broker_with_one_error_and_loses_nothing_acknowledg
             async with cluster.broker() as (life, _):
                 await cluster.create_topic()
                 assert (await cluster.produce(b"a")).base_offset == 0
-                told = len(cluster.lines)
+                lines_before = len(cluster.lines)
                 cluster.files.full_for = where
                 if where == "t-0":
                     with pytest.raises(ConnectionLost):
                         await cluster.produce(b"b")
                 assert await failure_of(life) is FULL
-                assert cluster.lines[told:] == []
+                assert cluster.lines[lines_before:] == []
                 assert not cluster.files.exists(CLEAN_SHUTDOWN)
             cluster.files.full_for = "nothing"
             async with cluster.broker():

@@ -204,8 +204,8 @@ def test_a_candidate_may_lack_records_below_its_log_start_and_none_above() -> No
     led = [changed(7, 3, 2, (1, 2, 3)), leads(8, "b3", 2, 5)]
     assert violations_of([*events, anew, appended(6, "b3", 3, 5), *led], deletion(3)) == []
     short = [changed(7, 3, 2, (1, 2, 3)), leads(8, "b3", 2, 4)]
-    found = violations_of([*events, anew, appended(6, "b3", 3, 4), *short], deletion(3))
-    assert set(found) == {"candidate-incomplete", "leader-incomplete"}
+    violations = violations_of([*events, anew, appended(6, "b3", 3, 4), *short], deletion(3))
+    assert set(violations) == {"candidate-incomplete", "leader-incomplete"}
 
 
 def test_other_records_below_the_log_start_of_a_replica_are_ignored() -> None:
@@ -239,8 +239,8 @@ def test_a_replica_whose_log_restarts_above_its_loss_lacks_nothing() -> None:
 
     def excesses(events: list[Event]) -> int:
         evidence = RunEvidence(history=history, trace=small_evidence.trace(*events), faults=faults)
-        found = tolerances(evidence).get(("t", 0))
-        return len(found.exceeded) if found is not None else 0
+        tolerance = tolerances(evidence).get(("t", 0))
+        return len(tolerance.exceeded) if tolerance is not None else 0
 
     assert excesses([*born, *first, *anew, *second]) == 0
     assert excesses([*born, *first, *second]) == 1

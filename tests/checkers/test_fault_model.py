@@ -147,8 +147,8 @@ def test_a_second_loss_on_two_replicas_is_an_excess_of_its_own() -> None:
     events = [*FULL, *(recovered(6, node, 4) for node in both), *(appended(7, node, 4, 20) for node in both)]
     events += [recovered(16, node, 15) for node in both]
     twice = [power_loss(node, time_s) for node in both for time_s in (5, 15)]
-    found = tolerances(evidence(events, *twice))[T].exceeded
-    assert [(excess.offset, excess.time_ns // small_evidence.S) for excess in found] == [(4, 5), (15, 15)]
+    excesses = tolerances(evidence(events, *twice))[T].exceeded
+    assert [(excess.offset, excess.time_ns // small_evidence.S) for excess in excesses] == [(4, 5), (15, 15)]
 
 
 def test_a_loss_that_was_not_measured_excuses_by_name_what_the_trace_does_not_deny() -> None:

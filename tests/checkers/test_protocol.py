@@ -228,8 +228,10 @@ def test_a_latest_offset_below_the_start_of_the_leader_epoch_is_a_violation() ->
 def test_an_acknowledgement_above_the_high_watermark_is_a_violation_for_acks_all_only(
     acks: int, expected: list[str]
 ) -> None:
-    told = small_evidence.event(3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5)
-    assert kinds([*COMMITTED, told]) == expected
+    acknowledgement = small_evidence.event(
+        3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5
+    )
+    assert kinds([*COMMITTED, acknowledgement]) == expected
 
 
 def test_a_loss_beyond_the_fault_model_excuses_records_that_candidates_lack() -> None:

@@ -161,8 +161,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)
 def test_every_promise_holds_in_a_correct_trace(events: list[Event]) -> None:
-    found = verdict(*events)
-    assert (found.validity, found.findings) == (Validity.VALID, ())
+    verdict_of_trace = verdict(*events)
+    assert (verdict_of_trace.validity, verdict_of_trace.findings) == (Validity.VALID, ())
 
 
 @pytest.mark.parametrize("kind", BROKEN)

@@ -147,8 +147,8 @@ def test_groups_are_listed_and_described_and_offsets_found_by_time_and_epoch(
     with closing(KafkaConsumer(bootstrap_servers=cluster.bootstrap.split(","))) as reader:
         at = reader.offsets_for_times({Partition(T, 0): before_ms})[Partition(T, 0)]
         assert (at.offset, at.leader_epoch) == (0, 0)
-    told = confluent.list_offsets({TopicPartition(T, 0): OffsetSpec.latest()})
-    (latest,) = (future.result(LIMIT_S) for future in told.values())
+    end_offsets = confluent.list_offsets({TopicPartition(T, 0): OffsetSpec.latest()})
+    (latest,) = (future.result(LIMIT_S) for future in end_offsets.values())
     assert (latest.offset, latest.leader_epoch) == (20, 0)
 
 

@@ -12,9 +12,9 @@ def test_every_setting_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(broker, "ROUNDS", 2)
     monkeypatch.setattr(broker, "_PACED_S", 0.1)
     monkeypatch.setattr(broker, "_ALONE", 10)
-    told: list[int] = []
-    measured = broker.measure(lambda done, _: told.append(done))
-    assert told == list(range(2 * len(broker.CASES)))
+    steps: list[int] = []
+    measured = broker.measure(lambda done, _: steps.append(done))
+    assert steps == list(range(2 * len(broker.CASES)))
     assert [one.setting for one in measured] == list(broker.CASES)
     for one in measured:
         for values in (one.rates, one.rates_small_batches, one.broker_us):

@@ -45,13 +45,13 @@ def read_from_earliest(cluster: LoopbackCluster, name: str, count: int) -> list[
 
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": name, "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(name, 0, 0)])
-    found: list[tuple[int, bytes]] = []
-    while len(found) < count:
+    records: list[tuple[int, bytes]] = []
+    while len(records) < count:
         messages = consumer.consume(count, timeout=LIMIT_S)
-        assert messages, f"only {len(found)} of {count} records came"
-        found += [(message.offset(), message.value()) for message in messages]
+        assert messages, f"only {len(records)} of {count} records came"
+        records += [(message.offset(), message.value()) for message in messages]
     consumer.close()
-    return found
+    return records
 
 
 def test_confluent_kafka_deletes_records_and_they_stay_deleted_when_the_leader_is_killed(

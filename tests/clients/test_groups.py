@@ -92,9 +92,9 @@ class ConfluentMember(Member):
         )
         consumer.subscribe([self.topic], on_assign=self.assigned)
         while not self.leave.is_set():
-            got = [message for message in consumer.consume(100, timeout=0.2) if message.error() is None]
-            self.delivered += [(item.partition(), item.offset(), item.value()) for item in got]
-            if got:
+            messages = [message for message in consumer.consume(100, timeout=0.2) if message.error() is None]
+            self.delivered += [(item.partition(), item.offset(), item.value()) for item in messages]
+            if messages:
                 try:
                     consumer.commit(asynchronous=False)
                 except KafkaException:
@@ -201,17 +201,17 @@ def described(cluster: LoopbackCluster, group: str) -> Any:
 
 def settled(cluster: LoopbackCluster, group: str) -> int:
     """How many members share the partitions; 0 while they are being divided."""
-    found = described(cluster, group)
-    return len(found.members) if found.state.name == "STABLE" else 0
+    description = described(cluster, group)
+    return len(description.members) if description.state.name == "STABLE" else 0
 
 
 def committed(cluster: LoopbackCluster, group: str) -> dict[int, int]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False})
-    told = consumer.committed([TopicPartition(group, number) for number in range(PARTITIONS)], timeout=120)
+    offsets = consumer.committed([TopicPartition(group, number) for number in range(PARTITIONS)], timeout=120)
     consumer.close()
-    return {item.partition: item.offset for item in told}
+    return {item.partition: item.offset for item in offsets}
 
 
 def check_order(delivered: Delivered, elsewhere: Delivered) -> None:
@@ -272,8 +272,8 @@ def test_groups_are_listed_described_and_deleted_with_their_offsets(cluster: Loo
     with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
         admin.delete_consumer_groups(["orders"])["orders"].result(30)
     member.ended()
-    found = described(cluster, "orders")
-    assert (found.state.name, len(found.members)) == ("EMPTY", 0)
+    description = described(cluster, "orders")
+    assert (description.state.name, len(description.members)) == ("EMPTY", 0)
     asked = ConsumerGroupTopicPartitions("orders")
     offsets = admin.list_consumer_group_offsets([asked])["orders"].result(30).topic_partitions
     assert {item.partition: item.offset for item in offsets} == dict.fromkeys(

@@ -82,14 +82,14 @@ def test_confluent_kafka_loses_and_repeats_nothing_across_a_killed_leader(cluste
     restart(cluster, killed, "confluent")
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "unused", "enable.auto.commit": False})
     consumer.assign([TopicPartition("confluent", 0, 0)])
-    got: list[bytes | None] = []
-    while len(got) < RECORDS:
+    values: list[bytes | None] = []
+    while len(values) < RECORDS:
         messages = consumer.consume(RECORDS, timeout=120)
-        assert messages, f"only {len(got)} records came"
-        got += [message.value() for message in messages]
+        assert messages, f"only {len(values)} records came"
+        values += [message.value() for message in messages]
     assert not consumer.consume(1, timeout=1)
     consumer.close()
-    assert got == EXPECTED
+    assert values == EXPECTED
 
 
 def test_aiokafka_loses_and_repeats_nothing_across_a_killed_leader(cluster: LoopbackCluster) -> None:
@@ -116,13 +116,13 @@ def test_aiokafka_loses_and_repeats_nothing_across_a_killed_leader(cluster: Loop
         consumer.assign([partition])
         consumer.seek(partition, 0)
         end = (await consumer.end_offsets([partition]))[partition]
-        got: list[bytes | None] = []
-        while len(got) < end:
+        values: list[bytes | None] = []
+        while len(values) < end:
             batches = await consumer.getmany(partition, timeout_ms=120_000)
-            assert batches, f"only {len(got)} of {end} records came"
-            got += [record.value for record in batches[partition]]
+            assert batches, f"only {len(values)} of {end} records came"
+            values += [record.value for record in batches[partition]]
         await consumer.stop()
-        return got
+        return values
 
     restart(cluster, asyncio.run(produce()), "aiokafka")
     assert asyncio.run(consume()) == EXPECTED
@@ -149,13 +149,13 @@ def test_kafka_python_loses_and_repeats_nothing_across_a_killed_leader(cluster: 
     consumer.assign([partition])
     consumer.seek(partition, 0)
     end = consumer.end_offsets([partition])[partition]
-    got: list[bytes | None] = []
-    while len(got) < end:
+    values: list[bytes | None] = []
+    while len(values) < end:
         batches = consumer.poll(timeout_ms=120_000)
-        assert batches, f"only {len(got)} of {end} records came"
-        got += [record.value for record in batches[partition]]
+        assert batches, f"only {len(values)} of {end} records came"
+        values += [record.value for record in batches[partition]]
     consumer.close()
-    assert got == EXPECTED
+    assert values == EXPECTED
 
 
 def test_a_broker_stopped_with_sigterm_hands_over_and_comes_back_clean(cluster: LoopbackCluster) -> None:

@@ -24,7 +24,7 @@ Answer = tuple[int, Mapping[str, Any]]
 
 
 def check(run: Path) -> Answer:
-    """What `faultline check` says of a run directory."""
+    """The output of `faultline check` on a run directory."""
     with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
         code = main(["check", str(run), "--json"])
     assert errors.getvalue() == ""

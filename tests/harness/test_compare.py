@@ -54,13 +54,13 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
 ) -> None:
     at = ["--master", "local[2]", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
     assert main(["compare", str(small), *at]) == VALID
-    found = json.loads((tmp_path / "out" / "small.json").read_text())
-    safe, fast = found["cells"]
+    comparison = json.loads((tmp_path / "out" / "small.json").read_text())
+    safe, fast = comparison["cells"]
     assert safe["lost"] == 0
     assert fast["lost"] > 0
     assert fast["differences"]["lost"]["low"] > 0
     assert all(difference["high"] >= difference["value"] for difference in fast["differences"].values())
-    assert {run["stored"].partition("/")[2] for run in found["runs"]} == {
+    assert {run["stored"].partition("/")[2] for run in comparison["runs"]} == {
         f"{cell}-seed{seed}" for cell in ("safe", "fast") for seed in (0, 1)
     }
     printed = " ".join(capsys.readouterr().out.split())
@@ -121,6 +121,6 @@ def test_every_setting_that_trades_durability_can_be_an_axis(tmp_path: Path) -> 
     path.write_text(f"reference: plain\nseeds: 2\n{base}\ncells:\n{cells}")
     at = ["--master", "local[1]", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
     assert main(["compare", str(path), *at]) == VALID
-    found = json.loads((tmp_path / "out" / "axes.json").read_text())
-    assert [cell["name"] for cell in found["cells"]] == ["plain", *AXES]
-    assert all(cell["acknowledged"] for cell in found["cells"])
+    comparison = json.loads((tmp_path / "out" / "axes.json").read_text())
+    assert [cell["name"] for cell in comparison["cells"]] == ["plain", *AXES]
+    assert all(cell["acknowledged"] for cell in comparison["cells"])

@@ -106,5 +106,5 @@ def test_the_tries_of_a_sound_variant_end_with_a_broken_promise(
     monkeypatch.setattr(telling, "run", run)
     incident = load_incident("acks-1-behind-an-isolated-leader")
     variant = replace(incident.variants[1], expect=Expectation(verdict=Validity.VALID))
-    told = telling.tell(incident, variant, tmp_path, environment="docker")
-    assert (told.tries, told.met) == (tries, validities[tries - 1] == "valid")
+    telling_result = telling.tell(incident, variant, tmp_path, environment="docker")
+    assert (telling_result.tries, telling_result.met) == (tries, validities[tries - 1] == "valid")

@@ -70,7 +70,7 @@ class _Brokers(ReadinessProbe):
 
 
 def _asked(probe: ReadinessProbe, in_vain: Callable[[float], bool] = lambda now_s: False) -> tuple[list[str], float]:
-    """What is missing in the end, and for how many seconds of virtual time the probe asked."""
+    """The missing parts in the end, and for how many seconds of virtual time the probe asked."""
 
     async def ask() -> tuple[list[str], float]:
         loop = asyncio.get_running_loop()

@@ -51,13 +51,13 @@ def mixed(tmp_path: Path) -> Path:
 
 def stored(store: Path) -> dict[str, list[dict[str, Any]]]:
     """Every row of every table, without the columns of WHEN."""
-    found = {}
+    rows_of = {}
     for name in ("runs", "verdicts", "metrics", "coverage", "history", "trace", "replicas", "faults"):
         read = tables.read(store, name)
         assert not read.damaged
         rows = read.table.drop_columns(["suite", *(WHEN if name == "runs" else ())]).to_pylist()
-        found[name] = sorted(rows, key=lambda row: row["run"])
-    return found
+        rows_of[name] = sorted(rows, key=lambda row: row["run"])
+    return rows_of
 
 
 ALONE = "import sys; sys.path.insert(0, {root!r}); from harness.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -97,12 +97,12 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_run_is_stored_once_with_its_verdicts_metrics_and_coverage(uninterrupted: Path) -> None:
-    found = stored(uninterrupted)
-    names = [row["run"] for row in found["runs"]]
+    rows = stored(uninterrupted)
+    names = [row["run"] for row in rows["runs"]]
     assert sorted(names) == sorted(f"{cell}-seed{seed}" for cell in ("mutant", "sound") for seed in range(2))
     for table in ("verdicts", "metrics", "coverage"):
-        assert {row["run"] for row in found[table]} == set(names), table
-    assert {row["name"] for row in found["coverage"] if row["kind"] == "event"} >= {"became_leader", "high_watermark"}
+        assert {row["run"] for row in rows[table]} == set(names), table
+    assert {row["name"] for row in rows["coverage"] if row["kind"] == "event"} >= {"became_leader", "high_watermark"}
 
 
 def test_a_run_that_failed_keeps_everything_and_one_that_passed_its_metrics(uninterrupted: Path) -> None:
@@ -327,9 +327,9 @@ def test_the_exit_code_is_the_worst(validities: list[str], code: int) -> None:
 
 
 def test_cells_are_specs_times_settings_and_every_cell_has_every_seed() -> None:
-    made = load(str(SHIPPED / "smoke.yaml"), seeds=2)
-    assert [run.run for run in made.runs()] == ["append-seed0", "groups-seed0", "append-seed1", "groups-seed1"]
-    assert Suite.from_json(json.loads(json.dumps(made.to_json()))) == made
+    suite = load(str(SHIPPED / "smoke.yaml"), seeds=2)
+    assert [run.run for run in suite.runs()] == ["append-seed0", "groups-seed0", "append-seed1", "groups-seed1"]
+    assert Suite.from_json(json.loads(json.dumps(suite.to_json()))) == suite
 
 
 def test_settings_are_put_on_top_of_every_spec(tmp_path: Path) -> None:

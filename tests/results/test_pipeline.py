@@ -189,9 +189,9 @@ def test_the_command_names_what_is_judged_otherwise_than_when_it_was_stored(
     pq.write_table(pa.Table.from_pylist(wrong, tables.SCHEMAS["runs"]), path)
     at = ["--store", str(tmp_path), "--master", "local[2]"]
     assert main(["store", "check", "s", *at]) == 1
-    told = capfd.readouterr().out
-    assert f"invalid  s/{runs['invalid'].name}   (stored as valid)" in told
-    assert runs["valid"].name not in told
+    output = capfd.readouterr().out
+    assert f"invalid  s/{runs['invalid'].name}   (stored as valid)" in output
+    assert runs["valid"].name not in output
     written = pq.read_table(tmp_path / "checked" / "s" / "verdicts.parquet").to_pylist()
     assert {row["run"] for row in written} == {runs["valid"].name, runs["invalid"].name}
     batch_path(tmp_path, "trace", "s", runs["valid"].name).unlink()

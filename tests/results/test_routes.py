@@ -178,17 +178,17 @@ def test_a_comparison_is_worked_out_anew_from_its_runs(site: Router, tmp_path: P
     figures = {"acknowledged": 90.0, "planned": 100.0, "main_s": 1.0, "lost": 0.0}
     kept = ["", "/elsewhere/suites/acks-1/runs/<all>", "javascript:alert(1)", "/etc"]
     runs = [ComparedRun(cell, seed, "valid", figures) for cell in ("all", "one") for seed in (1, 2)]
-    made = compare("acks", "all", [replace(run, kept=path) for run, path in zip(runs, kept, strict=True)])
-    told = made.to_json()
-    told["sentences"] = ["a lie"]
+    comparison_of_runs = compare("acks", "all", [replace(run, kept=path) for run, path in zip(runs, kept, strict=True)])
+    values = comparison_of_runs.to_json()
+    values["sentences"] = ["a lie"]
     (tmp_path / "comparisons").mkdir()
-    (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(told))
+    (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(values))
     page = show(site, "/comparisons/acks")
     assert "all keeps 90.0 % of writes available" in page.text
     assert [link for link in page.links() if link.startswith("/suites/")] == ["/suites/acks-1/%3Call%3E"]
-    for run, where in zip(told["runs"], ("nightly/x<y", "elsewhere/x", "../..", "/etc"), strict=True):
+    for run, where in zip(values["runs"], ("nightly/x<y", "elsewhere/x", "../..", "/etc"), strict=True):
         run["stored"], run["kept"] = where, ""
-    (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(told))
+    (tmp_path / "comparisons" / "acks.json").write_text(json.dumps(values))
     links = show(site, "/comparisons/acks").links()
     assert [link for link in links if link.startswith("/suites/")] == ["/suites/nightly/x%3Cy"]
     assert not [link for link in page.links() if "javascript" in link or "etc" in link]
@@ -371,7 +371,7 @@ def test_a_log_is_shown_from_its_end_and_can_be_walked_to_its_beginning(tmp_path
 def test_only_the_lines_that_hold_the_words_are_shown_with_their_own_numbers(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
     path.write_bytes(b"one\nELECTED b1\n\xff\xfe\nelected b2 of " + b"x" * 100_000 + b"\nlast\n")
-    found = excerpt(path, "Elected", None)
-    assert [number for number, _ in found.lines] == [2, 4]
-    assert found.lines[1][1].endswith(" … (cut)")
+    passage = excerpt(path, "Elected", None)
+    assert [number for number, _ in passage.lines] == [2, 4]
+    assert passage.lines[1][1].endswith(" … (cut)")
     assert excerpt(path, "last", None).lines == ((5, "last"),)

@@ -40,12 +40,12 @@ def append(index: int, value: int, offset: int, at_ms: int, took_ms: int | None 
 
 def test_lost_duplicated_and_reordered_records_are_counted() -> None:
     rows = [append(0, 10, 0, 0), append(1, 11, 1, 10), append(2, 12, 2, 20), append(3, 13, 3, 30)]
-    found = measure(evidence(*rows, read=[(0, 10), (1, 12), (2, 11), (3, 11)]))
-    assert (found["appends"], found["acknowledged"]) == (4, 4)
-    assert found["lost"] == 1
-    assert found["duplicated"] == 1
-    assert found["reordered"] == 1
-    assert found["recovery_s"] == 1.5
+    figures = measure(evidence(*rows, read=[(0, 10), (1, 12), (2, 11), (3, 11)]))
+    assert (figures["appends"], figures["acknowledged"]) == (4, 4)
+    assert figures["lost"] == 1
+    assert figures["duplicated"] == 1
+    assert figures["reordered"] == 1
+    assert figures["recovery_s"] == 1.5
 
 
 def test_without_final_reads_what_is_on_no_disk_is_lost() -> None:
@@ -62,21 +62,21 @@ def test_without_final_reads_and_without_disks_nothing_is_called_lost() -> None:
 
 def test_time_without_acknowledgements_counts_while_one_is_asked_for() -> None:
     rows = [append(0, 1, 0, 0), append(1, 2, 1, 1_000, 3_000), append(2, 3, 2, 9_000, None), append(3, 4, 3, 10_000)]
-    found = measure(evidence(*rows, read=[]))
-    assert found["unavailable_s"] == 3.0 + 1.002
-    assert (found["unavailable_windows"], found["unavailable_longest_s"]) == (2, 3.0)
+    figures = measure(evidence(*rows, read=[]))
+    assert figures["unavailable_s"] == 3.0 + 1.002
+    assert (figures["unavailable_windows"], figures["unavailable_longest_s"]) == (2, 3.0)
 
 
 def test_what_is_waited_for_after_clients_were_driven_is_not_unavailable_time_of_theirs() -> None:
     late = [append(0, 1, 0, 0), append(1, 2, 1, 50_000, None), append(2, 3, 2, 75_000)]
-    found = measure(evidence(*late, read=[]))
-    assert (found["unavailable_s"], found["main_s"]) == (10.0, 60.0)
+    figures = measure(evidence(*late, read=[]))
+    assert (figures["unavailable_s"], figures["main_s"]) == (10.0, 60.0)
     never = [append(0, 1, 0, 0, None), append(1, 2, 1, 90_000, 20_000)]
     assert measure(evidence(*never, read=[]))["unavailable_s"] == 60.0
 
 
 def test_latencies_are_of_acknowledged_appends_of_the_main_phase_alone() -> None:
     rows = [append(number, number, number, 1_000 * number, number + 1) for number in range(101)]
-    found = measure(evidence(*rows, append(200, 200, 200, 5, None), read=[]))
-    assert found["append_ms_p50"] == 51
-    assert found["append_ms_p99"] == 100
+    figures = measure(evidence(*rows, append(200, 200, 200, 5, None), read=[]))
+    assert figures["append_ms_p50"] == 51
+    assert figures["append_ms_p99"] == 100

@@ -22,11 +22,11 @@ def test_a_name_sorts_by_time_and_is_safe_as_a_directory() -> None:
 
 
 def test_runs_of_one_second_get_names_of_their_own_and_are_listed_in_order(tmp_path: Path) -> None:
-    made = [new_run(tmp_path, "append", 7, BEGAN) for _ in range(3)]
-    assert len(set(made)) == 3
-    for run in made:
+    directories = [new_run(tmp_path, "append", 7, BEGAN) for _ in range(3)]
+    assert len(set(directories)) == 3
+    for run in directories:
         (run / "status.json").write_text("{}")
     (tmp_path / "not-a-run").mkdir()
-    assert runs(tmp_path) == sorted(made)
-    assert (tmp_path / "latest").readlink() == Path(made[-1].name)
+    assert runs(tmp_path) == sorted(directories)
+    assert (tmp_path / "latest").readlink() == Path(directories[-1].name)
     assert runs(tmp_path / "missing") == []

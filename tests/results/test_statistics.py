@@ -10,16 +10,16 @@ from results.statistics import Interval, difference, mean, none_in, share
 
 def test_an_interval_holds_its_value_and_comes_back_the_same() -> None:
     values = np.random.default_rng(3).normal(10, 2, 50)
-    found = mean(values, seed=5)
-    assert found.value == pytest.approx(values.mean())
-    assert found.low < found.value < found.high
-    assert found == mean(values, seed=5)
+    interval = mean(values, seed=5)
+    assert interval.value == pytest.approx(values.mean())
+    assert interval.low < interval.value < interval.high
+    assert interval == mean(values, seed=5)
 
 
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     draw = np.random.default_rng(1)
-    found = [mean(draw.exponential(3.0, 60), seed=number) for number in range(200)]
-    covered = sum(interval.low <= 3.0 <= interval.high for interval in found)
+    intervals = [mean(draw.exponential(3.0, 60), seed=number) for number in range(200)]
+    covered = sum(interval.low <= 3.0 <= interval.high for interval in intervals)
     assert 175 <= covered <= 199
 
 
@@ -29,19 +29,19 @@ def test_an_interval_over_few_runs_of_which_most_lose_nothing_covers_more_than_a
     plain = covered = 0
     for number in range(400):
         lost = np.where(draw.random(40) < 0.25, draw.geometric(1 / 40, 40), 0)
-        found = share(lost, np.full(40, 500), seed=number, resamples=1000)
+        interval = share(lost, np.full(40, 500), seed=number, resamples=1000)
         again = np.random.default_rng(number).integers(0, 40, size=(1000, 40))
         low, high = np.quantile(lost[again].sum(axis=1) / (40 * 500), (0.025, 0.975))
         plain += low <= 0.02 <= high
-        covered += found.low <= 0.02 <= found.high
+        covered += interval.low <= 0.02 <= interval.high
     assert covered >= 360
     assert covered > plain
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 3.0], [0.0, 0.0, 9.0], [5.0] * 30, [0.0] * 10 + [1e9]])
 def test_an_interval_over_a_handful_of_runs_stays_within_them_and_holds_its_value(values: list[float]) -> None:
-    found = mean(values)
-    assert min(values) <= found.low <= found.value <= found.high <= max(values)
+    interval = mean(values)
+    assert min(values) <= interval.low <= interval.value <= interval.high <= max(values)
 
 
 def test_what_was_never_seen_may_still_happen() -> None:

@@ -37,10 +37,10 @@ def test_a_run_is_shown_with_its_verdict_and_what_was_found(
     store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["store", "show", ended.name, "--store", str(store)]) == 0
-    told = capsys.readouterr().out
-    assert "verdict  invalid" in told
-    assert "invalid  loss\n    lost-append\n    one line\n" in told
-    assert "history  1200 rows" in told
+    output = capsys.readouterr().out
+    assert "verdict  invalid" in output
+    assert "invalid  loss\n    lost-append\n    one line\n" in output
+    assert "history  1200 rows" in output
 
 
 def test_a_suite_is_shown_with_its_failures_first(
@@ -86,9 +86,9 @@ def test_what_a_removed_suite_kept_beside_the_tables_stays_and_is_named(
 ) -> None:
     suite = make_night(tmp_path, 0, seeds=2)
     assert main(["store", "rm", suite, "--store", str(tmp_path)]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith(f"removed suite {suite} with 4 runs: ")
-    assert told[1].endswith(f"stay in {tmp_path / 'suites' / suite}")
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].startswith(f"removed suite {suite} with 4 runs: ")
+    assert output[1].endswith(f"stay in {tmp_path / 'suites' / suite}")
     assert (tmp_path / "suites" / suite / "suite.json").exists()
 
 
@@ -119,9 +119,9 @@ def test_a_removal_killed_halfway_leaves_no_run_that_counts_and_is_finished_by_t
 def test_only_an_exact_name_removes_anything(store: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(store)
     assert main(["store", "rm", name, "--store", str(store)]) == 3
-    told = capsys.readouterr()
-    assert told.err.startswith(f"{name!r}: no suite and no run of this name is stored in ")
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.err.startswith(f"{name!r}: no suite and no run of this name is stored in ")
+    assert output.err.count("\n") == 1
     assert files(store) == before
 
 
@@ -166,6 +166,6 @@ def test_what_cannot_be_read_back_is_one_line(
     path = batch_path(store, "trace", "nightly", ended.name)
     path.write_bytes(path.read_bytes()[:-20])
     assert main(["store", "show", ended.name, "--store", str(store)]) == 3
-    told = capsys.readouterr().err
-    assert str(path) in told
-    assert told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert str(path) in errors
+    assert errors.count("\n") == 1

@@ -60,9 +60,9 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def suite(tmp_path: Path) -> SuiteResult:
-    found = read_suite(tmp_path, make_night(tmp_path, 0, lossy))
-    assert found is not None
-    return found
+    suite = read_suite(tmp_path, make_night(tmp_path, 0, lossy))
+    assert suite is not None
+    return suite
 
 
 def test_a_suite_tells_its_runs_the_worst_first_with_what_they_were_asked_for(suite: SuiteResult) -> None:
@@ -80,8 +80,8 @@ def test_a_share_over_runs_is_all_parts_over_all_wholes(suite: SuiteResult) -> N
     available = next(measure for measure in MEASURES if measure.name == "available")
     interval = available.over(suite.runs, resamples=RESAMPLES)
     assert interval is not None
-    told = sum(run.figures["acknowledged"] for run in suite.runs)
-    assert interval.value == pytest.approx(told / (60 * 600))
+    acknowledged = sum(run.figures["acknowledged"] for run in suite.runs)
+    assert interval.value == pytest.approx(acknowledged / (60 * 600))
     assert interval.low < interval.value < interval.high
 
 
@@ -94,11 +94,11 @@ def test_runs_that_failed_or_were_never_checked_count_as_not_valid_and_have_no_f
     renamed = [run.path.rename(tmp_path / name) for run, name in ((unchecked, "one"), (failed, "two"), (fine, "three"))]
     for path in renamed:
         tables.add_run(tmp_path / "store", "docker", RunDirectory.open(path))
-    found = read_suite(tmp_path / "store", "docker")
-    assert found is not None
-    assert found.outcomes() == {"invalid": 1, "failed": 1, "not checked": 1}
-    assert "the cluster did not come up" in found.causes()
-    assert "acknowledged-loss: lost-append" in found.causes()
+    suite = read_suite(tmp_path / "store", "docker")
+    assert suite is not None
+    assert suite.outcomes() == {"invalid": 1, "failed": 1, "not checked": 1}
+    assert "the cluster did not come up" in suite.causes()
+    assert "acknowledged-loss: lost-append" in suite.causes()
 
 
 def test_a_mutant_that_is_found_is_no_failure_and_one_that_is_missed_is_named(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_every_number_of_a_cell_leads_to_the_runs_behind_it(suite: SuiteResult) 
     assert {"cause": ["loss: lost-append"]} in asked
     assert {"cell": ["append"], "valid": ["no"]} in asked
     for cell in suite.cells:
-        told = [measure.name for measure in MEASURES if measure.name not in ("failures", "recovery")]
-        assert [it["by"][0] for it in asked if it.get("cell") == [cell] and "by" in it] == told
+        names = [measure.name for measure in MEASURES if measure.name not in ("failures", "recovery")]
+        assert [it["by"][0] for it in asked if it.get("cell") == [cell] and "by" in it] == names
     rows = [attributes for tag, attributes in page.elements if tag == "tr" and "data-cell" in attributes]
     assert len(rows) == 60
     assert [row["data-valid"] for row in rows[:2]] == ["no", "no"]
@@ -156,16 +156,16 @@ def test_the_page_stands_alone_names_failures_first_and_draws_what_plotly_takes(
 
 def test_what_a_suite_holds_stays_text(tmp_path: Path) -> None:
     name = make_night(tmp_path, 0, lossy)
-    found = read_suite(tmp_path, name)
-    assert found is not None
+    suite = read_suite(tmp_path, name)
+    assert suite is not None
     hostile = replace(
-        found,
+        suite,
         commit=SCRIPT,
         version=SCRIPT,
         coverage=((SCRIPT, SCRIPT, 1, 1),),
         runs=tuple(
             replace(run, run=SCRIPT, cell=f'"{SCRIPT}', causes=(SCRIPT,), signatures=(SCRIPT,))
-            for run in found.runs[:3]
+            for run in suite.runs[:3]
         ),
     )
     page = Page(suite_page.render(hostile, lambda run: '"><script>'))
@@ -176,9 +176,9 @@ def test_what_a_suite_holds_stays_text(tmp_path: Path) -> None:
 def test_a_damaged_file_of_a_suite_is_named_on_its_page(tmp_path: Path) -> None:
     name = make_night(tmp_path, 0)
     batch_path(tmp_path, "metrics", name, "batch-00001").write_bytes(b"PAR1")
-    found = read_suite(tmp_path, name)
-    assert found is not None
-    text = Page(suite_page.render(found, lambda run: "")).text
+    suite = read_suite(tmp_path, name)
+    assert suite is not None
+    text = Page(suite_page.render(suite, lambda run: "")).text
     assert "batch-00001.parquet: is not Parquet, or damaged" in text
     assert "60 valid" in text
 
@@ -210,8 +210,8 @@ def test_what_a_page_had_to_leave_out_is_named_by_the_command_and_on_the_page(
     damaged.write_bytes(b"PAR1")
     missing.unlink()
     assert main([command, "nightly", "--store", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 3
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition(": ")[0] for line in sorted(told)] == sorted([str(damaged), str(missing)])
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in sorted(errors)] == sorted([str(damaged), str(missing)])
     text = Page((tmp_path / "page.html").read_text()).text
     assert f"left out: verdicts/suite={name}/batch-00001.parquet: is not Parquet" in text
     assert f"left out: metrics/suite={name}/batch-00001.parquet: is missing" in text
@@ -223,9 +223,9 @@ def test_a_suite_that_is_not_there_or_a_page_that_cannot_be_written_is_one_line(
 ) -> None:
     make_night(tmp_path, 0)
     assert main([command, "weekly", "--store", str(tmp_path)]) == 3
-    told = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert (
-        told == f"faultline {command}: 'weekly': no suite of this name is stored in {tmp_path} (there are: nightly)\n"
+        errors == f"faultline {command}: 'weekly': no suite of this name is stored in {tmp_path} (there are: nightly)\n"
     )
     assert main([command, "nightly", "--store", str(tmp_path), "--out", str(tmp_path / "no" / "page.html")]) == 3
     assert capsys.readouterr().err.startswith(f"faultline {command}: cannot write {tmp_path / 'no' / 'page.html'}: ")

@@ -67,9 +67,9 @@ def test_a_corrupt_a_foreign_and_a_missing_file_are_each_reported_by_name_and_sk
     missing = batch_path(store, "faults", "nightly", ended.name)
     missing.unlink()
     assert main(["store", "verify", "--store", str(store)]) == 3
-    told = capsys.readouterr().err
-    assert all(str(path) in told for path in (corrupt, foreign, missing))
-    assert len(told.splitlines()) == 3
+    errors = capsys.readouterr().err
+    assert all(str(path) in errors for path in (corrupt, foreign, missing))
+    assert len(errors.splitlines()) == 3
     assert tables.read(store, "history").table.num_rows == ended.load().history.num_rows
 
 
@@ -82,9 +82,9 @@ def test_a_parquet_file_where_no_reader_looks_is_named(
         foreign.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"a": [1]}), foreign)
     assert main(["store", "verify", "--store", str(store)]) == 3
-    told = capsys.readouterr()
-    assert [line.partition(": ")[0] for line in told.err.splitlines()] == [str(foreign) for foreign in foreign_files]
-    assert told.out.endswith(" files are intact, 2 are damaged\n")
+    output = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in output.err.splitlines()] == [str(foreign) for foreign in foreign_files]
+    assert output.out.endswith(" files are intact, 2 are damaged\n")
 
 
 def test_what_a_complete_batch_lacks_is_reported_for_that_table_alone(store: Path, ended: RunDirectory) -> None:
@@ -102,9 +102,9 @@ def test_a_store_that_is_not_there_is_told_and_is_not_an_empty_one(
     tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["store", action, "--store", str(tmp_path / "mistyped")]) == 3
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"{tmp_path / 'mistyped'}: there is no such directory")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"{tmp_path / 'mistyped'}: there is no such directory")
     assert main(["store", action, "--store", str(tmp_path)]) == 0
 
 

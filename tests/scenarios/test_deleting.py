@@ -70,11 +70,11 @@ def play(scenario: Scenario) -> list[tuple[str, TraceEvent]]:
 
 async def read_on(consumer: Consumer) -> list[tuple[int, int]]:
     """(offset, value) of what is read until the end is reached."""
-    got: list[tuple[int, int]] = []
+    records: list[tuple[int, int]] = []
     while consumer.position(*P0) < RECORDS:
         for fetched in await consumer.poll(1.0):
-            got += [(record.offset, int(record.value or b"")) for record in fetched.records]
-    return got
+            records += [(record.offset, int(record.value or b"")) for record in fetched.records]
+    return records
 
 
 LEFT = [(offset, offset) for offset in range(6, RECORDS)]

@@ -72,15 +72,15 @@ def played(*off: str) -> list[tuple[str, TraceEvent]]:
 def test_what_a_leader_elected_again_calls_committed_its_isr_holds_exactly_with_the_rule(off: tuple[str, ...]) -> None:
     trace = played(*off)
     former, risen = next((node, event) for node, event in reversed(trace) if event.kind == "high_watermark")
-    told = trace[: trace.index((former, risen))]
-    assert [event.leader_epoch for node, event in told if (node, event.kind) == (former, "became_leader")][-2:] == [
+    events = trace[: trace.index((former, risen))]
+    assert [event.leader_epoch for node, event in events if (node, event.kind) == (former, "became_leader")][-2:] == [
         1,
         3,
     ]
     (follower,) = (f"b{member}" for member in risen.members if f"b{member}" != former)
     held = [
         event.offset if event.kind == "truncated" else event.log_end
-        for node, event in told
+        for node, event in events
         if node == follower and event.topic == TOPIC and event.kind in ("truncated", "appended")
     ]
     assert risen.high_watermark == RECORDS

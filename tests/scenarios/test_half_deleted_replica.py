@@ -76,8 +76,8 @@ def offsets_after(seed: int, *off: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("off", [(), ("delete_replica_durably",)])
 def test_a_half_deleted_replica_is_taken_for_a_log_exactly_without_the_rule(off: tuple[str, ...]) -> None:
-    found = {offsets_after(seed, *off) for seed in SEEDS}
+    offsets = {offsets_after(seed, *off) for seed in SEEDS}
     if off:
-        assert any(start > 0 for start, _ in found), found
+        assert any(start > 0 for start, _ in offsets), offsets
     else:
-        assert found == {(0, RECORDS)}
+        assert offsets == {(0, RECORDS)}

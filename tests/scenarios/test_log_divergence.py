@@ -53,13 +53,13 @@ class Result:
 
 def runs(log: Sequence[Record]) -> list[tuple[int, int]]:
     """(epoch, records) of a log, epochs numbered as in the cases: by their order in the run."""
-    found: list[tuple[int, int]] = []
+    epoch_runs: list[tuple[int, int]] = []
     for epoch, _ in log:
-        if found and found[-1][0] == epoch:
-            found[-1] = (epoch, found[-1][1] + 1)
+        if epoch_runs and epoch_runs[-1][0] == epoch:
+            epoch_runs[-1] = (epoch, epoch_runs[-1][1] + 1)
         else:
-            found.append((epoch, 1))
-    return found
+            epoch_runs.append((epoch, 1))
+    return epoch_runs
 
 
 class _Pair:

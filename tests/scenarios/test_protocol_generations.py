@@ -110,8 +110,8 @@ def removed(trace: Sequence[tuple[str, TraceEvent]]) -> int:
 
 
 def test_kip_279_the_upgrade_in_two_steps_truncates_nothing_and_in_one_step_to_the_high_watermark() -> None:
-    """Whoever is upgraded first queries leaders that do not know its version yet. Truncated to an old high watermark it
-    would lose acknowledged records if its leader failed now."""
+    """The first broker to be upgraded queries leaders that do not know its version yet. Truncated to an old high
+    watermark it would lose acknowledged records if its leader failed now."""
     assert removed(upgraded(NEW_RELEASE, UPGRADED)) == 0
     assert removed(upgraded(UPGRADED)) >= RECORDS
 

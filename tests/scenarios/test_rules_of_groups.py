@@ -30,9 +30,9 @@ async def coordinator(scene: Scene, *others_than: str) -> str:
             if broker in others_than or not scene.deployment.alive(broker):
                 continue
             answer = await scene.ask(broker, FindCoordinatorRequest(key_type=0, coordinator_keys=(GROUP,)))
-            found = answer.coordinators[0]
-            name = f"b{found.node_id}"
-            if found.error_code is ErrorCode.none and name not in others_than:
+            coordinator = answer.coordinators[0]
+            name = f"b{coordinator.node_id}"
+            if coordinator.error_code is ErrorCode.none and name not in others_than:
                 return name
         await asyncio.sleep(0.1)
 

@@ -56,12 +56,12 @@ async def append(producer: Producer, first: int, count: int) -> None:
 
 
 async def read_until(consumer: Consumer, offset: int) -> list[tuple[int, int]]:
-    got: list[tuple[int, int]] = []
+    records: list[tuple[int, int]] = []
     async with asyncio.timeout(60):
         while consumer.position(*P0) < offset:
             for fetched in await consumer.poll(1.0):
-                got += [(record.offset, int(record.value or b"")) for record in fetched.records]
-    return got
+                records += [(record.offset, int(record.value or b"")) for record in fetched.records]
+    return records
 
 
 async def join_elsewhere(client: Client, not_on: str) -> GroupMember:
@@ -70,12 +70,12 @@ async def join_elsewhere(client: Client, not_on: str) -> GroupMember:
     while True:
         try:
             asked = FindCoordinatorRequest(key_type=0, coordinator_keys=(f"group-{number}",))
-            found = (await client.ask_any(asked)).coordinators[0]
+            coordinator = (await client.ask_any(asked)).coordinators[0]
         except ConnectionLost:
             continue
-        if found.error_code is not ErrorCode.none:
+        if coordinator.error_code is not ErrorCode.none:
             await asyncio.sleep(0.1)
-        elif f"b{found.node_id}" == not_on:
+        elif f"b{coordinator.node_id}" == not_on:
             number += 1
         else:
             member = GroupMember(client, f"group-{number}", (TOPIC,), SESSION)
@@ -115,9 +115,9 @@ def play(*, restarted: bool = False, **options: Any) -> Observations:
         observations.before += [value for _, value in await read_until(consumer, 10)]
 
         if member is not None:
-            made = await member.commit(consumer.next_offsets())
-            while made.outcome != "ok":  # not before the leader that is cut off has left this ISR, too
-                made = await member.commit(consumer.next_offsets())
+            commit = await member.commit(consumer.next_offsets())
+            while commit.outcome != "ok":  # not before the leader that is cut off has left this ISR, too
+                commit = await member.commit(consumer.next_offsets())
             await member.leave()
             await consumer.close()
 
@@ -178,8 +178,8 @@ def test_without_a_policy_the_consumer_raises_where_the_logs_part_and_misses_not
 def test_a_group_finds_the_truncation_across_a_restart_by_the_epoch_it_committed() -> None:
     observations = play(restarted=True)
     assert observations.raised is not None
-    found = observations.raised.truncation_offsets[P0]
-    assert found == OffsetAndEpoch(5, 0)
+    truncation = observations.raised.truncation_offsets[P0]
+    assert truncation == OffsetAndEpoch(5, 0)
     assert observations.after == NEW
 
 

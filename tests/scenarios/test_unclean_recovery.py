@@ -159,12 +159,12 @@ def test_unclean_election_under_manual_recovery_elects_whoever_lives_and_counts_
 def test_balanced_recovery_loses_acknowledged_records_without_either_of_its_rules(mutant: str, script: Script) -> None:
     """Of a few seeds, since the second case takes one in which b1 precedes b2."""
     for seed in range(1, 9):
-        found = played(script, "balanced", seed=seed, without=[mutant])
-        if found.validity is Validity.INVALID:
+        outcome = played(script, "balanced", seed=seed, without=[mutant])
+        if outcome.validity is Validity.INVALID:
             break
     assert played(script, "balanced", seed=seed).validity is Validity.VALID
-    assert found.validity is Validity.INVALID
-    assert "lost-append" in kinds(found)
+    assert outcome.validity is Validity.INVALID
+    assert "lost-append" in kinds(outcome)
 
 
 def test_without_an_elr_one_loss_on_the_last_member_of_the_isr_loses_acknowledged_records() -> None:

@@ -36,5 +36,5 @@ def test_as_many_wiped_at_once_as_min_isr_is_told_as_beyond_the_fault_model() ->
     both = {"at": "8s", "for": "3s", "fault": "wipe-disk", "nodes": ["b1", "b2"]}
     outcome = played(last, both, **{"unclean.recovery.strategy": "balanced"})
     assert outcome.validity is Validity.UNKNOWN
-    found = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
-    assert found == {"fault-model-exceeded"}
+    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert kinds == {"fault-model-exceeded"}

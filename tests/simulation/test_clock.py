@@ -68,12 +68,12 @@ def test_a_frozen_clock_fires_no_timer_but_the_network_goes_on() -> None:
         node.start(serve)
         await asyncio.sleep(1)
         node.set_clock(rate=0.0)
-        told = node.loop.time()
+        frozen_time = node.loop.time()
         await asyncio.sleep(100)
         reader, writer = await asyncio.open_connection("b1", 1)
         writer.write(b"hello\n")
         assert await reader.readline() == b"hello\n"
-        assert float(await reader.readline()) == told
+        assert float(await reader.readline()) == frozen_time
         assert answers == []
         node.reset_clock()
         await asyncio.sleep(3.9)

@@ -45,8 +45,8 @@ PROMISES = (
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.rule)
 def test_a_broken_promise_is_found_where_the_full_protocol_keeps_it(promise: _Promise) -> None:
     for seed in SEEDS:
-        found = {finding.kind for verdict in promise.run(seed, promise.rule).verdicts for finding in verdict.findings}
-        if promise.finding in found:
+        kinds = {finding.kind for verdict in promise.run(seed, promise.rule).verdicts for finding in verdict.findings}
+        if promise.finding in kinds:
             assert promise.run(seed).validity is Validity.VALID
             return
     pytest.fail(f"{promise.finding} is in none of {len(SEEDS)} runs without {promise.rule}")

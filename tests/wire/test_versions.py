@@ -113,17 +113,17 @@ def test_the_answer_about_one_thing_reaches_its_client(api: Api, version: int) -
     answer = filled(response_class(api))
     listed = next(shape.name for shape in shapes(type(answer)) if shape.struct)
     answer = replace(answer, **{listed: getattr(answer, listed)[:1]})
-    told = from_canonical(api, version, answer, {})
-    assert type(told) is response_class(api, version)
+    response = from_canonical(api, version, answer, {})
+    assert type(response) is response_class(api, version)
     known = [value for _, value in leaves(answer)]
-    assert all(value in known for _, value in leaves(told))
+    assert all(value in known for _, value in leaves(response))
 
 
 def test_a_client_that_leaves_alone_is_told_its_own_error() -> None:
     member = replace(filled(LeaveGroupResponse).members[0], error_code=ErrorCode.unknown_member_id)
     answer = LeaveGroupResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, members=(member,))
-    told = from_canonical(Api.LEAVE_GROUP, 2, answer, {})
-    assert told.error_code is ErrorCode.unknown_member_id
+    response = from_canonical(Api.LEAVE_GROUP, 2, answer, {})
+    assert response.error_code is ErrorCode.unknown_member_id
 
 
 @EVERY
@@ -142,8 +142,8 @@ def test_names_in_an_old_fetch_become_ids_and_names_again() -> None:
     answer = fetch_answer(
         (named_topic_id("orders"), ErrorCode.none), (named_topic_id("gone"), ErrorCode.unknown_topic_id)
     )
-    told = from_canonical(Api.FETCH, 12, answer, names)
-    assert [(topic.topic, topic.partitions[0].error_code) for topic in told.responses] == [
+    response = from_canonical(Api.FETCH, 12, answer, names)
+    assert [(topic.topic, topic.partitions[0].error_code) for topic in response.responses] == [
         ("orders", ErrorCode.none),
         ("gone", ErrorCode.unknown_topic_or_partition),
     ]
@@ -155,8 +155,8 @@ def test_the_id_that_stands_for_a_name_is_always_the_same_and_no_two_share_one()
 
 def test_a_newer_fetch_keeps_the_newer_error() -> None:
     answer = fetch_answer((ORDERS, ErrorCode.unknown_topic_id))
-    told = from_canonical(Api.FETCH, 13, answer, {})
-    assert told.responses[0].partitions[0].error_code is ErrorCode.unknown_topic_id
+    response = from_canonical(Api.FETCH, 13, answer, {})
+    assert response.responses[0].partitions[0].error_code is ErrorCode.unknown_topic_id
 
 
 @pytest.mark.parametrize(

@@ -191,16 +191,16 @@ class ScriptedCluster:
         )
 
     async def _produce(self, broker: int, request: Request) -> Any:
-        told = request.body.topic_data[0].partition_data[0]
-        data = bytes(told.records)
+        produced_partition = request.body.topic_data[0].partition_data[0]
+        data = bytes(produced_partition.records)
         self.produced.append(data)
-        leader, epoch = self.leaders[told.index]
+        leader, epoch = self.leaders[produced_partition.index]
         step = self.script.popleft() if self.script else self.otherwise
         error, base = step.error, -1
         if leader != broker:
             error = 6
         elif step.append:
-            refused, base = self.logs[told.index].append(data, epoch)
+            refused, base = self.logs[produced_partition.index].append(data, epoch)
             if refused:
                 error = refused
             async with self._appended:
@@ -215,7 +215,7 @@ class ScriptedCluster:
             return None
         hint = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch) if error == 6 else LeaderIdAndEpoch()
         answered = PartitionProduceResponse(
-            index=told.index,
+            index=produced_partition.index,
             error_code=ErrorCode(error),
             base_offset=base if error == 0 and not step.without_offset else -1,
             record_errors=(),

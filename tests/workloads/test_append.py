@@ -113,9 +113,9 @@ def test_an_append_that_may_have_happened_is_recorded_as_info() -> None:
     for row in rows:
         assert (row["error"] is None) == (row["outcome"] == "ok")
         if row["kind"] == "append":
-            found = row["value"] in logs[row["partition"]]
-            assert found or row["outcome"] != "ok"
-            assert not found or row["outcome"] != "fail"
+            in_log = row["value"] in logs[row["partition"]]
+            assert in_log or row["outcome"] != "ok"
+            assert not in_log or row["outcome"] != "fail"
         else:
             assert row["outcome"] in ("ok", "fail")
     errors = {row["error"] for row in rows if row["kind"] == "poll"}

@@ -43,11 +43,11 @@ def validated(position: FetchPosition, leader: Log, leader_epoch: int) -> FetchP
     """Ask a leader until it is decided."""
     entries, asked = cache(leader, leader_epoch), first_query(position)
     for _ in range(20):
-        found = interpret_answer(position, asked, *entries.end_offset_for(asked.epoch, len(leader)), ConsumerRules())
-        if not isinstance(found, EpochEndQuery):
-            return found
-        assert found.epoch < asked.epoch
-        asked = found
+        outcome = interpret_answer(position, asked, *entries.end_offset_for(asked.epoch, len(leader)), ConsumerRules())
+        if not isinstance(outcome, EpochEndQuery):
+            return outcome
+        assert outcome.epoch < asked.epoch
+        asked = outcome
     raise AssertionError("it goes on asking for ever")
 
 
@@ -57,20 +57,20 @@ def test_a_valid_position_is_unchanged() -> None:
 
 
 def test_a_log_truncated_and_grown_past_the_position_is_detected() -> None:
-    found = validated(read((1, 1, 1, 1)), (1, 1, 2, 2, 2, 2), 2)
-    assert found == Truncation(OffsetAndEpoch(4, 1), OffsetAndEpoch(2, 1))
+    outcome = validated(read((1, 1, 1, 1)), (1, 1, 2, 2, 2, 2), 2)
+    assert outcome == Truncation(OffsetAndEpoch(4, 1), OffsetAndEpoch(2, 1))
 
 
 def test_an_end_after_the_position_proves_nothing_when_it_is_of_another_epoch() -> None:
     # Epoch 2 was read at offset 3, the leader has epoch 1 there: it answers (1, 5), and 5 is after the position 4.
-    found = validated(read((1, 1, 1, 2)), (1, 1, 1, 1, 1, 3), 3)
-    assert found == Truncation(OffsetAndEpoch(4, 2), OffsetAndEpoch(3, 1))
+    outcome = validated(read((1, 1, 1, 2)), (1, 1, 1, 1, 1, 3), 3)
+    assert outcome == Truncation(OffsetAndEpoch(4, 2), OffsetAndEpoch(3, 1))
 
 
 def test_the_divergence_after_several_unclean_elections_is_found_epoch_by_epoch() -> None:
     # Of epochs 2 and 4 the leader knows nothing, of 3 the consumer; they agree on the first two records.
-    found = validated(read((1, 1, 2, 2, 4, 4)), (1, 1, 3, 3, 3, 3, 5), 5)
-    assert found == Truncation(OffsetAndEpoch(6, 4), OffsetAndEpoch(2, 1))
+    outcome = validated(read((1, 1, 2, 2, 4, 4)), (1, 1, 3, 3, 3, 3, 5), 5)
+    assert outcome == Truncation(OffsetAndEpoch(6, 4), OffsetAndEpoch(2, 1))
 
 
 def test_a_leader_that_knows_no_epoch_leaves_the_divergence_unknown() -> None:
@@ -130,14 +130,14 @@ def test_a_consumer_that_read_from_the_start_finds_the_exact_divergence(logs: tu
     if not mine:
         return
     leader_epoch = max((*mine, *theirs)) + 1
-    found = validated(read(mine), theirs, leader_epoch)
+    outcome = validated(read(mine), theirs, leader_epoch)
     agree = common(mine, theirs)
     if agree == len(mine):
-        assert isinstance(found, FetchPosition)
+        assert isinstance(outcome, FetchPosition)
     else:
-        assert isinstance(found, Truncation)
-        assert found.divergence is not None
-        assert found.divergence.offset == agree
+        assert isinstance(outcome, Truncation)
+        assert outcome.divergence is not None
+        assert outcome.divergence.offset == agree
 
 
 @settings(max_examples=300, deadline=None)
@@ -146,11 +146,11 @@ def test_a_consumer_that_read_a_part_never_goes_on_in_another_log(logs: tuple[Lo
     mine, theirs = logs
     if first >= len(mine):
         return
-    found = validated(read(mine, first), theirs, max((*mine, *theirs)) + 1)
+    outcome = validated(read(mine, first), theirs, max((*mine, *theirs)) + 1)
     agree = common(mine, theirs)
     if agree == len(mine):
-        assert isinstance(found, FetchPosition)
+        assert isinstance(outcome, FetchPosition)
     else:
-        assert isinstance(found, Truncation)
-        assert found.divergence is not None
-        assert found.divergence.offset <= max(agree, first)
+        assert isinstance(outcome, Truncation)
+        assert outcome.divergence is not None
+        assert outcome.divergence.offset <= max(agree, first)

@@ -79,8 +79,8 @@ def test_members_come_and_go_and_the_group_is_drained_in_the_end(finished: Outco
     starts = history.filter(pc.field("kind") == "assign")
     assert len(set(starts.column("process").to_pylist())) > 3
     assert pc.max(starts.column("leader_epoch")).as_py() >= 0, "no offset was committed with its leader epoch"
-    told = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
-    final = told.filter((pc.field("phase") == "final") & (pc.field("outcome") == "ok"))
+    group_operations = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
+    final = group_operations.filter((pc.field("phase") == "final") & (pc.field("outcome") == "ok"))
     ends = {row["partition"]: row["offset"] for row in final.to_pylist()}
     appended = history.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
     for partition in range(3):

@@ -66,15 +66,15 @@ def test_without_a_policy_the_truncation_is_raised_until_the_position_is_moved()
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_with_a_policy_the_position_goes_back_to_the_divergence(reset: str) -> None:
-    found: list[Truncation] = []
+    truncations: list[Truncation] = []
 
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         await cut_and_grow(cluster, consumer)
         assert values(await read(consumer, 5)) == [(2, 30), (3, 40), (4, 50), (5, 60)]
-        assert found == [Truncation(OffsetAndEpoch(4, 0), OffsetAndEpoch(2, 0))]
+        assert truncations == [Truncation(OffsetAndEpoch(4, 0), OffsetAndEpoch(2, 0))]
         assert consumer.next_offsets() == {P0: OffsetAndEpoch(6, 1)}
 
-    with_consumer(test, reset=reset, on_truncation=lambda topic, partition, truncation: found.append(truncation))
+    with_consumer(test, reset=reset, on_truncation=lambda topic, partition, truncation: truncations.append(truncation))
 
 
 def test_a_consumer_without_validation_misses_records_written_below_its_position() -> None:
@@ -186,7 +186,7 @@ def test_the_end_of_a_log_without_records_comes_without_an_epoch() -> None:
 
 
 def test_a_consumer_reset_to_the_latest_offset_notices_that_the_log_was_cut_below_it() -> None:
-    found: list[Truncation] = []
+    truncations: list[Truncation] = []
 
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2, 3, 4)
@@ -197,9 +197,11 @@ def test_a_consumer_reset_to_the_latest_offset_notices_that_the_log_was_cut_belo
         cluster.leaders[0] = (2, 1)
         fill(cluster, 0, 30, 40, 50, 60, epoch=1)
         assert values(await read(consumer, 5)) == [(2, 30), (3, 40), (4, 50), (5, 60)]
-        assert found == [Truncation(OffsetAndEpoch(4, 0), OffsetAndEpoch(2, 0))]
+        assert truncations == [Truncation(OffsetAndEpoch(4, 0), OffsetAndEpoch(2, 0))]
 
-    with_consumer(test, reset="latest", on_truncation=lambda topic, partition, truncation: found.append(truncation))
+    with_consumer(
+        test, reset="latest", on_truncation=lambda topic, partition, truncation: truncations.append(truncation)
+    )
 
 
 def test_out_of_range_is_returned_and_then_reset_by_the_policy() -> None:
@@ -245,9 +247,9 @@ def test_without_a_policy_out_of_range_is_returned_then_raised_until_the_positio
 def test_an_offset_found_by_time_is_sought_with_its_epoch() -> None:
     async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
         fill(cluster, 0, 1, 2)
-        found = (await consumer.offsets_for_times({P0: 0}))[P0]
-        assert (found.offset, found.epoch) == (0, 0)
-        consumer.seek(*P0, 2, found.epoch)
+        answer = (await consumer.offsets_for_times({P0: 0}))[P0]
+        assert (answer.offset, answer.epoch) == (0, 0)
+        consumer.seek(*P0, 2, answer.epoch)
         cluster.logs[0].cut(1)
         cluster.leaders[0] = (2, 1)
         with pytest.raises(LogTruncationError):

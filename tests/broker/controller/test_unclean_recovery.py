@@ -55,8 +55,8 @@ class Ruin:
 
 
 def asked(ruin: Ruin) -> tuple[int, ...]:
-    found = ruin.driver.controller.recoveries()
-    return found[0].replicas if found else ()
+    recoveries = ruin.driver.controller.recoveries()
+    return recoveries[0].replicas if recoveries else ()
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ def test_6_8_with_min_isr_three_any_two_may_lose_their_logs(lossy: tuple[int, in
         ruin.driver.register(broker)
         ruin.driver.beat(broker)
     assert asked(ruin) == (1, 2, 3)
-    told = {broker: ruin.log(broker, EMPTY if broker in lossy else WHOLE) for broker in (1, 2, 3)}
-    assert ruin.recover(told) == 6 - sum(lossy)
+    logs = {broker: ruin.log(broker, EMPTY if broker in lossy else WHOLE) for broker in (1, 2, 3)}
+    assert ruin.recover(logs) == 6 - sum(lossy)
 
 
 @pytest.mark.parametrize(("off", "leader"), [((), NO_LEADER), (("recovery_waits_for_last_known_elr",), 1)])
@@ -134,8 +134,8 @@ def test_balanced_recovery_waits_for_the_whole_last_known_elr(off: tuple[str, ..
     ruin.all_gone()
     ruin.driver.beat(1)
     ruin.driver.beat(3)
-    told = {1: ruin.log(1, EMPTY), 3: ruin.log(3, CUT)}
-    assert ruin.recover(told, overdue=True) == leader, "1 has lost everything, and 2 has not"
+    logs = {1: ruin.log(1, EMPTY), 3: ruin.log(3, CUT)}
+    assert ruin.recover(logs, overdue=True) == leader, "1 has lost everything, and 2 has not"
 
 
 @pytest.mark.parametrize(("off", "leader"), [((), 2), (("recovery_elects_greatest_log",), 1)])
@@ -190,19 +190,19 @@ def test_a_log_of_a_broker_that_is_fenced_again_does_not_count() -> None:
     ruin.all_gone()
     ruin.driver.beat(1)
     ruin.driver.beat(2)
-    told = {1: ruin.log(1, WHOLE), 2: ruin.log(2, CUT)}
+    logs = {1: ruin.log(1, WHOLE), 2: ruin.log(2, CUT)}
     ruin.driver.fence(1)
-    assert ruin.recover(told) == NO_LEADER
+    assert ruin.recover(logs) == NO_LEADER
 
 
 def test_proactive_recovery_waits_for_everybody_until_its_time_is_over() -> None:
     ruin = Ruin("proactive")
     ruin.driver.fence(3, 2, 1)
     ruin.driver.beat(3)
-    told = {3: ruin.log(3, CUT)}
+    logs = {3: ruin.log(3, CUT)}
     assert ruin.recover({}, overdue=True) == NO_LEADER
-    assert ruin.recover(told) == NO_LEADER
-    assert ruin.recover(told, overdue=True) == 3, "1 and 2, which hold everything, are merely away"
+    assert ruin.recover(logs) == NO_LEADER
+    assert ruin.recover(logs, overdue=True) == 3, "1 and 2, which hold everything, are merely away"
 
 
 # --- and then ---------------------------------------------------------------------------------------------------------

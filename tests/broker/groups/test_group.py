@@ -400,10 +400,10 @@ def test_an_offset_is_written_as_kafka_writes_it() -> None:
 
 def test_a_group_comes_back_from_its_record_as_far_as_a_new_coordinator_needs_it() -> None:
     group = stable("m1", "m2")
-    found = decode(*encode_group(group, 99))
-    assert isinstance(found, GroupRecord)
-    assert found.value is not None
-    again = found.value.loaded(5_000)
+    decoded_group = decode(*encode_group(group, 99))
+    assert isinstance(decoded_group, GroupRecord)
+    assert decoded_group.value is not None
+    again = decoded_group.value.loaded(5_000)
     assert again == group._replace(deadline_ms=again.deadline_ms, initial_delay_until_ms=0)
 
 

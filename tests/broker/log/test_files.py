@@ -154,8 +154,8 @@ def test_a_file_written_durably_is_whole_after_a_power_loss_at_any_moment(data: 
     except PowerCut:
         finished = False
     disk.lose_power(lambda low, high: data.draw(st.integers(low, high)))
-    found = read_whole(disk, "d/checkpoint")
-    assert found in ((b"new and longer",) if finished else (b"old", b"new and longer"))
+    contents = read_whole(disk, "d/checkpoint")
+    assert contents in ((b"new and longer",) if finished else (b"old", b"new and longer"))
 
 
 # ---- the model and the operating system agree ------------------------------------------------------------------------

@@ -127,14 +127,14 @@ def test_every_read_equals_a_walk_over_all_batches(
             before = data.draw(st.integers(0, log.end + 1))
             max_bytes = data.draw(st.integers(0, 600))
             at_least_one = data.draw(st.booleans())
-            found = log.read(offset, max_bytes, before, at_least_one)
+            contents = log.read(offset, max_bytes, before, at_least_one)
             candidates = [one for one in whole if parse(one).next_offset > offset and parse(one).next_offset <= before]
-            assert candidates or not found
-            wanted = list(iterate(found))
+            assert candidates or not contents
+            wanted = list(iterate(contents))
             assert [one for _, one in wanted] == candidates[: len(wanted)] or offset >= before
-            assert len(found) <= max_bytes or (at_least_one and len(wanted) == 1)
+            assert len(contents) <= max_bytes or (at_least_one and len(wanted) == 1)
             if candidates and offset < before and len(wanted) < len(candidates):
-                more = len(found) + len(candidates[len(wanted)])
+                more = len(contents) + len(candidates[len(wanted)])
                 next_base = parse(candidates[len(wanted)]).base_offset
                 next_segment = disk.exists(f"topic-0/{next_base:020d}.log")
                 assert more > max_bytes or (next_segment and wanted), "it stopped short without a reason"

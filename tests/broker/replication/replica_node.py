@@ -46,12 +46,12 @@ class Node:
     @property
     def values(self) -> list[bytes | None]:
         """The records of the log."""
-        found: list[bytes | None] = []
+        values: list[bytes | None] = []
         log = self.replica.log
-        while len(found) < log.end:
-            for _, batch in batches.iterate(log.read(len(found), PLENTY, log.end)):
-                found += [record.value for record in batches.records(batch)]
-        return found
+        while len(values) < log.end:
+            for _, batch in batches.iterate(log.read(len(values), PLENTY, log.end)):
+                values += [record.value for record in batches.records(batch)]
+        return values
 
     def lead(self, epoch: int, *, isr: tuple[int, ...] = (1, 2), partition_epoch: int | None = None) -> Replica:
         """Make it the leader in `epoch`."""

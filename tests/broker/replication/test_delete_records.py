@@ -66,13 +66,13 @@ def follow_all(nodes: list[Node]) -> None:
 def fetch_as_fetcher(leader: Replica, follower: Replica, max_bytes: int = PLENTY) -> ErrorCode:
     """One round of replication, with what comes of an offset that the leader does not have."""
     before = follower.state
-    found = fetch(leader, follower, max_bytes=max_bytes)
-    if found.error is ErrorCode.offset_out_of_range:
+    answer = fetch(leader, follower, max_bytes=max_bytes)
+    if answer.error is ErrorCode.offset_out_of_range:
         if leader.log.end < before.log_end:
             follower.truncate_to_leader_end(before.leader_epoch, leader.log.end)
         else:
             follower.truncate_fully_and_start_at(before.log_end, before.leader_epoch, leader.log.start)
-    return found.error
+    return answer.error
 
 
 def values(replica: Replica) -> dict[int, bytes | None]:
@@ -211,8 +211,8 @@ def test_a_diverging_answer_moves_no_start() -> None:
     nodes[0].lead(3)
     nodes[0].replica.delete_records(3)
     nodes[1].follow(1, 3)
-    found = fetch(nodes[0].replica, nodes[1].replica)
-    assert found.diverging is not None
+    answer = fetch(nodes[0].replica, nodes[1].replica)
+    assert answer.diverging is not None
     assert nodes[1].replica.log.start == 0
     fetch(nodes[0].replica, nodes[1].replica)
     assert nodes[1].replica.log.start == 3

@@ -304,5 +304,5 @@ def test_a_log_has_the_segment_properties_that_retention_needs() -> None:
     for offset in range(6):
         log.append(batch(offset, timestamp=offset * 10))
     size = len(batch(0))
-    found = [(segment.end, segment.size, segment.max_timestamp()) for segment in log.segments]
-    assert found == [(4, 4 * size, 30), (6, 2 * size, 50)]
+    properties = [(segment.end, segment.size, segment.max_timestamp()) for segment in log.segments]
+    assert properties == [(4, 4 * size, 30), (6, 2 * size, 50)]

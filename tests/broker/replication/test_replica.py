@@ -37,14 +37,16 @@ def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connec
         state.epochs.latest,
         log_start=state.log_start,
     )
-    found = leader.fetch_for_replica(asked, connection, ACTIVE, max_bytes, True)
-    if found.error is ErrorCode.none:
+    answer = leader.fetch_for_replica(asked, connection, ACTIVE, max_bytes, True)
+    if answer.error is ErrorCode.none:
         leader.answered(state.node, connection)
-        if found.diverging is not None:
-            follower.on_divergence(asked.offset, asked.leader_epoch, *found.diverging)
+        if answer.diverging is not None:
+            follower.on_divergence(asked.offset, asked.leader_epoch, *answer.diverging)
         else:
-            follower.replicate(asked.offset, asked.leader_epoch, found.records, found.high_watermark, found.log_start)
-    return found
+            follower.replicate(
+                asked.offset, asked.leader_epoch, answer.records, answer.high_watermark, answer.log_start
+            )
+    return answer
 
 
 def catch_up(leader: Replica, follower: Replica) -> None:

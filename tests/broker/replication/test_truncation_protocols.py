@@ -68,17 +68,19 @@ def exchange(leader: Node, follower: Node, *, answer_lost: bool = False) -> Erro
         return None
     last_epoch = state.epochs.latest if protocol is TruncationProtocol.TRUNCATE_ON_FETCH else -1
     request = ReplicaFetch(state.node, ACTIVE[state.node], asking.fence_of_fetch(), state.log_end, last_epoch)
-    found = asked.fetch_for_replica(request, 1, ACTIVE, PLENTY, True)
+    answer = asked.fetch_for_replica(request, 1, ACTIVE, PLENTY, True)
     if answer_lost:
         return None
-    if found.error is ErrorCode.offset_out_of_range:
+    if answer.error is ErrorCode.offset_out_of_range:
         asking.truncate_to_leader_end(state.leader_epoch, asked.log.end)
-    elif found.error is not ErrorCode.none:
-        return found.error
-    elif found.diverging is not None:
-        asking.on_divergence(state.log_end, state.leader_epoch, *found.diverging)
+    elif answer.error is not ErrorCode.none:
+        return answer.error
+    elif answer.diverging is not None:
+        asking.on_divergence(state.log_end, state.leader_epoch, *answer.diverging)
     else:
-        return asking.replicate(state.log_end, state.leader_epoch, found.records, found.high_watermark, found.log_start)
+        return asking.replicate(
+            state.log_end, state.leader_epoch, answer.records, answer.high_watermark, answer.log_start
+        )
     return None
 
 

@@ -332,8 +332,8 @@ for _name, _fields in {
 
 @case("InitProducerId: a transactional id")
 async def init_transactional(s: Scene) -> None:
-    found = await s.ask("find_coordinator", 4, loading=True, key_type=1, coordinator_keys=[s.name])
-    if found["coordinators"][0]["error_code"] == 0:
+    coordinators = await s.ask("find_coordinator", 4, loading=True, key_type=1, coordinator_keys=[s.name])
+    if coordinators["coordinators"][0]["error_code"] == 0:
         await s.ask("init_producer_id", 4, loading=True, transactional_id=s.name, transaction_timeout=60_000)
 
 

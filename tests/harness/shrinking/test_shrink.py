@@ -41,7 +41,7 @@ EARLY = parse(
         ],
     }
 )
-"""What a leader without `ack_after_high_watermark` acknowledges and loses, or serves too soon."""
+"""A leader without `ack_after_high_watermark` acknowledges records that it loses, or serves too soon."""
 EXPECT = Expectation(verdict=Validity.INVALID, check="loss", finding="lost-append", cause="log-came-back-shorter")
 
 

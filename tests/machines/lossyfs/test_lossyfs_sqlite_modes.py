@@ -25,7 +25,7 @@ JOURNALS = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "OFF", "WAL")
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 COMMITS = 8
 LOSSES = (("nothing", 0), ("torn", 0), ("prefix", 20), ("torn", 20), ("everything", 20))
-"""What the power loss keeps, and the inserts of the open transaction."""
+"""The bytes that the power loss keeps, and the inserts of the open transaction."""
 
 _WRITER = """
 import os, sqlite3, sys
@@ -53,7 +53,7 @@ sys.stdin.read()
 
 
 class Survival(StrEnum):
-    """What is left of a database, from best to worst."""
+    """The state of a database after a loss, from best to worst."""
 
     EVERYTHING = "every commit"
     ALL_BUT_THE_LAST = "all but the last commit"

@@ -55,8 +55,8 @@ def make_night(
     for cell in CELLS:
         for seed in range(seeds):
             run = f"{cell}-seed{seed}"
-            told = figures(np.random.default_rng([night, seed, CELLS.index(cell)]), cell, night)
-            validity = "invalid" if told["lost"] else "valid"
+            cell_figures = figures(np.random.default_rng([night, seed, CELLS.index(cell)]), cell, night)
+            validity = "invalid" if cell_figures["lost"] else "valid"
             finding = {"kind": "lost-append", "lines": ["it is gone"], "topic": "", "partition": -1}
             rows["runs"].append(
                 {
@@ -73,7 +73,7 @@ def make_night(
                     "spec": f"rate: 20\nenvironment: sim\nseed: {seed}\n",
                     "settings": "{}",
                     "recovery": "{}",
-                    "facts": json.dumps({"signatures": [SIGNATURE]} if told["lost"] else {}),
+                    "facts": json.dumps({"signatures": [SIGNATURE]} if cell_figures["lost"] else {}),
                 }
             )
             rows["verdicts"].append(
@@ -87,7 +87,8 @@ def make_night(
                 }
             )
             rows["metrics"] += [
-                {"run": run, "checker": MEASURED, "figure": figure, "value": value} for figure, value in told.items()
+                {"run": run, "checker": MEASURED, "figure": figure, "value": value}
+                for figure, value in cell_figures.items()
             ]
             rows["coverage"].append({"run": run, "kind": "fault", "name": "kill", "count": 2})
     directory = store / "suites" / suite

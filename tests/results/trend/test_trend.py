@@ -69,10 +69,10 @@ def test_a_cell_that_is_added_later_shifts_nothing(tmp_path: Path) -> None:
         return {**figures, "append_ms_p50": figures["append_ms_p50"] * (10 if cell == "groups" else 1)}
 
     make_nights(tmp_path, slower_groups)
-    found = read_trend(tmp_path, "nightly")
+    longer = read_trend(tmp_path, "nightly")
     without = [
         replace(suite, runs=tuple(run for run in suite.runs if run.cell != "groups")) if number < 4 else suite
-        for number, suite in enumerate(found.suites)
+        for number, suite in enumerate(longer.suites)
     ]
     again = trend("nightly", without)
     assert again.flags == ()
@@ -101,22 +101,22 @@ def test_the_command_prints_every_night_and_what_changed_and_writes_the_page(
 ) -> None:
     make_nights(tmp_path, less_available)
     assert main(["trend", "nightly", "--store", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    assert all(suite_name(night) in told for night in range(NIGHTS))
-    assert re.search(rf"^{suite_name(5)} .* % ▼ worse ", told, re.MULTILINE)
-    assert f"worse since {suite_name(5)}: append: planned writes acknowledged fell" in told
-    assert told.splitlines()[-1] == f"report: {tmp_path / 'trends' / 'nightly.html'}"
+    output = capsys.readouterr().out
+    assert all(suite_name(night) in output for night in range(NIGHTS))
+    assert re.search(rf"^{suite_name(5)} .* % ▼ worse ", output, re.MULTILINE)
+    assert f"worse since {suite_name(5)}: append: planned writes acknowledged fell" in output
+    assert output.splitlines()[-1] == f"report: {tmp_path / 'trends' / 'nightly.html'}"
     assert main(["trend", "nightly", "--store", str(tmp_path), "--seed", "0"]) == 0
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == output
 
 
 def test_a_night_of_which_nothing_can_be_read_is_named_and_the_others_are_told(tmp_path: Path) -> None:
     first, second = make_night(tmp_path, 0), make_night(tmp_path, 1)
     unread = batch_path(tmp_path, "runs", first, "batch-00001")
     unread.write_bytes(b"PAR1")
-    found = read_trend(tmp_path, "nightly")
-    assert [suite.name for suite in found.suites] == [second]
-    assert unread in {file.path for file in found.damaged}
+    trend = read_trend(tmp_path, "nightly")
+    assert [suite.name for suite in trend.suites] == [second]
+    assert unread in {file.path for file in trend.damaged}
 
 
 def test_of_one_night_or_of_few_seeds_it_is_said_that_nothing_can_be_told(
@@ -126,9 +126,9 @@ def test_of_one_night_or_of_few_seeds_it_is_said_that_nothing_can_be_told(
     assert main(["trend", "nightly", "--store", str(tmp_path)]) == 0
     assert "groups: only one night has it\nnothing to compare yet\n" in capsys.readouterr().out
     make_nights(tmp_path / "few", less_available, nights=2, seeds=5)
-    found = read_trend(tmp_path / "few", "nightly")
-    assert found.not_compared[0] == "append: 5 seeds are too few to tell a change from chance; 20 are needed"
-    assert found.sentence() == "nothing to compare yet"
+    trend = read_trend(tmp_path / "few", "nightly")
+    assert trend.not_compared[0] == "append: 5 seeds are too few to tell a change from chance; 20 are needed"
+    assert trend.sentence() == "nothing to compare yet"
 
 
 def test_a_seed_below_zero_is_bad_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,8 +137,8 @@ def test_a_seed_below_zero_is_bad_usage(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_page_marks_the_change_in_words_and_pictures_and_escapes_names(tmp_path: Path) -> None:
-    found = read_trend(make_nights(tmp_path, less_available), "nightly")
-    page = trend_page.render(found, lambda suite: f"suites/{suite}?<>")
+    trend = read_trend(make_nights(tmp_path, less_available), "nightly")
+    page = trend_page.render(trend, lambda suite: f"suites/{suite}?<>")
     assert "8 suites, 2 cells: 1 change, 1 for the worse." in page
     assert "▼ worse" in page
     assert "suites/nightly-20261106T010000?&lt;&gt;" in page
