@@ -49,24 +49,30 @@ TABLE = {
         "kill",
         controllers=3,
     ),
-    "pauses": row(
-        "faults: [{at: 1, for: 3, fault: pause, nodes: [leader/0]}, {at: 5, for: 3, fault: pause, nodes: [leader/1]}]",
+    "pauses, then clocks": row(
+        "faults: [{at: 1, for: 2, fault: pause, nodes: [leader/0]}, {at: 3.5, for: 2, fault: pause, nodes: [leader/1]},"
+        " {at: 6, for: 2, fault: clock, nodes: [b1], jump_ms: 900},"
+        " {at: 6, for: 2, fault: clock, nodes: [c1], rate: 0.5}]",
         "pause",
+        "clock",
+        controllers=3,
     ),
     "power loss of a leader": row(
         "faults: [{at: 2, for: 3, fault: power-loss, nodes: [leader/0], keep: nothing}]", "power-loss"
     ),
-    "torn writes": row("faults: [{at: 2, for: 3, fault: power-loss, nodes: [b2], keep: torn}]", "power-loss"),
     "a wiped disk": row("faults: [{at: 2, for: 3, fault: wipe-disk, nodes: [leader/0]}]", "wipe"),
-    "clocks": row(
-        "faults: [{at: 1, for: 3, fault: clock, nodes: [b1], jump_ms: 900},"
-        " {at: 5, for: 3, fault: clock, nodes: [c1], rate: 0.5}]",
-        "clock",
-        controllers=3,
+    "a full disk, then a slow one": row(
+        "faults: [{at: 1, for: 3, fault: disk-full, nodes: [leader/0], room_bytes: 300},"
+        " {at: 5, for: 3, fault: slow-disk, nodes: [leader/0], delay_ms: 20}]",
+        "disk-full",
+        "slow-disk",
     ),
-    "a full disk": row("faults: [{at: 2, for: 4, fault: disk-full, nodes: [leader/0], room_bytes: 300}]", "disk-full"),
-    "a slow disk": row("faults: [{at: 2, for: 4, fault: slow-disk, nodes: [leader/0], delay_ms: 20}]", "slow-disk"),
-    "lossy links": row("faults: [{at: 1, for: 6, fault: packets, nodes: [b1], loss: 0.2}]", "packets"),
+    "lossy links, then torn writes": row(
+        "faults: [{at: 1, for: 4, fault: packets, nodes: [b1], loss: 0.2},"
+        " {at: 6, for: 2, fault: power-loss, nodes: [b2], keep: torn}]",
+        "packets",
+        "power-loss",
+    ),
     "the return of a replica that forgot": row(
         "time_limit: 12s\n"
         "faults: [{at: 1, for: 10, fault: unclean-return, victim: b3, keep: nothing, patience_ms: 2000}]",
