@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-# One more than there are cores: tests of containers mostly wait.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
+# Two more than there are cores: tests of containers wait half of their time.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 2)')
 PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
