@@ -68,8 +68,8 @@ def specs(draw: st.DrawFn, /, *, most: int = 8, **fields: Any) -> Spec:
 def schedules(spec: Spec, *, most: int = 8) -> st.SearchStrategy[Schedule]:
     """Schedules of up to `most` faults for the cluster of a spec, within what the protocol promises to withstand."""
     cluster = ClusterShape(
-        brokers=tuple(f"b{number}" for number in range(1, spec.brokers + 1)),
-        controllers=tuple(f"c{number}" for number in range(1, spec.controllers + 1)),
+        brokers=spec.broker_names,
+        controllers=spec.controller_names,
         partitions=spec.partitions,
         min_insync_replicas=min(spec.min_insync_replicas, spec.replication_factor),
     )

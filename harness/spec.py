@@ -186,13 +186,12 @@ class Spec:
         for family in self.families:
             if family not in FAMILIES:
                 raise ValueError(f"faults: {family!r} is not one of {', '.join(FAMILIES)}, all, none")
-        names = tuple(f"b{number}" for number in range(1, self.brokers + 1))
-        controllers = tuple(f"c{number}" for number in range(1, self.controllers + 1))
+        brokers, controllers = self.broker_names, self.controller_names
         operation_ids = [scripted.id for scripted in self.operations if scripted.id]
-        self.script.check(names, controllers, self.partitions, operation_ids)
-        nodes = (*names, *controllers, *self.script.bound_names)
+        self.script.check(brokers, controllers, self.partitions, operation_ids)
+        nodes = (*brokers, *controllers, *self.script.bound_names)
         check_operations(self.operations, nodes, (*self.script.steps, *operation_ids), TOPIC, self.partitions)
-        check_hosts(self.hosts, (*names, *controllers), all_needed=self.environment == "ssh")
+        check_hosts(self.hosts, (*brokers, *controllers), all_needed=self.environment == "ssh")
         for number, planned in enumerate(self.script):
             if planned.at_s >= self.time_limit_s:
                 raise ValueError(
@@ -205,8 +204,7 @@ class Spec:
             system.check_settings(self.settings)
         except ValueError as error:
             raise ValueError(f"settings: {error}") from None
-        nodes = [f"b{number}" for number in range(1, self.brokers + 1)]
-        nodes += [f"c{number}" for number in range(1, self.controllers + 1)]
+        nodes = (*self.broker_names, *self.controller_names)
         for node, settings in self.node_settings.items():
             if node not in nodes:
                 raise ValueError(f"node_settings: {node!r} is not one of {', '.join(nodes)}")
@@ -223,6 +221,16 @@ class Spec:
         for name in self.system_rules_off:
             if name not in rules:
                 raise ValueError(f"without: {name!r} is not a rule; `faultline rules` lists them")
+
+    @property
+    def broker_names(self) -> tuple[str, ...]:
+        """As faults and settings name the brokers."""
+        return tuple(f"b{number}" for number in range(1, self.brokers + 1))
+
+    @property
+    def controller_names(self) -> tuple[str, ...]:
+        """As faults and settings name the controllers."""
+        return tuple(f"c{number}" for number in range(1, self.controllers + 1))
 
     @property
     def system_rules_off(self) -> tuple[str, ...]:

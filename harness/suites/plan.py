@@ -147,10 +147,8 @@ class Suite:
 
     def _schedule(self, seed: int) -> Schedule:
         reference = replace(self.cells[self.reference], seed=seed)
-        brokers = [f"b{number}" for number in range(1, reference.brokers + 1)]
-        controllers = [f"c{number}" for number in range(1, reference.controllers + 1)]
         random = Random(blake2b(f"{seed}/comparison".encode(), digest_size=8).digest())
-        return reference.schedule(brokers, controllers, random)
+        return reference.schedule(reference.broker_names, reference.controller_names, random)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
