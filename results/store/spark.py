@@ -111,27 +111,41 @@ def session(
         for name, value in options.items():
             builder = builder.config(name, value)
         try:
-            with _own_interrupts():
-                spark = builder.getOrCreate()
-        except Exception as error:
-            raise SparkUnavailable(f"--master {master}: Spark did not start: {_first_line(error)}") from None
-        try:
+            with interrupted_afterwards():
+                try:
+                    spark = builder.getOrCreate()
+                except Exception as error:
+                    raise SparkUnavailable(f"--master {master}: Spark did not start: {_first_line(error)}") from None
             _send_package(spark)
             yield spark
         finally:
-            with unless_gone():
-                spark.stop()
+            started = SparkSession.getActiveSession()
+            if started is not None:
+                with unless_gone():
+                    started.stop()
 
 
 @contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Keep this process's handler of Ctrl-C: Spark installs its own, which raises KeyboardInterrupt every time."""
-    handler = signal.getsignal(signal.SIGINT)
+def interrupted_afterwards() -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM act at the end: a Java that is left half started runs on for ever.
+
+    This process's handlers are back then; Spark installs one of its own, which raises KeyboardInterrupt every time.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for interruption in came:
+            signal.raise_signal(interruption)
 
 
 @contextmanager

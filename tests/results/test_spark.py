@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from results.store import spark
-from results.store.spark import SparkUnavailable, find_java, java_version
+from results.store.spark import SparkUnavailable, find_java, interrupted_afterwards, java_version
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -45,3 +46,22 @@ def test_no_java_at_all_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_p
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
     assert str(old) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_an_interruption_while_java_starts_comes_once_it_runs() -> None:
+    before, steps = signal.signal(signal.SIGINT, signal.default_int_handler), []
+
+    def start() -> None:
+        with interrupted_afterwards():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            steps.append("started")
+        steps.append("went on")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert steps == ["started"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
