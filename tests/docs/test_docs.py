@@ -23,6 +23,7 @@ from nemesis.registry import FAULTS
 from tests.docs import spec_tables
 from tests.docs.rules_in_runs import shown_by
 from tests.harness.shrinking import campaign
+from tests.results.explanation import flaws
 from workloads.clients.consumer_rules import DESCRIPTIONS as CONSUMER_RULES
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +88,7 @@ SHRINKING = ROOT / "docs" / "shrinking-measurements.jsonl"
         ("README.md", "faults", _faults()),
         ("README.md", "incidents", _incidents()),
         ("docs/shrinking.md", "shrinking", campaign.table(campaign.read_rows(SHRINKING)) + "\n"),
+        ("docs/explanations.md", "flaws", flaws.passages()),
         ("docs/rules.md", "rules", _rules()),
         ("docs/evidence.md", "rests-on", _rests_on()),
         ("docs/specs.md", "spec-fields", _table(("field", "default", "meaning"), spec_tables.spec_fields())),
