@@ -11,6 +11,7 @@ from harness.incidents.expectation import Expectation
 from harness.spec import Spec, loads
 from harness.yaml_document import SpecError
 from results.explanation.signature import Signature, shown_signatures
+from results.explanation.story import told_signature
 from results.run.directory import RunDirectory
 
 
@@ -34,7 +35,7 @@ def _of_stories(directory: RunDirectory) -> Iterator[Signature]:
         own = Signature.parse(story["signature"])
         yield own
         for consequence in story["consequences"]:
-            yield Signature(consequence["check"], consequence["finding"], own.cause)
+            yield told_signature(own, consequence["check"], consequence["finding"])
 
 
 def incident_text(spec: Spec, expect: Expectation, *, title: str, story: str = "", source: str = "") -> str:

@@ -17,6 +17,7 @@ from harness.runner.run import run_in_simulation
 from harness.shrinking.passes import Sighting
 from harness.spec import Spec
 from results.explanation.signature import Signature
+from results.explanation.story import told_signature
 
 _GENERATION: Final = "faultline.protocol"
 
@@ -79,7 +80,7 @@ def _passages(outcome: Outcome, signature: Signature) -> Iterator[tuple[int, tup
     """(time in ns or -1, lines) of the stories that tell the signature, then of findings that are their own cause."""
     for story in outcome.stories:
         for item in story.consequences:
-            if signature.covers(Signature(item.check, item.finding, story.signature.cause)):
+            if signature.covers(told_signature(story.signature, item.check, item.finding)):
                 yield item.time_ns, story.lines()
     for verdict in outcome.verdicts:
         for finding in verdict.findings:

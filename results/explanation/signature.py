@@ -3,8 +3,9 @@
 Times, offsets and nodes are no part of it: another run of the same failure has others. It is one notion everywhere:
 suites group failures by it, shrinking keeps it, and the `expect` of an incident asks for it.
 
-A run shows a signature for every finding of a story, with the cause of the story, and the story's own one first. A
-finding that no story tells (a reason for not deciding, mostly) is its own cause.
+A run shows a signature for every finding of a story, with the broken step that is the cause of the story, and the
+story's own one first. A finding whose story has no step, or that no story tells (a reason for not deciding, mostly), is
+its own cause.
 """
 
 from __future__ import annotations

@@ -150,8 +150,7 @@ class Story:
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """Those of all findings, the story's own first."""
-        cause = self.signature.cause
-        others = (Signature(item.check, item.finding, cause) for item in self.consequences)
+        others = (told_signature(self.signature, item.check, item.finding) for item in self.consequences)
         return tuple(dict.fromkeys((self.signature, *others)))
 
     @property
@@ -226,6 +225,12 @@ class Story:
             "lacking": list(self.lacking),
             "elsewhere": list(self.elsewhere),
         }
+
+
+def told_signature(of_story: Signature, check: str, finding: str) -> Signature:
+    """The signature of a finding that a story tells: with the story's cause, if that is a step, else the finding's own
+    kind."""
+    return Signature(check, finding, of_story.cause if of_story.cause in set(StepKind) else finding)
 
 
 def stories_to_json(stories: Sequence[Story]) -> dict[str, Any]:

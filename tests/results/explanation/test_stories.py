@@ -243,6 +243,17 @@ def test_without_a_step_the_story_says_that_the_cause_is_not_known() -> None:
     assert "no protocol trace" in story.lines()[-1]
 
 
+def test_without_a_step_every_finding_of_a_story_is_its_own_cause() -> None:
+    (story,) = stories(BORN, seen_by("reads", "duplicate", 3), seen_by("logs", "log-mismatch", 3))
+    assert story.signatures == (
+        Signature("logs", "log-mismatch", "log-mismatch"),
+        Signature("reads", "duplicate", "duplicate"),
+    )
+    (caused,) = stories(WITHOUT_THE_PROPOSED, seen_by("reads", "duplicate", 5))
+    assert {signature.cause for signature in caused.signatures} == {"high-watermark-without-proposed-member"}
+    assert Signature("reads", "duplicate", "high-watermark-without-proposed-member") in caused.signatures
+
+
 @pytest.mark.parametrize("validity", [Validity.VALID, Validity.UNKNOWN])
 def test_notes_and_reasons_for_not_deciding_are_no_stories(validity: Validity) -> None:
     verdict = Verdict("loss", validity, (Finding("missing-evidence", ("history: torn",)),))
