@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -188,3 +189,28 @@ def test_an_error_that_cannot_be_written_keeps_its_code(
     with open("/dev/full", "w", buffering=1) as full:
         monkeypatch.setattr(sys, "stderr", full)
         assert main([*arguments, "--store", str(tmp_path)]) == code
+
+
+def test_a_run_needs_no_home_no_terminal_and_no_locale(tmp_path: Path) -> None:
+    bare = {"TERM": "dumb", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "harness",
+            "run",
+            "--seed",
+            "1",
+            "--time-limit",
+            "1",
+            "--store",
+            str(tmp_path / "store"),
+        ],
+        env={**bare, "PATH": os.environ["PATH"]},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.isascii()
+    assert b"Traceback" not in ended.stderr
