@@ -53,6 +53,15 @@ def read_text(path: Path) -> str | None:
         raise StoreError.of("read", path, reason) from error
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object in a text; an empty one where there is anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object; an empty one when there is no such file. StoreError when it is not one."""
     text = read_text(path)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from checkers.verdict import checker_name
+from results.atomic_files import json_object
 from results.errors import StoreError
 from results.run_figures import PLANNED
 from results.store import tables
@@ -180,7 +181,7 @@ def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *
     if mutant:
         outcome = MUTANT_FOUND if outcome == "invalid" else MUTANT_MISSED
     if row["state"] != "finished":
-        message = _object(row["facts"]).get("message")
+        message = json_object(row["facts"]).get("message")
         outcome, causes = FAILED, [str(message or row["state"]), *causes]
     if figures:
         figures[PLANNED.name] = spec.planned(figures)
@@ -190,7 +191,7 @@ def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *
         seed=row["seed"],
         outcome=outcome,
         causes=tuple(dict.fromkeys(causes)),
-        signatures=tuple(str(signature) for signature in _object(row["facts"]).get(SIGNATURES, ())),
+        signatures=tuple(str(signature) for signature in json_object(row["facts"]).get(SIGNATURES, ())),
         figures=figures,
         digest=row["digest"] or "",
         simulated=spec.simulated,
@@ -219,7 +220,7 @@ def _plan(store: Path, suite: str) -> dict[str, Any]:
     """The plan of the suite, if `faultline suite` made it."""
     path = store / "suites" / suite / "suite.json"
     try:
-        return _object(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return json_object(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, UnicodeDecodeError):
         return {}
 
@@ -233,11 +234,3 @@ def _missing_runs(plan: Mapping[str, Any], runs: Iterable[SuiteRun]) -> int:
 
 def _names(value: object) -> set[str]:
     return {str(name) for name in value} if isinstance(value, dict | list) else set()
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -18,6 +18,7 @@ from typing import Any, Final
 from harness.shrinking.passes import Sighting
 from harness.shrinking.shrinker import Predicate
 from harness.spec import Spec
+from results.atomic_files import json_object
 from results.errors import StoreError
 
 TRIALS: Final = "trials.jsonl"
@@ -48,7 +49,7 @@ class TrialJournal:
             lines = self._path.read_text(encoding="utf-8").splitlines()
         except OSError:
             raise CannotResumeShrinking(f"{self.directory}: there is nothing to resume") from None
-        entries = [entry for line in lines if (entry := _entry(line))]
+        entries = [entry for line in lines if (entry := json_object(line))]
         if not entries or entries[0].get("subject") != subject:
             raise CannotResumeShrinking(
                 f"{self.directory} was begun with another run, or with other sources of Faultline; begin anew"
@@ -80,14 +81,6 @@ class TrialJournal:
                 lines.write(json.dumps(entry) + "\n")
         except OSError as error:
             raise StoreError.of("write", self._path, error) from error
-
-
-def _entry(line: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
 
 
 def _to_json(sighting: Sighting) -> dict[str, Any]:
