@@ -130,6 +130,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"\n{len(shown)} mutants; faults afterwards: {median(after):g} in the median, {max(after)} at most"
         )
+    large = [f"`{row['mutant']}`" for row in shown if row["faults"][1] > FAULTS_MOST]
+    if large:
+        lines.append(f"\nMore than the {FAULTS_MOST} faults that are promised: {', '.join(large)}.")
     absent = [f"`{mutant}`" for mutant in mutants if mutant not in {row["mutant"] for row in rows}]
     if absent:
         lines.append(f"\nNot measured yet: {', '.join(absent)}.")
