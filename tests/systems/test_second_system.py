@@ -176,7 +176,7 @@ class LocalMachine:
                 argv = [sys.executable, *request["argv"][1:]]
                 with Path(request["log"]).open("ab") as log:
                     self.process = subprocess.Popen(argv, stdout=log, stderr=log)
-                return {"incarnation": 1}
+                return {"incarnation": 1, "started": True}
             case ["wait", *_]:
                 assert self.process is not None
                 status = self.process.wait()
