@@ -142,24 +142,25 @@ def test_a_replica_that_restarts_uncleanly_leaves_leadership_isr_and_elr(joined:
     assert driver.partition.leader == -1, "unfenced, but not to be elected before it has caught up"
 
 
-def test_a_replica_that_shut_down_cleanly_stays_eligible() -> None:
+def back_after_a_clean_shutdown() -> tuple[Driver, int]:
+    """A cluster of two in which broker 1 was fenced and registers anew, with the broker epoch that it had stored."""
     driver = Driver()
     driver.start(1, 2)
     driver.topic(1, 2, min_isr=2)
     stored = driver.epoch(1)
     driver.fence(1)
     driver.register(1, previous_epoch=stored)
+    return driver, stored
+
+
+def test_a_replica_that_shut_down_cleanly_stays_eligible() -> None:
+    driver, _ = back_after_a_clean_shutdown()
     assert driver.partition.elr == (1,)
     assert driver.events("broker_registered")[-1].detail["clean"] is True
 
 
 def test_a_broker_epoch_stored_before_a_later_unclean_life_is_not_clean() -> None:
-    driver = Driver()
-    driver.start(1, 2)
-    driver.topic(1, 2, min_isr=2)
-    stored = driver.epoch(1)
-    driver.fence(1)
-    driver.register(1, previous_epoch=stored)
+    driver, stored = back_after_a_clean_shutdown()
     driver.now_ms += TIMEOUT_MS
     driver.register(1, previous_epoch=stored)
     assert driver.partition.elr == ()
