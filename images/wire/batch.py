@@ -297,9 +297,9 @@ def build(
 
 def _compressed(plain: bytes, compression: Compression) -> bytes:
     """The batch `plain` with its records compressed. aiokafka's builder would write the time into gzip's header."""
-    records = _COMPRESSORS[compression](plain[HEADER_BYTES:])
-    header = parse(plain)._replace(length=HEADER_BYTES - LENGTH_END + len(records), attributes=compression)
-    covered = _HEADER.pack(*header)[CRC_START:] + records
+    payload = _COMPRESSORS[compression](plain[HEADER_BYTES:])
+    header = parse(plain)._replace(length=HEADER_BYTES - LENGTH_END + len(payload), attributes=compression)
+    covered = _HEADER.pack(*header)[CRC_START:] + payload
     return _HEADER.pack(*header._replace(crc=crc32c(covered)))[:CRC_START] + covered
 
 
