@@ -57,7 +57,7 @@ def json_object(text: str) -> dict[str, Any]:
     """The JSON object in a text; an empty one where there is anything else."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -69,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path} does not hold a JSON object")

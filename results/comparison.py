@@ -116,7 +116,7 @@ def from_json(name: str, values: Any) -> Comparison:
             for run in values["runs"]
         ]
         return compare(name, str(values["reference"]), runs)
-    except (AttributeError, KeyError, TypeError, ZeroDivisionError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 

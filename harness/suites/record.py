@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from harness.suites.plan import Suite
 from harness.yaml_document import SpecError
-from results.atomic_files import put_text
+from results.atomic_files import put_text, read_json
+from results.errors import StoreError
 from results.run.paths import new_directory
 from results.store import finished_runs
 from results.version import version
@@ -78,10 +79,10 @@ def resume(store: Path, named: str) -> SuiteRecord:
         raise CannotResume(f"{named}: no suite of this name in {store} was interrupted")
     path = unfinished[-1]
     try:
-        values = json.loads((path / "suite.json").read_text(encoding="utf-8"))
+        values = read_json(path / "suite.json")
         plan = Suite.from_json(values)
         facts = {name: values[name] for name in ("started", "version", "commit", "sources")}
-    except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
+    except (StoreError, AttributeError, KeyError, TypeError, ValueError, SpecError) as error:
         raise CannotResume(f"{path / 'suite.json'}: cannot be read: {error}") from None
     if facts["sources"] != fingerprint():
         raise CannotResume(

@@ -5,7 +5,6 @@ So any run comes back wherever its name is shown, also a valid one, of which onl
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from harness.spec import Spec, loads
 from harness.suites.plan import Suite
 from harness.yaml_document import SpecError
+from results.atomic_files import read_json
 from results.errors import StoreError
 from results.store import finished_runs, tables
 
@@ -51,8 +51,7 @@ def _row(store: Path, suite: str, run: str) -> dict[str, Any]:
 def _planned(store: Path, suite: str, run: str) -> str:
     """The run's spec in the plan of a suite that has not made it, or has lost it; empty when there is none."""
     try:
-        path = finished_runs.suite_path(store, suite) / "suite.json"
-        plan = Suite.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, SpecError):
+        plan = Suite.from_json(read_json(finished_runs.suite_path(store, suite) / "suite.json"))
+    except (StoreError, AttributeError, KeyError, TypeError, ValueError, SpecError):
         return ""
     return next((plan.spec(planned).to_yaml() for planned in plan.every_run() if planned.run == run), "")

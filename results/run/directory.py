@@ -220,9 +220,21 @@ class RunDirectory:
         put_json(self.path / "script.json", {"operations": list(outcomes)})
 
     def script(self) -> list[dict[str, Any]]:
-        """What became of each scripted operation; empty without a script, or when the run ended before it did."""
-        outcomes = read_json(self.path / "script.json").get("operations")
-        return [outcome for outcome in outcomes if isinstance(outcome, dict)] if isinstance(outcomes, list) else []
+        """What became of each scripted operation; empty without a script, when the run ended before it did, and where
+        `gaps` says that the file is damaged."""
+        return self._script()[0]
+
+    def _script(self) -> tuple[list[dict[str, Any]], str]:
+        """The script, and what is wrong with its file."""
+        try:
+            outcomes = read_json(self.path / "script.json").get("operations", [])
+        except StoreError:
+            outcomes = None
+        if isinstance(outcomes, list) and all(
+            _has(outcome, "operation", "performed", "reason") for outcome in outcomes
+        ):
+            return outcomes, ""
+        return [], "script.json is damaged: it is not known which scripted operations were performed"
 
     def write_digest(self, digest: str | None, trail: Sequence[tuple[int, int, str]] = ()) -> None:
         """Keep the digest of a deterministic run, and its trail of (step, time in ns, digest so far)."""
@@ -261,8 +273,11 @@ class RunDirectory:
         put_json(self.path / "stories.json", dict(stories))
 
     def stories(self) -> list[dict[str, Any]]:
-        """The stories, as JSON values; none when nothing was violated."""
-        return list(read_json(self.path / "stories.json").get("stories", ()))
+        """The stories, as JSON values; none when nothing was violated. StoreError when they are damaged."""
+        stories = read_json(self.path / "stories.json").get("stories", [])
+        if not isinstance(stories, list) or not all(_has(story, "signature", "consequences") for story in stories):
+            raise StoreError(f"{self.path / 'stories.json'} is damaged; faultline check writes it anew")
+        return stories
 
     def write_lost(self, lost: pa.Table) -> None:
         """The records lost (`checkers.tables.LOST`); without any there is no such file."""
@@ -273,8 +288,12 @@ class RunDirectory:
             target.unlink(missing_ok=True)
 
     def verdicts(self) -> list[Verdict]:
-        """The verdicts; empty when the run was never checked."""
-        return verdicts_from_json(read_json(self.path / "verdict.json"))
+        """The verdicts; empty when the run was never checked. StoreError when they are damaged."""
+        values = read_json(self.path / "verdict.json")
+        try:
+            return verdicts_from_json(values)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise StoreError(f"{self.path / 'verdict.json'} is damaged; faultline check writes it anew") from None
 
     # ---- what happens during the run ------------------------------------------------------------------------------
 
@@ -404,6 +423,8 @@ class RunDirectory:
             gaps.append(f"the run did not end: it was killed, or is still in progress{at}")
         elif status.state != "finished":
             gaps.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
+        if damage := self._script()[1]:
+            gaps.append(damage)
         return (*gaps, *self._unlike_the_manifest(("spec.yaml",)), *evidence_loader.gaps(self.path))
 
     def check_replayable(self) -> None:
@@ -423,6 +444,10 @@ class RunDirectory:
     def _save_status(self, status: Status) -> None:
         self._status = status
         put_json(self.path / "status.json", {name: getattr(status, name) for name in Status.__slots__})
+
+
+def _has(value: object, *names: str) -> bool:
+    return isinstance(value, dict) and value.keys() >= set(names)
 
 
 def _now() -> str:

@@ -185,6 +185,7 @@ _sealed("recovery.json is torn", RECOVERY, lambda run: halve(run / "recovery.jso
 _sealed("another recovery is told", RECOVERY, lambda run: edit_json(run, "recovery.json", final_reads=False))
 _sealed("manifest.json is missing", EVERYTHING, lambda run: (run / "manifest.json").unlink())
 _sealed("manifest.json is torn", EVERYTHING, lambda run: halve(run / "manifest.json"))
+_sealed("manifest.json is deep", EVERYTHING, lambda run: (run / "manifest.json").write_text("[" * 100_000))
 _sealed("manifest.json is a list", EVERYTHING, lambda run: (run / "manifest.json").write_text("[]"))
 _sealed("manifest.json names no tables", EVERYTHING, lambda run: edit_json(run, "manifest.json", tables={}))
 

@@ -298,6 +298,19 @@ def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert printed.count("\n") == 1
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"cells": []}', '{"cells": {}, "mutants": {}}'])
+def test_a_suite_whose_plan_is_damaged_is_not_resumed(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = tmp_path / "suites" / "nightly-20261122T043415"
+    begun.mkdir(parents=True)
+    (begun / "suite.json").write_text(text)
+    assert main(["suite", "nightly", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
+    printed = capsys.readouterr().err
+    assert f"{begun}/suite.json: cannot be read" in printed
+    assert printed.count("\n") == 1
+
+
 def test_failures_are_grouped_by_signature_the_most_frequent_first() -> None:
     common, rare = "protocol/candidate-incomplete/unclean-broker-kept", "loss/lost-append/lost-append"
     of_runs = [(rare,), (common, rare), (common,), (common,), (), (common,)]

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import plotly.graph_objects
 import pytest
 
-from results.comparison import ComparedRun, compare
+from results.comparison import ComparedRun, compare, from_json
 from results.pages.comparison import render
 from tests.results.test_suites import Page
 
@@ -35,6 +35,13 @@ RUNS = [
         for seed in SEEDS
     ),
 ]
+
+
+@pytest.mark.parametrize("seed", [float("inf"), float("nan"), [], None])
+def test_a_file_with_a_seed_that_is_none_is_no_comparison(seed: object) -> None:
+    values = {"reference": "safe", "runs": [{"cell": "safe", "seed": seed, "validity": "valid", "figures": {}}]}
+    with pytest.raises(ValueError, match="Error: "):
+        from_json("acks", values)
 
 
 def test_every_figure_has_its_difference_to_the_reference_run_by_run() -> None:

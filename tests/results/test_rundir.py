@@ -249,3 +249,21 @@ def test_a_run_of_an_earlier_version_is_read_under_the_names_of_today(tmp_path: 
     )
     (row,) = run.load().faults.to_pylist()
     assert (row["fault"], row["family"]) == ("stale-broker-epoch", "scripted")
+
+
+DEEP = '{"stories":' * 50_000
+"""JSON deeper than Python's own limit of calls."""
+
+
+@pytest.mark.parametrize("text", [DEEP, "[]", '{"checks": [{}], "stories": [{}], "operations": [{"operation": "x"}]}'])
+def test_small_files_that_hold_something_else_are_said_to_be_damaged(text: str, tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    for name in ("status.json", "script.json", "verdict.json", "stories.json"):
+        (run.path / name).write_text(text)
+    run = RunDirectory.open(run.path)
+    assert run.status().seed == 0
+    assert run.script() == []
+    assert any(gap.startswith("script.json is damaged") for gap in run.gaps())
+    for read, name in ((run.verdicts, "verdict.json"), (run.stories, "stories.json")):
+        with pytest.raises(StoreError, match=name):
+            read()

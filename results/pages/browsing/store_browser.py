@@ -7,13 +7,13 @@ it, or with a pipe, a socket or a device, is reported and not opened.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from results.atomic_files import read_json
 from results.comparison import Comparison, from_json
 from results.errors import StoreError
 from results.pages.browsing.listing import (
@@ -197,8 +197,6 @@ def _regular(directory: Path) -> list[Path]:
 
 def _comparison(path: Path) -> Comparison:
     try:
-        return from_json(path.stem, json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise StoreError.of("read", path, error) from error
+        return from_json(path.stem, read_json(path))
     except ValueError as error:
         raise StoreError(f"{path.name} is not a comparison that can be read: {error}") from error
