@@ -40,7 +40,7 @@ RUNS = [
 @pytest.mark.parametrize("seed", [float("inf"), float("nan"), [], None])
 def test_a_file_with_a_seed_that_is_none_is_no_comparison(seed: object) -> None:
     values = {"reference": "safe", "runs": [{"cell": "safe", "seed": seed, "validity": "valid", "figures": {}}]}
-    with pytest.raises(ValueError, match="Error: "):
+    with pytest.raises(ValueError, match=r"cannot convert|int\(\)"):
         from_json("acks", values)
 
 
