@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from errno import ENOSPC
 from pathlib import Path
@@ -17,6 +18,7 @@ from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.broker_node import CLEAN_SHUTDOWN, Superseded, leave_clean_shutdown, take_clean_shutdown
 from images.broker.controller.channel import ControllerChannel
 from images.broker.replication.replica_manager import HIGH_WATERMARKS
+from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.files import RealFile
 from images.broker.runtime.trace_file import TraceFile
 from images.trace import TraceEvent
@@ -273,6 +275,25 @@ def test_a_bug_in_answering_ends_the_broker_rather_than_one_connection(
             assert isinstance(await failure_of(life), LookupError)
 
     run(scenario)
+
+
+def test_an_error_that_follows_while_the_node_ends_is_not_reported() -> None:
+    """One write for each partition fails when the disk is full; the log then ends with the line about the first."""
+    reports: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+        fatal_error = FatalError()
+        waiting = asyncio.create_task(fatal_error.wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        fatal_error.set(OSError(ENOSPC, "No space left on device"))
+        del fatal_error
+        gc.collect()
+
+    run(scenario)
+    assert reports == []
 
 
 def test_a_fatal_disk_error_names_its_file() -> None:

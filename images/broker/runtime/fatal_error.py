@@ -27,6 +27,8 @@ class FatalError:
         """Make `error` the fatal error, unless there is one."""
         if not self._error.done():
             self._error.set_exception(error)
+            # A node that ends already, over an error of another part, awaits it no more: asyncio must not report it.
+            self._error.exception()
 
     async def wait(self) -> None:
         """Raise the fatal error once there is one. May be awaited by one task, and cancelled."""
