@@ -22,6 +22,8 @@ A spec is YAML, every field optional:
     recency: default            # or strict: an empty poll asserts the end of the log
     clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
+    vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
+    drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
     node_settings:              # settings of single nodes, on top of `settings`: a cluster of mixed versions
       b1: {faultline.protocol: kip279}
@@ -31,8 +33,8 @@ A spec is YAML, every field optional:
 
 Numbers have limits (`LIMITS`), and so have files (`harness.yaml_document`).
 
-Options of the command line override it. The `spec.yaml` of a run directory is complete, with all defaults and the
-random seed, so that it repeats the same run under the defaults of a later version, too.
+Options of the command line override it. The `spec.yaml` of a run directory is complete, with all defaults, the
+random seed and the world that was drawn, so that it repeats the same run under the defaults of a later version, too.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from random import Random
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings
+from harness import worlds
 from harness.client_spec import (
     ClientSpec,
     ScriptedOperation,
@@ -135,6 +138,9 @@ class Spec:
     settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    vary: tuple[str, ...] = ()
+    """The dimensions of its world that are still to be drawn (`harness.drawn_spec`)."""
+    drawn: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """By node; environments other than ssh leave them aside."""
 
@@ -331,7 +337,7 @@ class Spec:
         return int(self.settings.get(key, self.settings.get(f"log.{key}", "-1")))
 
     def to_yaml(self) -> str:
-        """The complete spec, read back by `parse` as the same value."""
+        """The spec, read back by `parse` as the same value: complete but for what is still to be drawn."""
         import yaml
 
         values: dict[str, Any] = {}
@@ -339,11 +345,14 @@ class Spec:
             value = getattr(self, item.name)
             if item.name == "families":
                 values["faults"] = list(value) or self.script.to_script() or "none"
+            elif item.name in ("vary", "drawn"):
+                if value:
+                    values[item.name] = list(value) if item.name == "vary" else dict(value)
             elif item.name == "hosts":
                 if self.hosts:
                     values["hosts"] = {node: host.to_mapping() for node, host in self.hosts.items()}
             elif item.name == "clients":
-                values["clients"] = value.to_mapping()
+                values["clients"] = self._without_undrawn(value.to_mapping(), "clients.")
                 if self.operations:
                     values["clients"]["operations"] = [scripted.to_mapping() for scripted in self.operations]
             elif item.name not in ("script", "operations"):
@@ -352,9 +361,12 @@ class Spec:
                 elif item.name == "node_settings":
                     value = {node: dict(settings) for node, settings in value.items()}
                 elif isinstance(value, Mapping):
-                    value = dict(value)
+                    value = self._without_undrawn(value)
                 values[item.name.removesuffix("_s")] = value
-        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+        return yaml.safe_dump(self._without_undrawn(values), sort_keys=False, allow_unicode=True, width=120)
+
+    def _without_undrawn(self, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        return {name: value for name, value in values.items() if f"{prefix}{name}" not in self.vary}
 
 
 def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
@@ -386,10 +398,14 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
             if name in merged:
                 raise FieldError(f"clients.{name}: is given a second time, beside {name}; keep one of them")
         merged |= shorthands
+        vary = worlds.names_of(given.pop("vary", merged.pop("vary", False)))
         settings = given.pop("settings", {})
         if "acks" in merged:
             merged["acks"] = str(merged["acks"])
         spec = read(Spec, {"seed": drawn_seed, "families": plan[0], **merged, **given})
+        decided = {*merged, *given, *(f"clients.{name}" for name in values.get("clients") or ())}
+        decided |= {*(merged.get("settings") or ()), *settings}
+        scripted = bool(operations or plan[1] or spec.node_settings or spec.hosts)
         return replace(
             spec,
             clients=clients,
@@ -397,6 +413,7 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
             script=plan[1],
             settings={**spec.settings, **settings},
             without=with_validation(spec.without, validates),
+            vary=worlds.undecided(vary, decided, scripted=scripted),
         )
     except ValueError as error:
         raise SpecError(str(error)) from None

@@ -8,6 +8,7 @@ rule     a safety rule (images/broker/rules.py) how often the trace shows that i
 fault    a fault                                how often it was injected and bit
 family   a fault family                         the same
 outcome  operation/outcome                      how many ended so: `append/info`
+world    dimension=value (harness/worlds.py)    one: drawn for the world of the run
 
 A rule whose effect leaves no event has no mark, whether it was needed or not.
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,9 +45,12 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
 """The marks that show a rule at work: events, or cases of them."""
 
 
-def marks(evidence: RunEvidence) -> pa.Table:
-    """One row a mark with `kind`, `name` and `count`, in order; nothing that did not happen."""
+def marks(evidence: RunEvidence, drawn: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
+    """One row a mark with `kind`, `name` and `count`, in order; nothing that did not happen. `drawn` is the world that
+    was drawn for the run: dimension → value."""
     counts: Counter[tuple[str, str]] = Counter()
+    for dimension, value in drawn.items():
+        counts["world", f"{dimension}={value}"] = 1
     for kind, count in _counted(evidence.trace.column("kind")):
         counts["event", kind] = count
     with_cases = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_CASE_FIELDS))))
@@ -67,6 +72,20 @@ def marks(evidence: RunEvidence) -> pa.Table:
         counts["outcome", f"{row['kind']}/{row['outcome']}"] = row["count_all"]
     rows = [{"kind": kind, "name": name, "count": count} for (kind, name), count in sorted(counts.items()) if count]
     return pa.Table.from_pylist(rows, _SCHEMA)
+
+
+def never_drawn(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) -> list[str]:
+    """The marks of kind `world` that no run has, of dimensions with these values."""
+    possible = [f"{dimension}={value}" for dimension, values in worlds.items() for value in values]
+    return [name for name in possible if name not in marked]
+
+
+def drawn_worlds(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) -> str:
+    """In a line: how many values were drawn, and which never."""
+    possible = sum(len(values) for values in worlds.values())
+    missing = never_drawn(worlds, marked)
+    text = f"worlds: {possible - len(missing)} of {possible} values drawn, in {len(worlds)} dimensions"
+    return text + (f"; never: {', '.join(missing)}" if missing else "")
 
 
 _SCHEMA: Final = pa.schema(

@@ -20,6 +20,7 @@ from typing import Any
 
 from checkers.verdict import checker_name
 from results.atomic_files import json_object
+from results.coverage import drawn_worlds
 from results.errors import StoreError
 from results.run_figures import PLANNED
 from results.store import tables
@@ -77,6 +78,8 @@ class SuiteResult:
     """Number of planned runs; the store may have fewer."""
     coverage: tuple[tuple[str, str, int, int], ...] = ()
     """Kind, name, in how many runs, how often in all."""
+    worlds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Dimension of the world → the values that its runs were to draw from; empty where none was drawn."""
     damaged: tuple[tables.DamagedFile, ...] = field(default=())
     """Files of it that had to be left out."""
     mutants: tuple[str, ...] = ()
@@ -86,6 +89,12 @@ class SuiteResult:
     def cells(self) -> tuple[str, ...]:
         """In order."""
         return tuple(sorted({run.cell for run in self.runs}))
+
+    @property
+    def drawn_worlds(self) -> str:
+        """How many values of the worlds were drawn, and which never; empty where none was to be drawn."""
+        marked = {name for kind, name, _, _ in self.coverage if kind == "world"}
+        return drawn_worlds(self.worlds, marked) if self.worlds else ""
 
     @property
     def missed_mutants(self) -> tuple[str, ...]:
@@ -172,6 +181,7 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
         coverage=_coverage(read["coverage"].table.to_pylist()),
         damaged=tuple(file for stored in read.values() for file in stored.damaged),
         mutants=tuple(sorted(mutants)),
+        worlds=_worlds(plan.get("worlds")),
     )
 
 
@@ -230,6 +240,11 @@ def _missing_runs(plan: Mapping[str, Any], runs: Iterable[SuiteRun]) -> int:
     cells, seeds = _names(plan.get("cells")), plan.get("seeds")
     planned = len(cells) * seeds if isinstance(seeds, int) else 0
     return max(0, planned - sum(run.cell in cells for run in runs))
+
+
+def _worlds(value: object) -> dict[str, tuple[str, ...]]:
+    worlds = value if isinstance(value, dict) else {}
+    return {str(name): tuple(map(str, values)) for name, values in worlds.items() if isinstance(values, list)}
 
 
 def _names(value: object) -> set[str]:

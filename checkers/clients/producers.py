@@ -29,7 +29,8 @@ truncations, unclean elections and power losses, too. Three things are no violat
 hand out ids in blocks, from their committed metadata, so only a disk of a controller that lies about fsync excuses an
 id given twice; the verdict is then `unknown`.
 
-The verdict is `unknown` when there is no log of the partition: sequence numbers are nowhere else.
+The verdict is `unknown` when no log has a record of the partition, although one was acknowledged that nothing has
+deleted: sequence numbers are nowhere else.
 
 Blind spots: a producer id given to two producers that never write to the same partition; a gap before the first record
 of a producer id; records of a compacted topic, which are taken for missing.
@@ -89,7 +90,8 @@ def check_partition(
     violations = [order, *([] if expires else log.violations()), *([] if controllers_lied_to else [twice])]
     figures = {"producers": float(len(np.unique(log.producer_id))), "records": float(len(log.offset))}
     doubts = []
-    if not replicas.num_rows and acks != 0 and (columns.kind == APPEND).any():
+    tolerance = tolerance or Tolerance()
+    if not replicas.num_rows and acks != 0 and _has_stayed(columns, tolerance.deleted_below):
         doubts.append(Finding("logs-missing", ("no replica's log has a record of this partition",), topic, partition))
     if controllers_lied_to and len(twice):
         lines = (
@@ -97,7 +99,13 @@ def check_partition(
             f"the disk of {controllers_lied_to[0]} lied about fsync: it may have forgotten",
         )
         doubts.append(Finding("fsync-lies", lines, topic, partition))
-    return verdict_of(NAME, violations, tolerance or Tolerance(), figures, doubts)
+    return verdict_of(NAME, violations, tolerance, figures, doubts)
+
+
+def _has_stayed(columns: Columns, deleted_below: int) -> bool:
+    """Whether some acknowledged record must be in the logs. One acknowledged without an offset may be a deleted one."""
+    acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
+    return bool((acknowledged & ((columns.offset >= deleted_below) | (deleted_below == 0))).any())
 
 
 def _order(columns: Columns, acks: int, topic: str, partition: int) -> Violations:

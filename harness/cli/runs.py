@@ -58,6 +58,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="how followers truncate: high_watermark, kip101, kip279, kip320_first_try, kip320 "
         "(default: truncate_on_fetch)",
     )
+    parser.add_argument(
+        "--vary",
+        action="store_true",
+        default=None,
+        help="draw from the seed what the spec and the options leave open: sizes, timeouts, settings, clients",
+    )
     add_store(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
     parser.set_defaults(command=_run)
@@ -71,13 +77,14 @@ def _add_directory(parser: argparse.ArgumentParser, command: Callable[[argparse.
 
 def _run(options: argparse.Namespace) -> int:
     from harness.cli.display import LiveProgress, summary
+    from harness.drawn_spec import with_drawn_world
     from harness.runner.run import run
     from results.errors import StoreError
     from results.run.directory import RunDirectory
     from results.run.paths import store_path
 
     stored = _stored(options)
-    spec = stored.spec if stored is not None else _spec(options)
+    spec = with_drawn_world(stored.spec if stored is not None else _spec(options))
     try:
         directory = RunDirectory.create(store_path(options.store), spec.name, spec.seed)
         if options.json:
@@ -157,6 +164,7 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
         "brokers": options.brokers,
         "partitions": options.partitions,
         "rate": options.rate,
+        "vary": options.vary,
         "settings": settings,
         "without": tuple(rule for item in options.without for rule in item.split(",")) or None,
     }

@@ -36,7 +36,9 @@ def add(commands: Commands) -> None:
 
 def _add_suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "suite", metavar="NAME|FILE.yaml", help="a file, or the name of a shipped suite: nightly, smoke, soak, torture"
+        "suite",
+        metavar="NAME|FILE.yaml",
+        help="a file, or the name of a shipped suite: nightly, smoke, soak, torture, varied",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="runs of each cell (default: the suite's)")
     parser.add_argument("--first-seed", type=int, metavar="N", help="the first seed (default: the suite's)")
@@ -116,7 +118,7 @@ def _suite(options: argparse.Namespace) -> int:
         console.print(report.table(figures.cells))
         if (failures := report.failures(record.plan, runs)) is not None:
             console.print(failures)
-        console.print(report.covered(figures), soft_wrap=True, highlight=False)
+        console.print(report.covered(record.plan, figures), soft_wrap=True, highlight=False)
         _show_expectations(record.plan, runs, console)
         return report.exit_code(record.plan, runs)
 

@@ -27,6 +27,7 @@ from harness.environments.registry import ENVIRONMENTS
 from harness.incidents.expectation import COMPARISON
 from harness.incidents.incident import TRIES_MAX
 from harness.spec import ACKS, LIMITS, Spec
+from harness.worlds import DIMENSIONS
 from nemesis.conditions import COMBINED, SINGLE, TriggerCondition
 from nemesis.faults.fault import Fault
 from nemesis.registry import FAMILIES
@@ -114,6 +115,7 @@ def _spec_properties() -> dict[str, Any]:
         "settings": _reference("settings"),
         "node_settings": {"type": "object", "additionalProperties": _reference("settings")},
         "without": _list_of({"enum": _rules()}),
+        "vary": {"anyOf": [{"type": "boolean"}, _list_of({"enum": [dimension.name for dimension in DIMENSIONS]})]},
         "hosts": {"type": "object", "additionalProperties": _mapping(_properties(Host), required=("address",))},
     }
     for name, limits in LIMITS.items():

@@ -29,6 +29,7 @@ from typing import Any, cast
 
 from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import SYSTEMS, configured
+from harness.drawn_spec import with_drawn_world
 from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
 from harness.errors import EnvironmentUnavailable
@@ -61,11 +62,12 @@ class NotCarriedOut(Exception):
 def run(
     spec: Spec, directory: RunDirectory, *, on_progress: ProgressListener | None = None, report: bool = True
 ) -> Outcome:
-    """Carry `spec` out, record everything in `directory`, and check it.
+    """Carry `spec` out, its world drawn if it varies, record everything in `directory`, and check it.
 
     Failing to carry it out is an Outcome, too. Raises StoreError when the directory cannot be written, and
     KeyboardInterrupt, after noting it in the run's status.
     """
+    spec = with_drawn_world(spec)
     try:
         directory.write_spec(spec.to_yaml())
         directory.write_settings(spec.check_settings())

@@ -12,6 +12,10 @@
 
     reference: append              # all cells have the faults drawn for this one; each draws its own if left out
 
+Every run draws its world (`vary` is true in the lowest layer), unless cells are compared: with `settings` or a
+`reference` they share the defaults. `base: {vary: false}` leaves all runs at the defaults; with `base: {vary: true}`
+cells that are compared draw from the same streams.
+
 A suite can also test the checkers, and the simulation itself:
 
     mutants:                       # rule → layer on top of the base; the rule is switched off
@@ -39,7 +43,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from harness.spec import SEEDS, Spec, loads
+from harness.drawn_spec import with_drawn_world
+from harness.spec import SEEDS, Spec, loads, parse
 from harness.suites.reading import (
     check_distinct,
     count_of_seeds,
@@ -51,6 +56,7 @@ from harness.suites.reading import (
     plain,
     read,
 )
+from harness.worlds import possible_values
 from harness.yaml_document import SpecError
 from nemesis.schedule import Schedule
 
@@ -142,16 +148,24 @@ class Suite:
     def spec(self, run: PlannedRun) -> Spec:
         """The spec of one run."""
         cell = self.mutants.get(run.cell) or self.cells[run.cell]
-        spec = replace(cell, name=plain(run.result_cell), seed=run.seed)
+        spec = with_drawn_world(replace(cell, name=plain(run.result_cell), seed=run.seed))
         return replace(spec, families=(), script=self._schedule(run.seed)) if self.reference else spec
 
     def _schedule(self, seed: int) -> Schedule:
-        reference = replace(self.cells[self.reference], seed=seed)
+        reference = with_drawn_world(replace(self.cells[self.reference], seed=seed))
         random = Random(blake2b(f"{seed}/comparison".encode(), digest_size=8).digest())
         return reference.schedule(reference.broker_names, reference.controller_names, random)
 
+    @property
+    def worlds(self) -> dict[str, list[str]]:
+        """Dimension of the world → the values that runs draw from; mutants aside."""
+        possible: dict[str, list[str]] = {}
+        for cell in self.cells.values():
+            possible |= possible_values(cell.vary, cell.workload)
+        return possible
+
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
+        """Everything, as JSON values, and `worlds` for those who read the results."""
         return {
             "name": self.name,
             "seeds": self.seeds,
@@ -161,6 +175,7 @@ class Suite:
             "mutants": {cell: spec.to_yaml() for cell, spec in self.mutants.items()},
             "mutant_seeds": self.mutant_seeds,
             "repeats": self.repeats,
+            "worlds": self.worlds,
         }
 
     @classmethod
@@ -203,7 +218,8 @@ def load(named: str, *, seeds: int | None = None, first_seed: int | None = None)
 
 def _suite(name: str, values: object, seeds: int | None, first_seed: int | None) -> Suite:
     fields = known("a suite is a mapping with seeds, base, specs and settings", values, _FIELDS)
-    base = mapping("base", fields.get("base"))
+    compared = bool(fields.get("settings") or fields.get("reference"))
+    base = {"vary": not compared, **mapping("base", fields.get("base"))}
     specs, settings = mapping("specs", fields.get("specs")), mapping("settings", fields.get("settings"))
     if not specs:
         raise SpecError("specs: there is none")
@@ -247,5 +263,5 @@ def _mutants(base: Mapping[str, Any], layers: Mapping[str, Any]) -> dict[str, Sp
 
 
 def mutant_of(rule: str) -> Spec:
-    """The default run without `rule`."""
-    return Spec(without=(rule,))
+    """A run without `rule`, its world drawn."""
+    return parse({"without": [rule], "vary": True})

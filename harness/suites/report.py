@@ -36,7 +36,7 @@ from harness.suites.plan import Suite
 from harness.suites.record import SuiteRecord
 from nemesis.registry import FAIR_FAMILIES
 from results import measures
-from results.coverage import RULES
+from results.coverage import RULES, drawn_worlds, never_drawn
 from results.store.summary import Summary
 
 SHOWN: Final = 10
@@ -178,14 +178,16 @@ def failures(plan: Suite, runs: Iterable[RunResult]) -> Table | None:
     return rows if groups else None
 
 
-def covered(summary: Summary) -> str:
-    """The events and fault families that the runs exercised, and the families and visible rules that none did."""
+def covered(plan: Suite, summary: Summary) -> str:
+    """The events and fault families that the runs exercised, and the families and visible rules that none did; where
+    worlds are drawn, a second line for them."""
     families, rules = summary.marked("family"), summary.marked("rule")
     missing = [f"family {name}" for name in FAIR_FAMILIES if name not in families]
     missing += [f"rule {name}" for name in RULES if name not in rules]
     kinds, cases = len(summary.marked("event")), len(summary.marked("case"))
     text = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families took effect"
-    return text + (f"; never: {', '.join(missing)}" if missing else "")
+    text += f"; never: {', '.join(missing)}" if missing else ""
+    return f"{text}\n{drawn_worlds(plan.worlds, summary.marked('world'))}" if plan.worlds else text
 
 
 def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> dict[str, Any]:
@@ -225,6 +227,7 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
         },
         "figures": [dict(cell) for cell in figures.cells],
         "coverage": [dict(mark) for mark in figures.coverage],
+        "never_drawn": never_drawn(suite.plan.worlds, figures.marked("world")),
     }
 
 

@@ -1,4 +1,4 @@
-"""Facts of a stored spec that measures need: the planned rate, the environment, a digest without the seed."""
+"""Facts of a stored spec for figures: the planned rate, the environment, the drawn world, a digest without the seed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from hashlib import blake2b
 
 import yaml
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, where it is there: every run that drew its world has a spec of its own."""
 _SEED = re.compile(r"(?m)^seed:.*$")
 _NAME = re.compile(r"(?m)^name:.*$")
 
@@ -23,6 +25,8 @@ class SpecFacts:
     simulated: bool
     digest: str
     """The same for specs that differ in name and seed alone."""
+    drawn: Mapping[str, str]
+    """Dimension of the world → the value that was drawn."""
 
     def planned(self, figures: Mapping[str, float]) -> float:
         """The planned appends of a run with these figures: rate × time, or its appends where the rate is unknown."""
@@ -39,7 +43,8 @@ def _facts(spec: str) -> SpecFacts:
     """Of a spec without its seed, so that all seeds of a cell share one entry of the cache."""
     digest = blake2b(_NAME.sub("", spec).encode(errors="replace"), digest_size=8).hexdigest()
     try:
-        values = yaml.safe_load(spec)
-        return SpecFacts(float(values["rate"]), values.get("environment", "sim") == "sim", digest)
+        values = yaml.load(spec, Loader=_LOADER)
+        drawn = {str(name): str(value) for name, value in (values.get("drawn") or {}).items()}
+        return SpecFacts(float(values["rate"]), values.get("environment", "sim") == "sim", digest, drawn)
     except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
-        return SpecFacts(0.0, True, digest)
+        return SpecFacts(0.0, True, digest, {})

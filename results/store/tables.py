@@ -27,6 +27,7 @@ from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
 from results.run.manifest import gaps_to_json
 from results.store.schema import EVIDENCE, GAPS, MEASURED, ROWS, SCHEMAS, SIGNATURES, batch_path, plain, tables_path
+from results.store.spec_facts import spec_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def of_run(
                 for figure, value in verdict.figures.items()
             ],
         ),
-        "coverage": marks(evidence),
+        "coverage": marks(evidence, spec_facts(run.read_spec_text()).drawn),
         "runs": _rows("runs", [row]),
     }
     if not keep_evidence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,7 +26,7 @@ def log(*records: Record, node: str = "b1") -> pa.Table:
     return pa.Table.from_pylist(rows, REPLICAS)
 
 
-def verdict(rows: Sequence[Row], *logs: pa.Table, processes: Sequence[int] = (), **options: int) -> Verdict:
+def verdict(rows: Sequence[Row], *logs: pa.Table, processes: Sequence[int] = (), **options: Any) -> Verdict:
     table = history(rows)
     if processes:
         table = table.set_column(1, table.schema.field("process"), pa.array(processes, pa.int32()))
@@ -111,5 +112,9 @@ def test_a_producer_id_belongs_to_one_producer() -> None:
     assert kinds(verdict(rows, ONE_AFTER_THE_OTHER, processes=(1, 2, 2))) == ["producer-id-twice"]
 
 
-def test_without_a_log_the_verdict_is_unknown() -> None:
-    assert verdict([append(7, 0, 1, 0)], REPLICAS.empty_table()).validity is Validity.UNKNOWN
+def test_without_a_log_the_verdict_is_unknown_unless_nothing_must_be_in_it() -> None:
+    nothing = REPLICAS.empty_table()
+    assert verdict([append(7, 0, 1, 0)], nothing).validity is Validity.UNKNOWN
+    assert verdict([append(7, 0, 1, 0)], nothing, tolerance=Tolerance(deleted_below=1)).validity is Validity.VALID
+    assert verdict([append(7, 0, 1, 1)], nothing, tolerance=Tolerance(deleted_below=1)).validity is Validity.UNKNOWN
+    assert verdict([append(7, 0, 1, outcome=INFO)], nothing).validity is Validity.VALID

@@ -10,6 +10,7 @@ from harness.client_spec import SHORTHANDS, ClientSpec
 from harness.incidents.schema import client_descriptions, first_sentence, plain_default, short_form, spec_descriptions
 from harness.runner.observation import POLL_S
 from harness.spec import Spec
+from harness.worlds import DIMENSIONS, recorded
 from nemesis.conditions import COMBINED, SINGLE, Members, TriggerCondition
 from nemesis.schedule import STEPS
 
@@ -18,7 +19,7 @@ _AT_ONCE = ("restarted", "injected", "healed", "acknowledged")
 """Conditions on what the harness does itself: known at once in every environment."""
 _ABSENT = ("operations", "families", "script")
 """Fields of Spec that are written as parts of other fields."""
-_FILLED_IN = ("seed", "replication_factor")
+_FILLED_IN = ("seed", "replication_factor", "drawn")
 """Fields whose default stands for a value that is drawn or worked out."""
 
 
@@ -50,6 +51,20 @@ def fault_fields() -> Rows:
             "yes" if kind.ends_by_itself else "",
         )
         for name, kind in STEPS.items()
+    ]
+
+
+def worlds() -> Rows:
+    """Dimension of the world, its default, the other values that are drawn."""
+    return [
+        (
+            f"`{dimension.name}`" + (f" ({dimension.workload})" if dimension.workload else ""),
+            *(
+                ", ".join(f"`{recorded(value)}`" for value in part)
+                for part in (dimension.values[:1], dimension.values[1:])
+            ),
+        )
+        for dimension in DIMENSIONS
     ]
 
 
@@ -107,5 +122,6 @@ def _words(text: str) -> str:
         text.replace(" (harness/client_spec.py)", ", [below](#clients)")
         .replace(" (nemesis/schedule.py)", ", [below](#faults)")
         .replace(" (harness/cluster/hosts.py)", "")
+        .replace(" (harness/worlds.py)", ", [below](#worlds)")
         .replace(" (workloads/operations.py)", "")
     )

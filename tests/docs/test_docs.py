@@ -93,6 +93,7 @@ SHRINKING = ROOT / "docs" / "shrinking-measurements.jsonl"
         ("docs/evidence.md", "rests-on", _rests_on()),
         ("docs/specs.md", "spec-fields", _table(("field", "default", "meaning"), spec_tables.spec_fields())),
         ("docs/specs.md", "client-fields", _table(("field", "default", "meaning"), spec_tables.client_fields())),
+        ("docs/specs.md", "worlds", _table(("dimension", "default", "also drawn"), spec_tables.worlds())),
         ("docs/specs.md", "fault-fields", _table(("fault", "fields", "ends by itself"), spec_tables.fault_fields())),
         (
             "docs/specs.md",

@@ -1,0 +1,74 @@
+"""The drawn world of a spec: every dimension that it varies gets a value from its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from harness import worlds
+from harness.client_spec import ClientSpec
+from harness.cluster.systems import SYSTEMS
+from harness.spec import Spec
+from harness.worlds import DIMENSIONS, Dimension
+
+_CLIENTS: Final = "clients."
+_CLIENT_FIELDS: Final[Mapping[str, str]] = {
+    f"{_CLIENTS}{item.name.removesuffix('_s')}": item.name for item in fields(ClientSpec)
+}
+"""Dimension → field of ClientSpec."""
+
+
+def with_drawn_world(spec: Spec) -> Spec:
+    """The spec with its world drawn, and a record of that in `drawn`; itself when it varies nothing. Its system's own
+    settings alone are drawn."""
+    if not spec.vary:
+        return spec
+    known = [dimension.name for dimension in DIMENSIONS if not dimension.is_setting or _has_setting(spec, dimension)]
+    drawn = worlds.draw(spec.seed, [name for name in spec.vary if name in known], _given(spec))
+    changes: dict[str, Any] = {}
+    clients: dict[str, Any] = {}
+    settings = dict(spec.settings)
+    for dimension in DIMENSIONS:
+        value = drawn.get(dimension.name, dimension.default)
+        if value == dimension.default:
+            continue
+        if dimension.is_setting:
+            settings[dimension.name] = str(value)
+        elif dimension.name in _CLIENT_FIELDS:
+            clients[_CLIENT_FIELDS[dimension.name]] = value
+        else:
+            changes[dimension.name] = value
+    return replace(
+        spec,
+        **changes,
+        clients=replace(spec.clients, **clients),
+        settings=settings,
+        vary=(),
+        drawn={name: worlds.recorded(value) for name, value in drawn.items()},
+    )
+
+
+def _given(spec: Spec) -> dict[str, Any]:
+    """The value of every dimension that is not to be drawn, and the workload."""
+    given: dict[str, Any] = {"workload": spec.workload}
+    for dimension in DIMENSIONS:
+        name = dimension.name
+        if name in spec.vary:
+            continue
+        if dimension.is_setting:
+            value = spec.settings.get(name, spec.settings.get(dimension.broker_name, str(dimension.default)))
+            given[name] = int(value) if isinstance(dimension.default, int) else value
+        elif name in _CLIENT_FIELDS:
+            given[name] = getattr(spec.clients, _CLIENT_FIELDS[name])
+        else:
+            given[name] = getattr(spec, name)
+    return given
+
+
+def _has_setting(spec: Spec, dimension: Dimension) -> bool:
+    try:
+        SYSTEMS[spec.system].check_settings({dimension.name: str(dimension.values[-1])})
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,236 @@
+"""Worlds: drawn from the seed alone, within their constraints, recorded, and counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.client_spec import ClientSpec
+from harness.cluster.systems import SYSTEMS
+from harness.drawn_spec import with_drawn_world
+from harness.runner.run import run, run_in_simulation
+from harness.spec import Spec, loads, parse
+from harness.suites.plan import PlannedRun, Suite, load
+from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, draw, possible_values, recorded
+from harness.yaml_document import SpecError
+from images.broker.config import BROKER_NAME_OF_TOPIC_KEY
+from results.coverage import drawn_worlds, never_drawn
+from results.run.directory import RunDirectory
+from results.store.tables import of_run
+
+ROOT = Path(__file__).parents[2]
+NAMES = tuple(dimension.name for dimension in DIMENSIONS)
+
+
+def drawn(seed: int, **fields: Any) -> Spec:
+    return with_drawn_world(parse({"vary": True, "seed": seed, **fields}))
+
+
+def world_of(spec: Spec) -> dict[str, Any]:
+    """The values that a spec's nodes and clients get, whether they were drawn or not."""
+    world: dict[str, Any] = {"workload": spec.workload}
+    for dimension in DIMENSIONS:
+        name = dimension.name
+        if dimension.is_setting:
+            value = spec.settings.get(name, str(dimension.default))
+            world[name] = int(value) if isinstance(dimension.default, int) else value
+        elif name.startswith("clients."):
+            world[name] = spec.clients.to_mapping()[name.removeprefix("clients.")]
+        else:
+            world[name] = getattr(spec, name)
+    return world
+
+
+def test_defaults_are_those_of_a_run_that_does_not_vary() -> None:
+    spec, system = Spec(), SYSTEMS["broker"]
+    clients = {f"clients.{name}": value for name, value in ClientSpec().to_mapping().items()}
+    for dimension in DIMENSIONS:
+        broker_name = BROKER_NAME_OF_TOPIC_KEY.get(dimension.name, dimension.name)
+        if dimension.name == "unclean.recovery.strategy":
+            assert dimension.default == UNNAMED
+            assert dimension.name not in spec.settings
+        elif dimension.is_setting:
+            default = spec.settings.get(dimension.name, system.settings[broker_name])
+            assert default == str(dimension.default), dimension.name
+        else:
+            default = clients[dimension.name] if dimension.name in clients else getattr(spec, dimension.name)
+            assert default == dimension.default, dimension.name
+        assert dimension.broker_name in ("", broker_name)
+
+
+def test_every_dimension_has_a_number_of_its_own() -> None:
+    assert len({dimension.number for dimension in DIMENSIONS}) == len(DIMENSIONS) == len(set(NAMES))
+    assert {name for names in CONSTRAINTS for name in names} <= {*NAMES, "workload"}
+
+
+def test_every_value_of_every_dimension_is_drawn_within_a_thousand_seeds() -> None:
+    seen = defaultdict(set)
+    for seed in range(1000):
+        for name, value in draw(seed, NAMES, {"workload": ("append", "groups")[seed % 2]}).items():
+            seen[name].add(recorded(value))
+    assert {name: sorted(values) for name, values in seen.items()} == {
+        name: sorted(values) for name, values in possible_values(NAMES, "groups").items()
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    workload=st.sampled_from(("append", "groups")),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "brokers": st.integers(1, 6),
+            "replication_factor": st.integers(1, 3),
+            "settings": st.fixed_dictionaries(
+                {}, optional={"log.segment.bytes": st.just("1024"), "broker.session.timeout.ms": st.just("900")}
+            ),
+        },
+    ),
+)
+def test_a_drawn_world_keeps_to_its_constraints_and_to_what_is_given(
+    seed: int, workload: str, fields: dict[str, Any]
+) -> None:
+    fields["replication_factor"] = min(fields.get("replication_factor", 1), fields.get("brokers", 3))
+    spec = drawn(seed, workload=workload, **fields)
+    given_settings = fields.pop("settings", {})
+    assert {name: getattr(spec, name) for name in fields} == fields
+    assert {name: spec.settings[name] for name in given_settings} == given_settings
+    world = world_of(spec)
+    for names, fit in CONSTRAINTS.items():
+        if {*names} & {*spec.drawn} and ("segment.bytes" not in names or "log.segment.bytes" not in given_settings):
+            assert fit(*(world[name] for name in names)), names
+    assert spec.vary == ()
+    assert not {*fields, *given_settings} & {*spec.drawn}
+    for name, value in spec.drawn.items():
+        assert value == (UNNAMED if world[name] == UNNAMED else recorded(world[name])), name
+
+
+def test_a_given_setting_by_the_name_that_brokers_have_for_it_limits_what_is_drawn() -> None:
+    for seed in range(100):
+        spec = drawn(seed, settings={"log.segment.bytes": 1024})
+        assert "segment.bytes" not in spec.settings
+        assert spec.clients.batch <= 20
+        assert drawn(seed, workload="groups", settings={"log.segment.bytes": 1024}).clients.batch == 1
+
+
+def test_a_script_keeps_the_nodes_and_partitions_that_it_may_name() -> None:
+    for seed in range(30):
+        spec = drawn(seed, faults=[{"at": 1, "for": 2, "fault": "kill", "nodes": ["b3"]}])
+        assert (spec.brokers, spec.controllers, spec.partitions, spec.replication_factor) == (3, 3, 2, 3)
+    assert "clients.batch" in spec.drawn
+    assert "brokers" not in spec.drawn
+
+
+def test_a_dimension_has_its_own_stream() -> None:
+    alone = draw(11, ["segment.bytes"], {"workload": "append", "clients.batch": 1})
+    among_all = draw(
+        11, [name for name in NAMES if name != "clients.batch"], {"workload": "append", "clients.batch": 1}
+    )
+    assert alone["segment.bytes"] == among_all["segment.bytes"]
+
+
+def test_another_process_draws_the_same_worlds_whatever_its_hash_seed() -> None:
+    program = (
+        "from harness.spec import parse; from harness.drawn_spec import with_drawn_world as d\n"
+        "print([d(parse({'vary': True, 'seed': s})).to_yaml() for s in range(20)])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "4242"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert out.strip() == str([drawn(seed).to_yaml() for seed in range(20)])
+
+
+def test_a_spec_that_is_still_to_be_drawn_is_read_back_as_the_same() -> None:
+    for fields in ({}, {"brokers": 5, "clients": {"batch": 4}, "settings": {"segment.bytes": 4096}}):
+        spec = parse({"vary": True, "seed": 1, **fields})
+        assert loads(spec.to_yaml()) == spec
+        assert with_drawn_world(loads(spec.to_yaml())) == with_drawn_world(spec)
+    assert with_drawn_world(parse({"vary": ["brokers"], "seed": 9})).drawn.keys() == {"brokers"}
+    assert with_drawn_world(parse({"seed": 9})) == parse({"seed": 9})
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [("all", "is not true, false or a list"), (["colour"], "'colour' is not one of brokers, "), (3, "is not true")],
+)
+def test_vary_is_refused_in_a_line(vary: object, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse({"vary": vary})
+
+
+def test_a_varied_run_is_recorded_as_drawn_and_repeats_without_drawing(tmp_path: Path) -> None:
+    spec = parse({"vary": True, "seed": 5, "time_limit": 4, "rate": 10, "faults": "none"})
+    outcome = run(spec, RunDirectory.create(tmp_path, "varied", 5), report=False)
+    assert not outcome.failure
+    assert outcome.directory is not None
+    directory = RunDirectory.open(outcome.directory)
+    stored = loads(directory.read_spec_text())
+    assert stored == with_drawn_world(spec)
+    assert stored.drawn
+    assert run_in_simulation(stored).digest == outcome.digest
+    marked = of_run(directory, directory.load(), cell="varied")["coverage"].to_pylist()
+    assert {row["name"] for row in marked if row["kind"] == "world"} == {
+        f"{name}={value}" for name, value in stored.drawn.items()
+    }
+
+
+def test_suites_vary_unless_they_compare_or_say_no(tmp_path: Path) -> None:
+    def suite(text: str) -> Suite:
+        (tmp_path / "s.yaml").write_text(text)
+        return load(str(tmp_path / "s.yaml"))
+
+    varied = suite("specs: {a: {brokers: 4}, g: {workload: groups}}")
+    runs = [varied.spec(PlannedRun("x", "a", seed)) for seed in range(20)]
+    assert {spec.brokers for spec in runs} == {4}
+    assert len({spec.clients.batch for spec in runs}) > 2
+    assert "offsets.topic.num.partitions" in varied.worlds
+    assert Suite.from_json(varied.to_json()) == varied
+    for text in (
+        "specs: {a: {}}\nsettings: {x: {acks: 1}}",
+        "specs: {a: {}}\nreference: a",
+        "base: {vary: false}\nspecs: {a: {}}",
+    ):
+        fixed = suite(text)
+        assert fixed.worlds == {}
+        assert all(fixed.spec(run).drawn == {} for run in fixed.runs())
+    assert not load("soak").worlds
+    assert load("varied").worlds
+    assert load("torture").worlds
+    assert all(spec.vary for spec in load("torture").mutants.values())
+
+
+def test_compared_cells_that_vary_share_the_world_that_none_of_them_gives() -> None:
+    cells = {
+        name: parse({"vary": True, "settings": {"min.insync.replicas": value}, "faults": ["kill"]})
+        for name, value in (("one", 1), ("two", 2))
+    }
+    suite = Suite("compared", 5, 0, cells, "one")
+    for seed in range(20):
+        one, two = (suite.spec(PlannedRun(cell, cell, seed)) for cell in cells)
+        assert {**one.drawn, "replication_factor": ""} == {**two.drawn, "replication_factor": ""}
+        assert one.script == two.script
+
+
+def test_values_that_were_never_drawn_are_named() -> None:
+    worlds = {"brokers": ["3", "4"], "clients.batch": ["1"]}
+    assert never_drawn(worlds, {"brokers=4"}) == ["brokers=3", "clients.batch=1"]
+    assert drawn_worlds(worlds, {"brokers=4"}) == (
+        "worlds: 1 of 3 values drawn, in 2 dimensions; never: brokers=3, clients.batch=1"
+    )
+    assert drawn_worlds(worlds, {"brokers=4", "brokers=3", "clients.batch=1"}) == (
+        "worlds: 3 of 3 values drawn, in 2 dimensions"
+    )
