@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -19,9 +18,9 @@ RECORDS = 100
 LIMIT_S = 120.0
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LoopbackCluster]:
-    with LoopbackCluster(tmp_path) as started:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackCluster]:
+    with LoopbackCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
 

@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any, ClassVar
 
@@ -30,9 +29,9 @@ PATIENCE_S = 240.0
 Delivered = list[tuple[int, int, bytes]]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LoopbackCluster]:
-    with LoopbackCluster(tmp_path) as started:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackCluster]:
+    with LoopbackCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
 
@@ -255,6 +254,8 @@ def test_a_group_reads_everything_across_a_rebalance_and_a_killed_coordinator(
     check_order(first.ended(), others)
     check_order(others, first.delivered)
     assert described(cluster, topic).coordinator.id != coordinator
+    cluster.start(f"b{coordinator}")
+    cluster.wait_until_ready(Expected(topic, partitions=PARTITIONS, replication_factor=3))
 
 
 def test_groups_are_listed_described_and_deleted_with_their_offsets(cluster: LoopbackCluster) -> None:
@@ -267,8 +268,8 @@ def test_groups_are_listed_described_and_deleted_with_their_offsets(cluster: Loo
     member.start()
     eventually("everything is read", lambda: len(member.delivered) >= RECORDS_A_PART)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    (listed,) = admin.list_consumer_groups().result(30).valid
-    assert (listed.group_id, listed.state.name) == ("orders", "STABLE")
+    listed = {group.group_id: group.state.name for group in admin.list_consumer_groups().result(30).valid}
+    assert listed["orders"] == "STABLE"
     with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
         admin.delete_consumer_groups(["orders"])["orders"].result(30)
     member.ended()
@@ -281,7 +282,7 @@ def test_groups_are_listed_described_and_deleted_with_their_offsets(cluster: Loo
     )
     assert {item.leader_epoch for item in offsets} == {0}
     admin.delete_consumer_groups(["orders"])["orders"].result(30)
-    assert admin.list_consumer_groups().result(30).valid == []
+    assert "orders" not in {group.group_id for group in admin.list_consumer_groups().result(30).valid}
 
 
 def test_a_static_member_comes_back_without_a_rebalance(cluster: LoopbackCluster) -> None:

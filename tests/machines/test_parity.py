@@ -36,17 +36,20 @@ def row(spec: str, *bit: str, verdict: Validity = Validity.VALID, controllers: i
 
 TABLE = {
     "nothing": row("faults: none", controllers=3),
-    "partition of a leader": row(
-        "faults: [{at: 1, for: 4, fault: partition, shape: isolate, nodes: [leader/0]}]", "partition"
-    ),
-    "one-way partition, connections reset": row(
-        "faults: [{at: 1, for: 4, fault: partition, shape: one-way, nodes: [b1], against: [b2], flavour: reset}]",
+    "a leader cut off, one direction reset, a ring": row(
+        "time_limit: 14s\n"
+        "faults: [{at: 1, for: 3, fault: partition, shape: isolate, nodes: [leader/0]},"
+        " {at: 5.5, for: 3, fault: partition, shape: one-way, nodes: [b1], against: [b2], flavour: reset},"
+        " {at: 10, for: 3, fault: partition, shape: ring}]",
         "partition",
+        controllers=3,
     ),
-    "ring": row("faults: [{at: 1, for: 4, fault: partition, shape: ring}]", "partition", controllers=3),
-    "kills": row(
-        "faults: [{at: 1, for: 3, fault: kill, nodes: [leader/0]}, {at: 5, for: 3, fault: kill, nodes: [c1]}]",
+    "kills, then a power loss of a leader": row(
+        "time_limit: 14s\n"
+        "faults: [{at: 1, for: 3, fault: kill, nodes: [leader/0]}, {at: 5, for: 3, fault: kill, nodes: [c1]},"
+        " {at: 10, for: 3, fault: power-loss, nodes: [leader/0], keep: nothing}]",
         "kill",
+        "power-loss",
         controllers=3,
     ),
     "pauses, then clocks": row(
@@ -57,15 +60,14 @@ TABLE = {
         "clock",
         controllers=3,
     ),
-    "power loss of a leader": row(
-        "faults: [{at: 2, for: 3, fault: power-loss, nodes: [leader/0], keep: nothing}]", "power-loss"
-    ),
-    "a wiped disk": row("faults: [{at: 2, for: 3, fault: wipe-disk, nodes: [leader/0]}]", "wipe"),
-    "a full disk, then a slow one": row(
+    "a full disk, a slow one, a wiped one": row(
+        "time_limit: 14s\n"
         "faults: [{at: 1, for: 3, fault: disk-full, nodes: [leader/0], room_bytes: 300},"
-        " {at: 5, for: 3, fault: slow-disk, nodes: [leader/0], delay_ms: 20}]",
+        " {at: 5, for: 3, fault: slow-disk, nodes: [leader/0], delay_ms: 20},"
+        " {at: 10, for: 3, fault: wipe-disk, nodes: [leader/0]}]",
         "disk-full",
         "slow-disk",
+        "wipe",
     ),
     "lossy links, then torn writes": row(
         "faults: [{at: 1, for: 4, fault: packets, nodes: [b1], loss: 0.2},"
