@@ -8,6 +8,7 @@
       rate: 20                    # appends per second, all producers together
       acks: all                   # all, 1 or 0
       batch: 1                    # records of a batch at most
+      burst: 1                    # appends that a producer begins at once, on one partition; the rate stays the same
       linger: 0s                  # how long a batch waits for more
       compression: none           # of a batch's records: none, gzip, snappy, lz4 or zstd
       in_flight: 5                # batches in flight per partition and producer
@@ -19,6 +20,12 @@
       isolation: read_uncommitted # or read_committed
       fetch_bytes: 1048576        # of an answer at most
       poll_pause: 100ms           # mean rest of a consumer after a poll that returned records
+      producer_life: 0s           # mean life of a producer, then a new one follows; 0: the whole run
+      consumer_life: 0s           # likewise of a consumer; 0: the whole run, with groups 15 s
+      consumer_rest: 2s           # at most, between the end of a consumer and the next one
+      session_timeout: 3s         # of a member of a group
+      idle_partitions: 0          # partitions that no producer writes to: the last ones
+      written_share: 1            # share of the run in which a partition is written to; the first one always is
       operations:                 # a script, one operation after the other (workloads/operations.py)
         - produce 10 to 0
         - {do: commit 0, when: {elected: b2}, id: committed}
@@ -41,6 +48,7 @@ from images.wire.batch import Compression
 from nemesis.fields import FieldError, read
 from nemesis.schedule import ScheduledStep, check_condition, parse_moment
 from workloads.clients import consumer_rules
+from workloads.lifetimes import REST_S_MIN
 from workloads.operations import (
     ClientOperation,
     OperationError,
@@ -54,6 +62,7 @@ SHORTHANDS: Final = ("producers", "consumers", "end_offset_readers", "rate", "ac
 LIBRARIES: Final = ("native",)
 RESETS: Final = ("earliest", "latest", "none")
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
+LIFE_S_MIN: Final = 0.1
 COMPRESSIONS: Final = tuple(compression.name.lower() for compression in Compression)
 
 
@@ -77,6 +86,7 @@ class ClientSpec:
 
     library: str = "native"
     batch: int = 1
+    burst: int = 1
     linger_s: float = 0.0
     compression: str = "none"
     in_flight: int = 5
@@ -87,6 +97,12 @@ class ClientSpec:
     isolation: str = "read_uncommitted"
     fetch_bytes: int = 1 << 20
     poll_pause_s: float = 0.1
+    producer_life_s: float = 0.0
+    consumer_life_s: float = 0.0
+    consumer_rest_s: float = 2.0
+    session_timeout_s: float = 3.0
+    idle_partitions: int = 0
+    written_share: float = 1.0
 
     def __post_init__(self) -> None:
         for name, values in (
@@ -97,16 +113,29 @@ class ClientSpec:
         ):
             if getattr(self, name) not in values:
                 raise FieldError(f"clients.{name}: {getattr(self, name)!r} is not one of {', '.join(values)}")
-        for name, least, most in (("batch", 1, 10_000), ("in_flight", 1, 5), ("pipeline", 1, 1_000)):
+        for name, least, most in (
+            ("batch", 1, 10_000),
+            ("burst", 1, 10_000),
+            ("in_flight", 1, 5),
+            ("pipeline", 1, 1_000),
+            ("idle_partitions", 0, 10_000),
+            ("written_share", 0, 1),
+        ):
             if not least <= getattr(self, name) <= most:
                 raise FieldError(f"clients.{name}: {getattr(self, name)} is not between {least} and {most}")
         if not 1 <= self.fetch_bytes <= 1 << 30:
             raise FieldError(f"clients.fetch_bytes: {self.fetch_bytes} is not between 1 and {1 << 30}")
-        for name in ("delivery_timeout_s", "request_timeout_s"):
+        for name in ("delivery_timeout_s", "request_timeout_s", "session_timeout_s"):
             if not 0 < getattr(self, name) <= 3_600:
                 raise FieldError(
                     f"clients.{name.removesuffix('_s')}: {getattr(self, name):g} s is not between 0 and an hour"
                 )
+        for name in ("producer_life_s", "consumer_life_s"):
+            if 0 < getattr(self, name) < LIFE_S_MIN:
+                life = f"clients.{name.removesuffix('_s')}: {getattr(self, name):g} s"
+                raise FieldError(f"{life} is neither 0 nor at least {LIFE_S_MIN:g} s")
+        if self.consumer_rest_s < REST_S_MIN:
+            raise FieldError(f"clients.consumer_rest: {self.consumer_rest_s:g} s is less than {REST_S_MIN:g} s")
 
     def to_mapping(self) -> dict[str, Any]:
         """As YAML values, all of them."""

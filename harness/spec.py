@@ -181,6 +181,10 @@ class Spec:
             raise ValueError(
                 f"replication_factor: {self.replication_factor} replicas do not fit on {self.brokers} brokers"
             )
+        if self.clients.idle_partitions >= self.partitions:
+            raise ValueError(
+                f"clients.idle_partitions: {self.clients.idle_partitions} leaves none of {self.partitions} partitions"
+            )
         if self.acks not in ACKS:
             raise ValueError(f"acks: {self.acks!r} is not one of all, 1, 0")
         if self.recency not in ("default", "strict"):

@@ -16,11 +16,12 @@ have, its default first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Final
 
-from harness.cluster.random_streams import named_stream
 from nemesis.fields import FieldError
 
 WorldValue = int | float | str
@@ -64,12 +65,12 @@ class Dimension:
         """A value that fits the world; the default unless the dimension is among the `share` that departs from it. None
         when no value fits."""
         fitting = [value for value in self.values if _fits(self.name, {**world, self.name: value})]
-        departs = named_stream(seed, f"world/{self.number}").random() < share
+        departs = _uniform(seed, f"{self.number}") < share
         if not departs and self.default in fitting:
             return self.default
 
         def key(value: WorldValue) -> float:
-            return named_stream(seed, f"world/{self.number}/{value}").expovariate(self.weights.get(value, 1.0))
+            return -math.log(1 - _uniform(seed, f"{self.number}/{value}")) / self.weights.get(value, 1.0)
 
         return min(fitting, key=key, default=None)
 
@@ -86,6 +87,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(8, "consumers", (2, 1, 3, 4)),
     Dimension(9, "end_offset_readers", (1, 0, 2)),
     Dimension(10, "clients.batch", (1, 2, 5, 20, 50)),
+    Dimension(11, "clients.burst", (1, 5, 20, 50)),
     Dimension(12, "clients.linger", (0.0, 0.005, 0.05, 0.3)),
     Dimension(13, "clients.compression", ("none", "gzip", "snappy", "lz4", "zstd")),
     Dimension(14, "clients.in_flight", (5, 1, 2, 3)),
@@ -95,6 +97,12 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(18, "clients.fetch_bytes", (1 << 20, 100, 1_000, 10_000)),
     Dimension(19, "clients.poll_pause", (0.1, 0.0, 0.5)),
     Dimension(20, "clients.isolation", ("read_uncommitted", "read_committed")),
+    Dimension(21, "clients.producer_life", (0.0, 4.0, 20.0)),
+    Dimension(22, "clients.consumer_life", (0.0, 4.0, 20.0)),
+    Dimension(23, "clients.consumer_rest", (2.0, 0.2, 8.0)),
+    Dimension(24, "clients.session_timeout", (3.0, 1.5, 6.0), workload="groups"),
+    Dimension(25, "clients.idle_partitions", (0, 1, 2)),
+    Dimension(26, "clients.written_share", (1.0, 0.2, 0.5)),
     Dimension(30, "segment.bytes", (1 << 30, 1_024, 4_096, 16_384), broker_name="log.segment.bytes"),
     Dimension(31, "segment.ms", (604_800_000, 1_000, 10_000), broker_name="log.roll.ms"),
     Dimension(32, "flush.messages", ((1 << 63) - 1, 1, 10), broker_name="log.flush.interval.messages"),
@@ -141,6 +149,8 @@ CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
     ("replication_factor", "brokers"): lambda replicas, brokers: replicas <= brokers,
     ("min.insync.replicas", "replication_factor"): lambda in_sync, replicas: in_sync <= replicas,
     ("clients.request_timeout", "clients.delivery_timeout"): lambda request_s, delivery_s: request_s <= delivery_s,
+    ("clients.burst", "clients.pipeline"): lambda appends, at_once: appends <= at_once,
+    ("clients.idle_partitions", "partitions"): lambda idle, partitions: idle < partitions,
     ("clients.batch", "segment.bytes", "workload"): _holds_batch,
     ("clients.batch", "max.message.bytes", "workload"): _holds_batch,
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"): lambda wait_ms, lag_ms: wait_ms < lag_ms,
@@ -189,7 +199,7 @@ def undecided(names: Collection[str], given: Collection[str], *, scripted: bool)
 def draw(seed: int, names: Collection[str], world: World) -> dict[str, WorldValue]:
     """A value for each of the dimensions `names`, in the `world` that is given; those that mean nothing there, or
     of which no value fits, are left out."""
-    share = 1 - named_stream(seed, "world/share").random() ** 2
+    share = 1 - _uniform(seed, "share") ** 2
     drawn: dict[str, WorldValue] = {}
     known = dict(world)
     for dimension in DIMENSIONS:
@@ -208,6 +218,12 @@ def possible_values(names: Collection[str], workload: str) -> dict[str, list[str
         for dimension in DIMENSIONS
         if dimension.name in names and dimension.workload in ("", workload)
     }
+
+
+def _uniform(seed: int, name: str) -> float:
+    """A number of the stream of this name, from 0 up to 1: many streams, of which one number each is drawn."""
+    digest = blake2b(f"{seed}/world/{name}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest) / 256 ** len(digest)
 
 
 def recorded(value: WorldValue) -> str:

@@ -5,13 +5,19 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
 - *Producers* append single records, each holding the next number of the run as ASCII decimal, so every value is unique
   and its batch is one operation. Together they invoke `rate` appends a second, each producer with exponential gaps
   drawn from its own stream, to a partition drawn evenly from those where it has fewer than `pipeline` appends open.
-  When there is none it waits for one to complete; appends that fell due meanwhile are skipped.
+  When there is none it waits for one to complete; appends that fell due meanwhile are skipped. With a `burst` so many
+  fall due at a time, on one partition. `idle_partitions` and `written_share` leave partitions without writes, always or
+  for part of the time.
 - *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
   proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
   was read, a consumer goes back to the divergence, which is a `reset` operation; on OFFSET_OUT_OF_RANGE it moves to
   the nearest offset that the log has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
   busy log is read in handfuls.
+- *Lifetimes*: with `producer_life_ms` and `consumer_life_ms` these clients begin and end in the middle of the run, each
+  followed by another; every one is a process of its own, numbered from where the others end. A producer ends at once,
+  its open appends with whatever outcome is known, or sees them through while the next one appends already. A consumer
+  begins at the start of every log again.
 - *End-offset readers* ask each partition for its end about once per `end_offset_interval_s`, sooner after an error.
   One query is one operation.
 - The *scripted client*, one process after the one of the final reads, carries out a script (`workloads.operations`).
@@ -44,6 +50,7 @@ from workloads.clients.native import (
     Truncation,
 )
 from workloads.history import Phase, Recorder
+from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s
 from workloads.operations import ClientOperation
 from workloads.scripted import ScriptedClient
 from workloads.workload import SetUpError, WorkloadSettings
@@ -52,6 +59,9 @@ T = TypeVar("T", BatchingProducer, Consumer)
 
 _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _POLL_TIMEOUT_S = 5.0
+_DEATHS_SHARE = 0.5
+"""Of producers that end in the middle of a run: they give up what is open, while the others see it through."""
+_FINAL_FETCH_BYTES = 1 << 20
 
 
 class AppendWorkload:
@@ -63,6 +73,9 @@ class AppendWorkload:
         self._stream = stream
         self._partitions = range(settings.partitions)
         self._next_value = 0
+        self._lives = 0
+        """Clients that began in the middle of the run."""
+        self._written = WrittenPartitions.of_all(settings.partitions)
         self._clients: list[Client] = []
         self._closing: list[BatchingProducer | Consumer] = []
         """Producers and consumers, closed before their clients."""
@@ -82,6 +95,14 @@ class AppendWorkload:
 
     async def run(self, until_s: float) -> None:
         settings = self._settings
+        self._written = WrittenPartitions.drawn(
+            self._stream("append/written"),
+            settings.partitions,
+            settings.idle_partitions,
+            settings.written_share,
+            asyncio.get_running_loop().time(),
+            until_s,
+        )
         first_consumer = settings.producers
         first_reader = first_consumer + settings.consumers
         async with asyncio.TaskGroup() as reading:
@@ -154,10 +175,28 @@ class AppendWorkload:
         delivery = await producer.append(partition, b"%d" % value)
         self._recorder.complete(index, delivery.outcome, offset=delivery.base_offset, error=delivery.error)
 
-    async def _produce(self, process: int, until_s: float) -> None:
+    async def _produce(self, number: int, until_s: float) -> None:
+        """One producer after another; each begins as the one before it ends, so that the rate stays."""
+        random = self._stream(f"append/producer-{number}")
+        lives = self._stream(f"append/producer-{number}/lives")
+        process, name = number, f"producer-{number}"
+        async with asyncio.TaskGroup() as appends:
+            while True:
+                ends_s = min(until_s, end_of_life_s(lives, self._settings.producer_life_ms / 1000))
+                producer = self._producer(name)
+                await self._append_until(ends_s, process, producer, random, appends)
+                if ends_s >= until_s:
+                    return
+                await _sleep_until(ends_s)
+                if lives.random() < _DEATHS_SHARE:
+                    await producer.close()
+                process = self._later_process()
+                name = f"producer-{number}/{process}"
+
+    async def _append_until(
+        self, ends_s: float, process: int, producer: BatchingProducer, random: Random, appends: asyncio.TaskGroup
+    ) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
-        random = self._stream(f"append/producer-{process}")
-        producer = self._producer(f"producer-{process}")
         open_appends = [0] * settings.partitions
         ended = asyncio.Event()
 
@@ -167,35 +206,63 @@ class AppendWorkload:
             ended.set()
 
         due_s = loop.time()
-        async with asyncio.TaskGroup() as group:
-            while True:
-                due_s = max(due_s, loop.time()) + random.expovariate(settings.rate / settings.producers)
-                if due_s >= until_s:
-                    break
-                await _sleep_until(due_s)
-                while not (places := [p for p in self._partitions if open_appends[p] < settings.pipeline]):
-                    ended.clear()
-                    await ended.wait()
-                if loop.time() >= until_s:
-                    break
-                partition = random.choice(places)
+        while True:
+            due_s = max(due_s, loop.time()) + random.expovariate(settings.rate / settings.producers / settings.burst)
+            if due_s >= ends_s:
+                return
+            await _sleep_until(due_s)
+            while not (places := [p for p in self._written.at(loop.time()) if open_appends[p] < settings.pipeline]):
+                ended.clear()
+                await ended.wait()
+            if loop.time() >= ends_s:
+                return
+            partition = random.choice(places)
+            for _ in range(min(settings.burst, settings.pipeline - open_appends[partition])):
                 open_appends[partition] += 1
-                group.create_task(append(partition))
+                appends.create_task(append(partition))
+
+    def _later_process(self) -> int:
+        """The process number of a client that begins in the middle of the run."""
+        self._lives += 1
+        settings = self._settings
+        return settings.producers + settings.consumers + settings.end_offset_readers + 1 + self._lives
 
     # consumers
 
     async def _tail(self, process: int, name: str) -> None:
-        consumer = self._consumer(process, name, "main")
+        """One consumer after another, each from the start of every log."""
+        settings = self._settings
         random = self._stream(f"append/{name}/pause")
+        lives = self._stream(f"append/{name}/lives")
+        client_name = name
         while True:
-            try:
-                fetched = await consumer.poll(_POLL_TIMEOUT_S)
-            except OffsetOutOfRangeError:  # `auto_offset_reset: none`: the application ends
+            ends_s = end_of_life_s(lives, settings.consumer_life_ms / 1000)
+            consumer = self._consumer(process, client_name, "main")
+            if not await self._poll_until(ends_s, consumer, random):
                 return
+            await consumer.close()
+            await consumer.client.close()
+            await self._rest(lives)
+            process = self._later_process()
+            client_name = f"{name}/{process}"
+
+    async def _poll_until(self, ends_s: float, consumer: Consumer, random: Random) -> bool:
+        """Whether the consumer may be followed by another one; False when its application ended."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < ends_s:
+            try:
+                fetched = await consumer.poll(min(_POLL_TIMEOUT_S, ends_s - loop.time()))
+            except OffsetOutOfRangeError:  # `auto_offset_reset: none`: the application ends
+                return False
             for answer in fetched:
                 await self._polled(consumer, answer)
             if any(answer.records for answer in fetched):
                 await asyncio.sleep(self._settings.poll_pause_ms / 1000 * random.uniform(0.5, 1.5))
+        return True
+
+    async def _rest(self, random: Random) -> None:
+        """The time between a consumer's end and the next one."""
+        await asyncio.sleep(random.uniform(REST_S_MIN, self._settings.consumer_rest_ms / 1000))
 
     def _consumer(self, process: int, name: str, phase: Phase, partitions: Sequence[int] | None = None) -> Consumer:
         """A consumer of every partition, or of some, from the start, whose fetches are poll operations of `process`."""
@@ -208,7 +275,7 @@ class AppendWorkload:
             Consumer(
                 self._client(name),
                 fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
-                fetch_bytes_max=settings.fetch_bytes_max,
+                fetch_bytes_max=self._fetch_bytes_max(phase),
                 on_fetch=invoke,
                 reset="earliest" if phase == "final" else settings.auto_offset_reset,
                 read_committed=settings.read_committed,
@@ -218,6 +285,10 @@ class AppendWorkload:
         )
         consumer.assign([(settings.topic, partition) for partition in partitions or self._partitions])
         return consumer
+
+    def _fetch_bytes_max(self, phase: Phase) -> int:
+        """Final reads have a limited time for all logs, however small the fetches of clients are."""
+        return max(self._settings.fetch_bytes_max, _FINAL_FETCH_BYTES if phase == "final" else 0)
 
     def _truncation_recorder(self, process: int, phase: Phase) -> Callable[[str, int, Truncation], None]:
         """Records where `process` reads on after a truncation."""
@@ -255,7 +326,7 @@ class AppendWorkload:
 
         async def append(partition: int, name: str | None) -> None:
             if name not in producers:
-                producers[name] = (process + len(producers), self._producer(f"script-{name}"))
+                producers[name] = (self._later_process(), self._producer(f"script-{name}"))
             await self._append(*producers[name], partition)
 
         return ScriptedClient(

@@ -29,17 +29,16 @@ from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.membership import Assignment, GroupMember, GroupSettings
 from workloads.clients.native import Client, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
+from workloads.lifetimes import end_of_life_s
 from workloads.workload import WorkloadSettings
 
 GROUP: Final = "faultline"
-SESSION: Final = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
-
 _LIFE_S: Final = 15.0
-_DOWN_S: Final = (0.2, 2.0)
 _STALL_SESSIONS: Final = (1.1, 2.0)
 _COMMIT_SHARE: Final = 0.4
 _FINAL_COMMIT_SHARE: Final = 0.5
 _POLL_S: Final = 0.5
+_FINAL_PAUSE_MS_MAX: Final = 100
 _ENDS: Final = ("leave", "die", "stall")
 
 
@@ -73,7 +72,10 @@ class GroupsWorkload(AppendWorkload):
 
     def __init__(self, settings: WorkloadSettings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
         super().__init__(settings, recorder, stream)
-        self._lives = 0
+        session_s = settings.session_timeout_ms / 1000
+        self._session = GroupSettings(
+            session_timeout_s=session_s, rebalance_timeout_s=session_s, heartbeat_interval_s=session_s / 6
+        )
 
     async def final_reads(self, until_s: float) -> bool:
         settings = self._settings
@@ -101,9 +103,9 @@ class GroupsWorkload(AppendWorkload):
     async def _tail(self, process: int, name: str) -> None:
         """One member after another; the process number of `append`'s consumer stays unused."""
         random = self._stream(f"groups/{name}")
-        loop = asyncio.get_running_loop()
+        mean_s = self._settings.consumer_life_ms / 1000 or _LIFE_S
         while True:
-            life = self._begin(name, "main", loop.time() + random.expovariate(1 / _LIFE_S))
+            life = self._begin(name, "main", end_of_life_s(random, mean_s))
             try:
                 await self._live(life)
                 if life.end == "leave":
@@ -111,16 +113,14 @@ class GroupsWorkload(AppendWorkload):
             finally:
                 await life.member.close()
                 await life.client.close()
-            await asyncio.sleep(random.uniform(*_DOWN_S))
+            await self._rest(random)
 
     def _begin(self, name: str, phase: Phase, until_s: float) -> _MemberLifetime:
-        settings = self._settings
-        self._lives += 1
-        first = settings.producers + settings.consumers + settings.end_offset_readers + 1
+        process = self._later_process()
         client = self._client(f"{name}/{self._lives}")
-        member = GroupMember(client, GROUP, (settings.topic,), SESSION)
+        member = GroupMember(client, GROUP, (self._settings.topic,), self._session)
         random = self._stream(f"groups/life-{self._lives}")
-        return _MemberLifetime(first + self._lives, phase, member, client, random, until_s, random.choice(_ENDS))
+        return _MemberLifetime(process, phase, member, client, random, until_s, random.choice(_ENDS))
 
     async def _live(self, life: _MemberLifetime) -> None:
         """Join and read, generation after generation, until the life is over."""
@@ -181,10 +181,12 @@ class GroupsWorkload(AppendWorkload):
             if not assignment.partitions:
                 await asyncio.sleep(_POLL_S)
             elif any(answer.records for answer in fetched):
-                await asyncio.sleep(self._settings.poll_pause_ms / 1000 * life.random.uniform(0.5, 1.5))
+                pause_ms = self._settings.poll_pause_ms
+                pause_ms = min(pause_ms, _FINAL_PAUSE_MS_MAX) if life.phase == "final" else pause_ms
+                await asyncio.sleep(pause_ms / 1000 * life.random.uniform(0.5, 1.5))
         if life.over and life.end == "stall":
             life.member.silent = True
-            await asyncio.sleep(SESSION.session_timeout_s * life.random.uniform(*_STALL_SESSIONS))
+            await asyncio.sleep(self._session.session_timeout_s * life.random.uniform(*_STALL_SESSIONS))
             life.member.silent = False
             await self._commit(life, assignment, consumer, again=True)
         elif life.random.random() < _FINAL_COMMIT_SHARE:
@@ -223,7 +225,7 @@ class GroupsWorkload(AppendWorkload):
         return Consumer(
             life.client,
             fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
-            fetch_bytes_max=settings.fetch_bytes_max,
+            fetch_bytes_max=self._fetch_bytes_max(life.phase),
             on_fetch=invoke,
             reset="earliest",
             read_committed=settings.read_committed,

@@ -61,6 +61,8 @@ class WorkloadSettings:
     """Appends a producer has open at once on one partition."""
     batch_records: int = 1
     """Records of a batch at most."""
+    burst: int = 1
+    """Appends that a producer invokes at once, on one partition; `rate` stays as it is."""
     linger_ms: int = 0
     """How long a batch waits for more records."""
     compression: Compression = Compression.NONE
@@ -86,6 +88,18 @@ class WorkloadSettings:
     read_committed: bool = False
     poll_pause_ms: int = 100
     """Mean rest of a consumer after a poll that returned records."""
+    producer_life_ms: int = 0
+    """Mean life of a producer, which is then followed by a new one; 0 for the whole run."""
+    consumer_life_ms: int = 0
+    """Likewise of a consumer; 0 for the whole run, or what a workload has for its own."""
+    consumer_rest_ms: int = 2_000
+    """Longest time until a consumer that has ended is followed by a new one."""
+    session_timeout_ms: int = 3_000
+    """Of a member of a group."""
+    idle_partitions: int = 0
+    """Partitions that no producer writes to: the last ones."""
+    written_share: float = 1.0
+    """Share of the time in which a partition is written to, in one stretch; the first one always is."""
     set_up_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
@@ -99,10 +113,13 @@ class WorkloadSettings:
             "pipeline",
             "max_in_flight",
             "batch_records",
+            "burst",
             "delivery_timeout_ms",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is less than 1")
+        if not 0 <= self.idle_partitions < self.partitions:
+            raise ValueError(f"idle_partitions: {self.idle_partitions} leaves none of {self.partitions} partitions")
         for name in ("producers", "consumers", "end_offset_readers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is less than 0")

@@ -426,6 +426,13 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         read_committed=spec.clients.isolation == "read_committed",
         fetch_bytes_max=spec.clients.fetch_bytes,
         poll_pause_ms=round(spec.clients.poll_pause_s * 1000),
+        burst=spec.clients.burst,
+        producer_life_ms=round(spec.clients.producer_life_s * 1000),
+        consumer_life_ms=round(spec.clients.consumer_life_s * 1000),
+        consumer_rest_ms=round(spec.clients.consumer_rest_s * 1000),
+        session_timeout_ms=round(spec.clients.session_timeout_s * 1000),
+        idle_partitions=spec.clients.idle_partitions,
+        written_share=spec.clients.written_share,
         set_up_timeout_ms=round(spec.ready_limit_s * 1000),
         unix_ahead_ms=0 if spec.environment == "sim" else _unix_ahead_ms(),
     )

@@ -173,7 +173,8 @@ def test_vary_is_refused_in_a_line(vary: object, message: str) -> None:
 
 
 def test_a_varied_run_is_recorded_as_drawn_and_repeats_without_drawing(tmp_path: Path) -> None:
-    spec = parse({"vary": True, "seed": 5, "time_limit": 4, "rate": 10, "faults": "none"})
+    small = {"brokers": 3, "controllers": 1, "partitions": 1, "consumers": 1, "rate": 5}
+    spec = parse({"vary": True, "seed": 5, "time_limit": 2, "faults": "none", **small})
     outcome = run(spec, RunDirectory.create(tmp_path, "varied", 5), report=False)
     assert not outcome.failure
     assert outcome.directory is not None

@@ -56,6 +56,10 @@ class BatchingProducer:
         for batch in self._open.values():
             if batch.timer is not None:
                 batch.timer.cancel()
+            batch.delivery = asyncio.get_running_loop().create_future()
+            batch.delivery.set_result(Delivery("fail", error="closed"))  # no byte of it ever left
+            batch.sent.set()
+        self._open.clear()
         await self._producer.close()
 
     def _send(self, partition: int) -> None:
