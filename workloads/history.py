@@ -28,11 +28,11 @@ offsets       list<int64>    poll: offsets returned, in the order delivered
 values        list<int64>    poll: values returned, same order; a null among them for a record that no workload wrote
 error         string         Kafka's error name, `timeout`, `connection` …; null when ok
 
-While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds the
-columns above by name, null ones left out. An append or a commit is two lines: its invocation
-(no `completed_ns`) before anything is sent, and its completion (`index`, `completed_ns`, `outcome` and what was
-learnt). A read changes nothing, so it is one line, written when it completes: a read cut short by the death of the run
-leaves no trace and proves nothing.
+While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds its
+number, from 1, so that a lost one is missed, and the columns above by name, null ones left out. An append or a commit
+is two lines: its invocation (no `completed_ns`) before anything is sent, and its completion (`index`, `completed_ns`,
+`outcome` and what was learnt). A read changes nothing, so it is one line, written when it completes: a read cut short
+by the death of the run leaves no trace and proves nothing.
 Each line is handed to the operating system in one write before the recorder returns, so that `kill -9` loses at most
 the line being written, whose torn rest the reader leaves out.
 """
@@ -107,6 +107,7 @@ class Recorder:
         self._now_ns = now_ns
         self._on_acknowledged = on_acknowledged
         self._next_index = 0
+        self._next_line = 1
         self._open: dict[int, dict[str, Any]] = {}
         self._counts: dict[tuple[HistoryKind, OperationOutcome], int] = {}
         self.recorded = 0
@@ -205,7 +206,8 @@ class Recorder:
             self._file.close()
 
     def _write(self, row: dict[str, Any]) -> None:
-        line = compact(row).encode() + b"\n"
+        line = compact({"line": self._next_line, **row}).encode() + b"\n"
+        self._next_line += 1
         if self._file is None:
             self._lines.append(line)
         else:
@@ -215,7 +217,8 @@ class Recorder:
 def read_jsonl(path: Path) -> pa.Table:
     """The history a (perhaps killed) run left in `path`, in SCHEMA, ordered by index.
 
-    A torn last line is left out. Raises ValueError naming the line when any other is not what a recorder writes.
+    A torn last line is left out. Raises ValueError naming the line when any other is not what a recorder writes, or is
+    missing; histories of earlier versions have no numbers of lines.
     """
     with open(path, "rb") as file:
         return table_of(file)
@@ -237,6 +240,8 @@ def table_of(lines: Iterable[bytes]) -> pa.Table:
         except ValueError as error:
             torn = (number, str(error))
             continue
+        if row.get("line", number) != number:
+            raise ValueError(f"history line {number} is missing")
         known = rows.setdefault(row["index"], row)
         if known is not row:
             known.update(row)

@@ -298,7 +298,8 @@ class RunSession:
     async def _collect_after_failure(self, deployment: Deployment) -> None:
         """Collect the files of the nodes; an error here must not hide the failure before."""
         try:
-            await deployment.collect(self._directory.nodes_path)
+            with self._directory.collecting(keep_part=True) as nodes:
+                await deployment.collect(nodes)
         except Exception as error:
             (self._directory.path / "not-collected.txt").write_text(f"{error}\n", encoding="utf-8")
 

@@ -12,6 +12,7 @@ faults.jsonl → faults.parquet     injected faults, their times and effect     
 recovery.json                     the liveness phase after healing                            after healing
 script.json                       what became of each scripted operation, if any              when the workload ends
 nodes/<node>/data/, node.log      each node's files and log lines                             once all are collected
+collected.json                    hashes of their replica logs                                once all are collected
 manifest.json                     rows and hashes of all of it (results/run/manifest.py)      when sealed, last
 replicas.parquet                  one row per record of a replica's log                       sealed
 replica_ends.parquet              one row per replica                                         sealed
@@ -51,7 +52,7 @@ from checkers.verdict import Verdict
 from images.trace import TraceEvent
 from results.atomic_files import put, put_json, put_text, read_json, read_text
 from results.errors import StoreError
-from results.run import evidence_loader, manifest
+from results.run import evidence_loader, manifest, replica_logs
 from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.run.json_lines import LineWriter
 from results.run.paths import new_run, remove_run
@@ -105,6 +106,7 @@ class RunDirectory:
         run = cls(new_run(store, spec_name, seed))
         run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now(), format=FORMAT)
         run._save_status(run._status)
+        put_text(run.path / evidence_loader.FAULT_LINES, "")
         return run
 
     def discard(self) -> None:
@@ -326,7 +328,7 @@ class RunDirectory:
         The first row is written when the fault begins, so a run that dies during a fault still has it.
         """
         if self._faults is None:
-            self._faults = LineWriter(self.path / "faults.jsonl")
+            self._faults = LineWriter(self.path / evidence_loader.FAULT_LINES)
         self._faults_begun.add(number)
         row = {
             "number": number,
@@ -348,18 +350,23 @@ class RunDirectory:
         return len(self._faults_begun)
 
     @contextmanager
-    def collecting(self) -> Iterator[Path]:
+    def collecting(self, *, keep_part: bool = False) -> Iterator[Path]:
         """A directory to collect the nodes' files in; it becomes `nodes_path` once everything is there.
 
-        A partial collection would look like replicas that lost data, so a run killed meanwhile has none at all.
+        A partial collection would look like replicas that lost data, so a run killed meanwhile has none at all. With
+        `keep_part` a collection that fails is kept for people, and without its hashes it is no evidence.
         """
         part = self.path / ".nodes.part"
         try:
             part.mkdir(exist_ok=True)
             yield part
+            put_json(self.path / evidence_loader.COLLECTED, replica_logs.fingerprints(part))
             os.replace(part, self.nodes_path)
         except OSError as error:
             raise StoreError.of("collect the nodes' files in", self.nodes_path, error) from error
+        finally:
+            if keep_part and part.exists():
+                os.replace(part, self.nodes_path)
 
     # ---- the end of the run ---------------------------------------------------------------------------------------
 
@@ -410,7 +417,8 @@ class RunDirectory:
             if writer is not None:
                 writer.flush()
         status = self.status()
-        return evidence_loader.load(self.path, sealed=status.state == "finished" and status.format >= FORMAT)
+        has_finished = status.state == "finished" and status.format >= FORMAT
+        return evidence_loader.load(self.path, sealed=has_finished or status.state == "unknown")
 
     def gaps(self) -> tuple[str, ...]:
         """The missing or truncated parts, in words; empty for a run that ended normally."""

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from nemesis import old_names
+from results.atomic_files import read_json
 from results.errors import StoreError
 from results.run import manifest as manifests
 from results.run import replica_logs
@@ -32,6 +33,9 @@ from workloads.history import SCHEMA as HISTORY
 from workloads.history import read_jsonl
 
 HISTORY_LINES: Final = "history.jsonl"
+FAULT_LINES: Final = "faults.jsonl"
+COLLECTED: Final = "collected.json"
+"""Names a hash of the replica logs of each node (`replica_logs.fingerprints`) once all of them were collected."""
 NODES: Final = "nodes"
 """Below it, each node's files."""
 RUN_KEY: Final = b"faultline.run"
@@ -168,13 +172,26 @@ class _Loading:
     def _replica_logs(self, trace: pa.Table, left_out: Collection[str]) -> tuple[pa.Table, pa.Table]:
         if self.manifest is None and not (self.run / "replica_ends.parquet").exists():
             try:
+                self._require_collected()
                 logs = replica_logs.read_nodes(self.run / NODES, trace, left_out)
-            except StoreError as error:
+            except (Misrecorded, StoreError) as error:
                 self._lack(EvidencePart.REPLICAS, str(error))
                 return REPLICAS.empty_table(), REPLICA_ENDS.empty_table()
             return logs.records, logs.ends
         replicas, ends = (self._table(name, _SCHEMAS[name].empty_table) for name in ("replicas", "replica_ends"))
         return replicas, ends
+
+    def _require_collected(self) -> None:
+        """Raise Misrecorded unless the files of the nodes, as far as there are any, are those that were collected."""
+        nodes = self.run / NODES
+        if not nodes.is_dir():
+            return
+        if not (self.run / COLLECTED).exists():
+            raise Misrecorded(f"{COLLECTED} is missing, so it is not known whether the files of the nodes are whole")
+        collected, actual = read_json(self.run / COLLECTED), replica_logs.fingerprints(nodes)
+        others = [node for node in sorted({*collected, *actual}) if collected.get(node) != actual.get(node)]
+        if others:
+            raise Misrecorded(f"the replica logs of {', '.join(others)} are not those that were collected")
 
     def _lines(self, name: str) -> pa.Table:
         salvaged = read_lines(self.run / f"{name}.jsonl", _SCHEMAS[name])
@@ -192,7 +209,7 @@ class _Loading:
             raise Misrecorded(f"{path.name}: {_first_line(error)}") from None
 
     def _fault_lines(self) -> pa.Table:
-        rows, damage = read_objects(self.run / "faults.jsonl")
+        rows, damage = read_objects(self.run / FAULT_LINES)
         latest = {row["number"]: row for row in rows if isinstance(row.get("number"), int)}
         if damage or not all(isinstance(row.get("number"), int) for row in rows):
             raise Misrecorded(damage or "faults.jsonl has a fault without a number")

@@ -35,6 +35,7 @@ class LineWriter:
         self.path = path
         try:
             self._file: BinaryIO | None = open(path, "ab", buffering=self.BLOCK_BYTES)
+            self._next_object = 1
         except OSError as error:
             raise StoreError.of("write", path, error) from error
 
@@ -48,8 +49,9 @@ class LineWriter:
             raise StoreError.of("write", self.path, error) from error
 
     def write_object(self, values: dict[str, Any]) -> None:
-        """Append one object and flush, for files that grow by few lines."""
-        self.write(json.dumps(values, separators=(",", ":")))
+        """Append one object, with the number of its line, and flush: for files that grow by few lines."""
+        self.write(json.dumps({"line": self._next_object, **values}, separators=(",", ":")))
+        self._next_object += 1
         self.flush()
 
     def flush(self) -> None:
@@ -100,12 +102,10 @@ def read_lines(path: Path, schema: pa.Schema) -> Salvaged:
 
 
 def read_objects(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The whole lines of a short file as objects, up to the first that is not one, and why that is none; none when the
-    file is missing."""
+    """The whole lines of a short file as objects, up to the first that is missing or none, and what is wrong with it.
+    StoreError when the file cannot be read."""
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
-        return [], ""
     except OSError as error:
         raise StoreError.of("read", path, error) from error
     values: list[dict[str, Any]] = []
@@ -116,6 +116,8 @@ def read_objects(path: Path) -> tuple[list[dict[str, Any]], str]:
             value = None
         if not isinstance(value, dict):
             return values, f"line {number} of {path.name} is damaged"
+        if value.get("line", number) != number:
+            return values, f"line {number} of {path.name} is missing"
         values.append(value)
     return values, ""
 

@@ -19,9 +19,9 @@ settings       every setting that older runs have, too; each of its type, and on
 recovery       booleans, numbers, lists, crashes and vanished machines are what they are called; times fit 64 bits
 
 A run that was read to its end (`final_reads`) is complete. Then, in addition: history, replica logs and trace cover the
-same partitions, the history has the final reads of each of them, every node of the cluster traced something, and the
-tables are no shorter than when the reads ended (`recorded`). A run that was killed is checked as far as it went, so
-nothing of that applies to it.
+same partitions, the history has the final reads of each of them, every node of the cluster traced something, every
+fault has ended, and the tables are no shorter than when the reads ended (`recorded`). A run that was killed is checked
+as far as it went, so nothing of that applies to it.
 """
 
 from __future__ import annotations
@@ -288,6 +288,9 @@ def _incomplete(evidence: RunEvidence) -> Iterator[EvidenceGap]:
         count, least = getattr(evidence, name).num_rows, recorded.get(name, 0)
         if part not in damaged and count < least:
             yield EvidenceGap(part, f"{count} rows are left of at least {least}")
+    endless = pc.sum(pc.is_null(evidence.faults["ended_ns"])).as_py()
+    if EvidencePart.FAULTS not in damaged and endless:
+        yield EvidenceGap(EvidencePart.FAULTS, f"{endless} of {evidence.faults.num_rows} faults have no end")
     places = _every_place(evidence)
     if EvidencePart.HISTORY not in damaged:
         final = evidence.history.filter(pc.and_(pc.equal(evidence.history["phase"], "final"), _ok(evidence.history)))

@@ -19,11 +19,13 @@ log's end; -1 when neither exists.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -85,6 +87,28 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None, left_out: Collection[
     return ReplicaLogs(pa.table(records, schema=REPLICAS), pa.table(ends, schema=REPLICA_ENDS))
 
 
+def fingerprints(nodes: Path) -> dict[str, str]:
+    """Node → a hash of all that `read_nodes` reads of it, for each node with a replica. Raises StoreError."""
+    digests: dict[str, Any] = {}
+    try:
+        for replica in find_replicas(nodes):
+            data = replica.directory.parent
+            if replica.node not in digests:
+                digests[replica.node] = hashlib.blake2b(digest_size=16)
+                _add_files(digests[replica.node], data, (data / CHECKPOINT, data / LOG_STARTS))
+            _add_files(digests[replica.node], data, (replica.directory, *_segments(replica.directory)))
+    except OSError as error:
+        raise StoreError.of("read the replica logs in", nodes, error) from error
+    return {node: digest.hexdigest() for node, digest in digests.items()}
+
+
+def _add_files(digest: Any, data: Path, paths: Iterable[Path]) -> None:
+    for path in paths:
+        contents = path.read_bytes() if path.is_file() else b""
+        digest.update(f"{path.relative_to(data)} {len(contents)};".encode())
+        digest.update(contents)
+
+
 def find_replicas(nodes: Path, left_out: Collection[str] = ()) -> Iterator[ReplicaDirectory]:
     """The replicas below `nodes`, ordered by node, topic and partition, without those of the topics `left_out`."""
     replicas = []
@@ -118,7 +142,7 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
 def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tuple[int, int, int, str]:
     """Add the replica's records to `columns`. Returns where its log starts and ends, how many bytes lie behind the
     last intact batch, and what is wrong with them: `torn`, `corrupt` or nothing."""
-    segments = sorted(path for path in replica.directory.iterdir() if _SEGMENT.fullmatch(path.name))
+    segments = _segments(replica.directory)
     start = end = int(segments[0].stem) if segments else 0
     for number, segment in enumerate(segments):
         data = segment.read_bytes()
@@ -136,6 +160,10 @@ def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tu
             torn = not any(later) and not _has_whole_batch_behind(data[whole:])
             return start, end, len(data) - whole + sum(later), "torn" if torn else "corrupt"
     return start, end, 0, ""
+
+
+def _segments(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name))
 
 
 def _has_whole_batch_behind(rest: bytes) -> bool:

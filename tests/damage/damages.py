@@ -19,6 +19,7 @@ import pyarrow as pa
 from checkers.evidence import EvidencePart
 from tests.damage import editing
 from tests.damage.editing import edit_column, edit_json, edit_lines, edit_table, flip_byte, halve, keep_rows
+from workloads.compact_json import compact
 
 HISTORY, REPLICAS, TRACE = EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.TRACE
 FAULTS, RECOVERY, SETTINGS = EvidencePart.FAULTS, EvidencePart.RECOVERY, EvidencePart.SETTINGS
@@ -114,6 +115,14 @@ def _no_partition_1_on_disk(run: Path) -> None:
 def _lacking_promise(run: Path) -> None:
     groups = json.loads((run / "settings.json").read_text())["groups"]
     edit_json(run, "settings.json", **{"groups" if groups else "acks": ...})
+
+
+def _endless_fault(run: Path) -> None:
+    def changed(lines: list[str]) -> list[str]:
+        begun = {name: value for name, value in json.loads(lines[0]).items() if name != "ended_ns"}
+        return [compact(begun) + "\n", *lines[1:]]
+
+    edit_lines(run, "faults", changed)
 
 
 def _silent(node: str) -> Callable[[Path], None]:
@@ -271,6 +280,14 @@ _unsealed(
 )
 _unsealed("the last line of the history is gone", HISTORY, lambda run: edit_lines(run, "history", lambda v: v[:-1]))
 _unsealed(
+    "a line of the history is missing", HISTORY, lambda run: edit_lines(run, "history", lambda v: [*v[:9], *v[10:]])
+)
+_unsealed(
+    "a line of the history is there twice",
+    HISTORY,
+    lambda run: edit_lines(run, "history", lambda v: [*v[:9], *v[8:]]),
+)
+_unsealed(
     "a line of the history is torn",
     HISTORY,
     lambda run: edit_lines(run, "history", lambda v: [*v[:9], v[9][:9] + "\n", *v[10:]]),
@@ -288,5 +305,6 @@ _unsealed(
     lambda run: edit_lines(run, "trace", lambda v: [*v[:9], "garbage\n", *v[10:]]),
 )
 _unsealed("a line of the trace is missing", TRACE, lambda run: edit_lines(run, "trace", lambda v: [*v[:9], *v[10:]]))
+_unsealed("the end of a fault is missing", FAULTS, _endless_fault)
 _unsealed("the faults are missing", FAULTS, lambda run: (run / "faults.jsonl").unlink())
 _unsealed("a line of the faults is a list", FAULTS, lambda run: edit_lines(run, "faults", lambda v: ["[]\n", *v[1:]]))

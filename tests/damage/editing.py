@@ -92,7 +92,10 @@ def unsealed(run: Path) -> None:
     edit_json(run, "status.json", state="running")
     for name in ("history", "trace", "faults"):
         rows = table(run, name).to_pylist()
-        numbered = [row | ({"number": number} if name == "faults" else {}) for number, row in enumerate(rows)]
+        numbers = (
+            {"line": number + 1} | ({"number": number} if name == "faults" else {}) for number in range(len(rows))
+        )
+        numbered = [number | row for number, row in zip(numbers, rows, strict=True)]
         lines = [compact({key: value for key, value in row.items() if value is not None}) for row in numbered]
         (run / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
         (run / f"{name}.parquet").unlink()

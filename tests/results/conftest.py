@@ -47,7 +47,7 @@ FAULTS = (
         True,
         "",
     ),
-    ("Slow", "packets", ["b1", "b2", "b3"], 47.0, None, {}, False, ""),
+    ("Slow", "packets", ["b1", "b2", "b3"], 47.0, 60.0, {}, False, ""),
 )
 ELECTIONS = ((0.4, 1, (1, 2, 3)), (7.1, 2, (2, 3)), (13.4, 2, (1, 2, 3)), (18.2, 3, (1, 3)), (23.9, 3, (1, 2, 3)))
 
@@ -66,7 +66,7 @@ def make_run(store: Path) -> RunDirectory:
             family=family,
             nodes=nodes,
             started_ns=int(began * SECOND),
-            ended_ns=int(ended * SECOND) if ended is not None else None,
+            ended_ns=int(ended * SECOND),
             evidence=evidence,
             bit=bit,
             note=note,
@@ -91,7 +91,7 @@ def _history(run: RunDirectory) -> None:
         at = int(value * SECOND / 20)
         now = at
         index = recorder.invoke(value % 3, "append", "append", value % 2, value=value)
-        broken = any(began <= at / SECOND <= (ended or 60.0) for _, _, _, began, ended, _, bit, _ in FAULTS if bit)
+        broken = any(began <= at / SECOND <= ended for _, _, _, began, ended, _, bit, _ in FAULTS if bit)
         now += int(random.lognormvariate(1.6, 0.7 if not broken else 1.6) * 1_000_000)
         outcome = random.choices(("ok", "fail", "info"), (0.75, 0.1, 0.15) if broken else (1, 0, 0))[0]
         if outcome == "ok":

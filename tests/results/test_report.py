@@ -83,7 +83,7 @@ def test_every_fault_stands_with_its_evidence_and_whether_it_bit(reported: RunDi
     text = Page(reported.report_path).text
     assert "Isolate b1 5.00 – 12.50 yes held 214 refused 9 b1 led append-0 when it began" in text
     assert "ClockJump b2 28.00 – 36.00 no the clock was already back" in text
-    assert "Slow b1, b2, b3 47.00 – the end no" in text
+    assert "Slow b1, b2, b3 47.00 – 60.00 no" in text
 
 
 def test_a_report_asks_the_network_for_nothing_and_holds_plotly_once(reported: RunDirectory) -> None:

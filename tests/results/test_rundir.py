@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from checkers.evidence import CheckSettings
+from checkers.evidence import CheckSettings, EvidencePart
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from checkers.verdict import Finding, Validity, Verdict
 from images.trace import TraceEvent
@@ -22,6 +23,7 @@ from images.wire import batch
 from results.atomic_files import put, put_text
 from results.errors import StoreError
 from results.run.directory import RunDirectory
+from results.run.replica_logs import CHECKPOINT
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import Recorder
 
@@ -151,6 +153,53 @@ def test_replica_logs_count_only_once_all_of_them_were_collected(tmp_path: Path)
         assert "no replica logs were collected" in run.gaps()
     assert run.load().replica_ends.num_rows == 1
     assert run.gaps() == ("the run did not end: it was killed, or is still in progress",)
+
+
+SEGMENT = f"nodes/b1/data/t-0/{0:020}.log"
+DAMAGED_NODES = {
+    "cut": lambda run: (run / SEGMENT).write_bytes((run / SEGMENT).read_bytes()[:-3]),
+    "emptied": lambda run: (run / SEGMENT).write_bytes(b""),
+    "removed": lambda run: (run / SEGMENT).unlink(),
+    "without its replica": lambda run: shutil.rmtree(run / "nodes/b1/data/t-0"),
+    "without the node": lambda run: shutil.rmtree(run / "nodes/b1"),
+    "with a node of elsewhere": lambda run: shutil.copytree(run / "nodes/b1", run / "nodes/b2"),
+    "with a checkpoint of elsewhere": lambda run: (run / "nodes/b1/data" / CHECKPOINT).write_text("0\n1\nt 0 0\n"),
+    "without hashes": lambda run: (run / "collected.json").unlink(),
+    "with hashes that are none": lambda run: (run / "collected.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_NODES)
+def test_files_of_nodes_that_are_not_what_was_collected_are_no_evidence(damage: str, tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    assert run.load().replica_ends.num_rows == 1
+    DAMAGED_NODES[damage](run.path)
+    evidence = RunDirectory.open(run.path).load()
+    assert evidence.replica_ends.num_rows == 0
+    assert [gap.part for gap in evidence.gaps] == [EvidencePart.REPLICAS]
+
+
+def test_a_collection_that_fails_is_kept_for_people_and_is_no_evidence(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.write_settings(CheckSettings())
+    with suppress(RuntimeError), run.collecting(keep_part=True) as part:
+        _replica(part)
+        raise RuntimeError("the engine is gone")
+    assert (run.path / SEGMENT).exists()
+    evidence = run.load()
+    assert evidence.replica_ends.num_rows == 0
+    assert [gap.part for gap in evidence.gaps] == [EvidencePart.REPLICAS]
+
+
+def test_a_run_whose_status_and_manifest_are_gone_cannot_be_verified(tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    run.write_status("finished")
+    run.seal()
+    for name in ("status.json", "manifest.json"):
+        (run.path / name).unlink()
+    assert {gap.reason for gap in RunDirectory.open(run.path).load().gaps} == {
+        "manifest.json is missing, so nothing can be verified"
+    }
 
 
 def test_digest_and_trail_come_back(tmp_path: Path) -> None:

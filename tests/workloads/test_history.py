@@ -97,9 +97,19 @@ def test_damage_before_the_last_line_is_named(tmp_path: Path) -> None:
     path.write_bytes(lines[0] + b"\0\0\0\n" + b"".join(lines[1:]))
     with pytest.raises(ValueError, match="line 2 is damaged"):
         read_jsonl(path)
-    path.write_bytes(lines[-1])
+    path.write_bytes(b'{"index":0,"completed_ns":3,"outcome":"ok"}\n')
     with pytest.raises(ValueError, match="never invoked"):
         read_jsonl(path)
+
+
+def test_a_line_lost_anywhere_but_at_the_end_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    write_a_history(Recorder(path, Clock()))
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number in range(1, len(lines)):
+        path.write_bytes(b"".join([*lines[: number - 1], *lines[number:]]))
+        with pytest.raises(ValueError, match=f"line {number} is missing"):
+            read_jsonl(path)
 
 
 def test_an_empty_history_is_a_table_without_rows(tmp_path: Path) -> None:
