@@ -1,9 +1,9 @@
 """Passes: each makes one kind of smaller specs out of a spec that fails.
 
 A pass is a generator. It yields a candidate and is sent the `Reproducer` that came of it when its run fails the same
-way (its seed may be another), else None; it goes on from the last one. A pass reads no clock and draws nothing: the
-same answers lead to the same candidates in the same order. Its docstring says what holds when it has changed nothing;
-the shrinker repeats all passes until that is true of each of them.
+way (its seed may be another, and it may end earlier, with fewer faults), else None; it goes on from the last one. A
+pass reads no clock and draws nothing: the same answers lead to the same candidates in the same order. Its docstring
+says what holds when it has changed nothing; the shrinker repeats all passes until that is true of each of them.
 
     faults       one_stretch, only_effective, drop_faults, simplify_faults
     time         cut_time, trim_time, close_gaps, shorten_faults, round_times
@@ -16,12 +16,21 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import product
 from typing import Any, Final, TypeVar
 
 from harness.client_spec import ClientSpec
 from harness.cluster.systems import SYSTEMS
-from harness.shrinking.spec_size import FIELDS, PLAIN, client_defaults, decimal_places, is_symbolic, plain_fields
-from harness.spec import SEEDS, Spec
+from harness.shrinking.spec_size import (
+    FIELDS,
+    GENERATION,
+    PLAIN,
+    client_defaults,
+    decimal_places,
+    is_symbolic,
+    plain_fields,
+)
+from harness.spec import Spec
 from nemesis.faults.disk import PowerLoss, WipeDisk
 from nemesis.faults.fault import Fault
 from nemesis.faults.process import Kill
@@ -91,18 +100,18 @@ def name_targets(start: Reproducer) -> Candidates:
 
 
 def one_stretch(start: Reproducer) -> Candidates:
-    """The spec does not fail with four, or eight, of its faults that follow each other alone, moved to the start of
-    the run, with its seed or one of the next two. Most failures come of few faults close together: this finds them
-    in short runs, where dropping faults one by one takes long ones."""
+    """The spec does not fail without any fault in a short run, nor with one, two, four or eight faults that follow each
+    other alone, moved to the start of the run, at any of the four places nearest to its end. Most failures come of few
+    faults shortly before: this finds them in short runs, where dropping faults one by one takes long ones."""
 
     def stretches(spec: Spec) -> Iterator[Spec | None]:
         if spec.script.conditional:
             return
         for size in _STRETCHES:
-            starts = range(0, len(spec.script) - size + 1, size // 2) if size < len(spec.script) else ()
-            for place in reversed(starts):
-                for number in range(_STRETCH_SEEDS):
-                    yield _stretch(replace(spec, seed=(spec.seed + number) % SEEDS), place, size)
+            if size < len(spec.script):
+                places = range(len(spec.script) - size, -1, -max(1, size // 2))
+                for place in places[: _STRETCH_PLACES if size else 1]:
+                    yield _stretch(spec, place, size)
 
     return (yield from _while_smaller(start, stretches))
 
@@ -110,15 +119,19 @@ def one_stretch(start: Reproducer) -> Candidates:
 def cut_time(start: Reproducer) -> Candidates:
     """The spec does not fail within the time until its finding, nor within a quarter, a half or three quarters of its
     time limit."""
-    finding_s = start.sighting.finding_s
-    at_the_finding = [] if finding_s is None else [_limited(start.spec, math.ceil(finding_s))]
-    current = yield from _first(start, at_the_finding)
+    current = yield from _first(start, [ended_at_finding(start)])
 
     def shorter(spec: Spec) -> Iterator[Spec | None]:
         for share in (0.25, 0.5, 0.75):
             yield _limited(spec, math.ceil(spec.time_limit_s * share))
 
     return (yield from _while_smaller(current, shorter))
+
+
+def ended_at_finding(found: Reproducer) -> Spec | None:
+    """The spec with a time limit that ends at its finding; None when it is not known when that was."""
+    finding_s = found.sighting.finding_s
+    return None if finding_s is None else _limited(found.spec, math.ceil(finding_s))
 
 
 def trim_time(start: Reproducer) -> Candidates:
@@ -165,7 +178,10 @@ def smaller_cluster(start: Reproducer) -> Candidates:
 
 def default_settings(start: Reproducer) -> Candidates:
     """The spec does not fail with any of its settings or fields of clients at its default, nor with a rule on again."""
-    current = yield from _first(start, [_changed(start.spec, clients=ClientSpec(), node_settings={})])
+    flawed = {name: value for name, value in start.spec.settings.items() if name == GENERATION}
+    plain = {"clients": ClientSpec(), "node_settings": {}}
+    every_default = [_changed(start.spec, **plain, settings=flawed), _changed(start.spec, **plain)]
+    current = yield from _first(start, every_default)
 
     def plainer(spec: Spec) -> Iterator[Spec | None]:
         defaults = SYSTEMS[spec.system].defaults
@@ -239,8 +255,8 @@ def round_times(start: Reproducer) -> Candidates:
     for places in (0, 1, 2):
         every = [rounded(scheduled, places) for scheduled in current.spec.script]
         current = yield from _first(current, [_with_faults(current.spec, every)])
-        for number in range(len(current.spec.script)):
-            for name in ("at_s", "for_s"):
+        for number, name in product(range(len(current.spec.script)), ("at_s", "for_s")):
+            if number < len(current.spec.script):
                 scheduled = current.spec.script.faults[number]
                 value = round(getattr(scheduled, name), places)
                 changed = _with_fault(current.spec, number, replace(scheduled, **{name: value}))
@@ -249,9 +265,9 @@ def round_times(start: Reproducer) -> Candidates:
 
 
 PASSES: Final[tuple[Pass, ...]] = (
+    one_stretch,
     cut_time,
     name_targets,
-    one_stretch,
     only_effective,
     drop_faults,
     fewer_operations,
@@ -266,8 +282,8 @@ PASSES: Final[tuple[Pass, ...]] = (
 )
 """In this order: first those that make all later runs cheap."""
 
-_STRETCHES: Final = (4, 8)
-_STRETCH_SEEDS: Final = 3
+_STRETCHES: Final = (0, 1, 2, 4, 8)
+_STRETCH_PLACES: Final = 4
 _STRETCH_START_S: Final = 1.0
 _STRETCH_AFTERMATH_S: Final = 3.0
 """How long a stretch of faults goes on after its last one has healed."""
@@ -387,10 +403,10 @@ def _earlier(spec: Spec, number: int, shift_s: float) -> Spec | None:
 def _stretch(spec: Spec, place: int, size: int) -> Spec | None:
     """The spec with `size` of its faults from number `place` on alone, moved to the start of the run."""
     faults = spec.script.faults[place : place + size]
-    shift_s = max(0.0, faults[0].at_s - _STRETCH_START_S)
+    shift_s = max(0.0, faults[0].at_s - _STRETCH_START_S) if faults else 0.0
     moved = [replace(scheduled, at_s=round(scheduled.at_s - shift_s, 6)) for scheduled in faults]
     ends_s = [scheduled.at_s + (scheduled.for_s if scheduled.for_s < math.inf else 0.0) for scheduled in moved]
-    limit_s = min(math.ceil(max(ends_s) + _STRETCH_AFTERMATH_S), math.ceil(spec.time_limit_s))
+    limit_s = min(math.ceil(max(ends_s, default=_STRETCH_START_S) + _STRETCH_AFTERMATH_S), math.ceil(spec.time_limit_s))
     return _with_faults(spec, moved, time_limit_s=float(limit_s))
 
 

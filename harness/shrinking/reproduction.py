@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 from checkers.verdict import Validity
 from harness.incidents.expectation import Expectation
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.shrinking.passes import Sighting
+from harness.shrinking.spec_size import GENERATION
 from harness.spec import Spec
 from results.explanation.signature import Signature
 from results.explanation.story import told_signature
-
-_GENERATION: Final = "faultline.protocol"
 
 
 def without_flaw(spec: Spec) -> Spec | None:
@@ -36,7 +34,7 @@ def without_flaw(spec: Spec) -> Spec | None:
 
 
 def _without_generation(settings: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in settings.items() if name != _GENERATION}
+    return {name: value for name, value in settings.items() if name != GENERATION}
 
 
 class Reproduction:

@@ -3,6 +3,10 @@
     attempt 1: all passes, over and over, until none finds anything smaller
     attempt 2: the same, where a candidate may fail with one of the next seeds instead of its own
 
+Two rules keep it fast. A candidate that is shorter than the smallest spec may fail with one of the next seeds in both
+attempts, as many as take less than twice as long together: a rare failure is looked for where looking costs least. And
+a run that goes on for long after its finding ends there before anything else is tried.
+
 It is pure: a predicate runs a candidate, and the same answers lead to the same result. Guarantees:
 
 - the result fails, as the predicate has seen, and is never larger than the spec it began with;
@@ -13,16 +17,22 @@ It is pure: a predicate runs a candidate, and the same answers lead to the same 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from harness.shrinking.passes import PASSES, Pass, Reproducer, Sighting
+from harness.shrinking.passes import PASSES, Pass, Reproducer, Sighting, ended_at_finding
 from harness.shrinking.spec_size import size_of
 from harness.spec import SEEDS, Spec
 
 NEIGHBOURS: Final = 4
-"""Seeds from a candidate's own on with which it is run in the second attempt."""
+"""Seeds from a candidate's own on with which it is run in the second attempt, even if it takes as long as the smallest
+spec."""
+_FIXED_S: Final = 5.0
+"""The time limit whose share of a run takes as long as all else: deploying, recovery and checks."""
+_LONG_AFTER: Final = 0.75
+"""A run whose finding comes before this share of its time limit ends at it."""
 
 Predicate = Callable[[Spec], Sighting | None]
 """What a run of a spec shows if it fails the same way."""
@@ -77,6 +87,7 @@ class Shrinker:
     def shrink(self) -> Shrunk:
         """Run all passes until none of them finds anything smaller, or the budget is used up."""
         try:
+            self._end_at_finding()
             for seeds in (1, NEIGHBOURS):
                 before = None
                 while before is not self.smallest:
@@ -91,16 +102,24 @@ class Shrinker:
         candidates = each(self.smallest)
         candidate = next(candidates, None)
         while candidate is not None:
-            accepted = self._try(each, candidate, seeds)
+            accepted = self._try(each.__name__, candidate, seeds)
+            if accepted:
+                self._end_at_finding()
             try:
-                candidate = candidates.send(accepted)
+                candidate = candidates.send(self.smallest if accepted else None)
             except StopIteration:
                 return
 
-    def _try(self, each: Pass, candidate: Spec, seeds: int) -> Reproducer | None:
+    def _end_at_finding(self) -> None:
+        limited = ended_at_finding(self.smallest)
+        if limited is not None and limited.time_limit_s <= _LONG_AFTER * self.smallest.spec.time_limit_s:
+            self._try(ended_at_finding.__name__, limited, seeds=1)
+
+    def _try(self, pass_name: str, candidate: Spec, seeds: int) -> bool:
+        """Whether the candidate fails the same way with one of its seeds; it is the smallest then."""
         if not size_of(candidate) < size_of(self.smallest.spec):
-            return None
-        for number in range(seeds):
+            return False
+        for number in range(seeds * self._runs_for(candidate)):
             neighbour = replace(candidate, seed=(candidate.seed + number) % SEEDS)
             key = neighbour.to_yaml()
             if key in self._asked:
@@ -113,8 +132,13 @@ class Shrinker:
             if sighting is not None:
                 self.smallest = Reproducer(neighbour, sighting)
             self._on_progress(
-                ShrinkProgress(self.smallest.spec, neighbour, each.__name__, self._runs, sighting is not None)
+                ShrinkProgress(self.smallest.spec, neighbour, pass_name, self._runs, sighting is not None)
             )
             if sighting is not None:
-                return self.smallest
-        return None
+                return True
+        return False
+
+    def _runs_for(self, candidate: Spec) -> int:
+        """How many runs of a candidate take less than twice as long as one of the smallest spec; at least one."""
+        longer = (self.smallest.spec.time_limit_s + _FIXED_S) / (candidate.time_limit_s + _FIXED_S)
+        return max(1, math.ceil(2 * longer) - 1)

@@ -24,6 +24,8 @@ GROUPS: Final = ("brokers", "controllers", "all")
 FIELDS: Final = ("workload", "acks", "recency", "ready_limit_s", "recovery_limit_s")
 """Fields of a spec that count as settings."""
 PLAIN: Final = Spec()
+GENERATION: Final = "faultline.protocol"
+"""The setting that chooses an older generation of the protocol: a flaw, not a setting of the world."""
 
 
 class SpecSize(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -134,6 +135,18 @@ def test_clients_cluster_and_settings_stay_only_as_far_as_they_matter() -> None:
     assert "retention.ms" not in smallest.settings
 
 
+def test_settings_of_a_drawn_world_go_back_to_their_defaults_at_once_and_the_generation_stays() -> None:
+    steps: list[ShrinkProgress] = []
+    settings = {"faultline.protocol": "kip101", "retention.ms": 800, "segment.bytes": 1024, "min.insync.replicas": 1}
+    _shrunk(
+        lambda spec: spec.settings.get("faultline.protocol") == "kip101",
+        parse({"faults": FAULTS, "settings": settings}),
+        steps.append,
+    )
+    (step,) = [step for step in steps if step.pass_name == "default_settings" and step.accepted]
+    assert step.smallest.settings == {**Spec().settings, "faultline.protocol": "kip101"}
+
+
 def test_scripted_operations_are_dropped_as_faults_are() -> None:
     operations = ["produce 10 to 0", "poll 0 until 5", "commit 0", "seek 0 to 3", "resume 0"]
     start = parse({"faults": "none", "clients": {"operations": operations}})
@@ -195,6 +208,43 @@ def test_a_smaller_spec_may_fail_with_a_neighbouring_seed() -> None:
     result = _shrunk(lambda spec: len(spec.script) == len(FAULTS) or (spec.seed % 3 == 0 and bool(spec.script)))
     assert len(result.smallest.spec.script) == 1
     assert LARGE.seed < result.smallest.spec.seed < LARGE.seed + NEIGHBOURS
+
+
+def test_a_shorter_run_may_fail_with_as_many_seeds_as_take_less_than_twice_as_long() -> None:
+    """A run costs its time limit and five seconds. One fault fails with every seventh seed only."""
+    steps: list[ShrinkProgress] = []
+    result = _shrunk(
+        lambda spec: len(spec.script) >= 6 or (spec.seed % 7 == 4 and bool(spec.script)), on_progress=steps.append
+    )
+    without_faults = [step.candidate for step in steps if not step.candidate.script]
+    assert without_faults[0].time_limit_s == 4.0
+    assert [spec.seed for spec in without_faults[:14]] == list(range(7, 7 + 14)), "14 × 9 s < 2 × 65 s ≤ 15 × 9 s"
+    assert without_faults[14].to_yaml() != replace(without_faults[0], seed=21).to_yaml()
+    assert (len(result.smallest.spec.script), result.smallest.spec.seed) == (1, 11)
+    assert max(len(step.candidate.script) for step in steps) <= 1, "eight faults became one in the first pass"
+
+
+def test_a_run_ends_at_its_finding_before_anything_else_is_tried() -> None:
+    steps: list[ShrinkProgress] = []
+
+    def sighting_of(spec: Spec) -> Sighting | None:
+        """Only the pause fails; its run shows that 3.7 s after it begins."""
+        begins_s = [scheduled.at_s for scheduled in spec.script if isinstance(scheduled.fault, Pause)]
+        seen_s = begins_s[0] + 3.7 if begins_s else math.inf
+        return Sighting(finding_s=seen_s) if seen_s <= spec.time_limit_s else None
+
+    start = sighting_of(LARGE)
+    assert start is not None
+    smallest = Shrinker(Reproducer(LARGE, start), sighting_of, on_progress=steps.append).shrink().smallest.spec
+    assert (steps[0].pass_name, steps[0].candidate.time_limit_s, steps[0].accepted) == ("ended_at_finding", 8.0, True)
+    assert max(len(step.candidate.script) for step in steps) == 3, "those that begin before 8 s"
+    assert (_kinds(smallest), smallest.time_limit_s) == (["pause"], 4.0)
+
+
+def test_a_run_that_fails_only_later_than_its_finding_is_not_cut_short() -> None:
+    seen = Sighting(finding_s=5.5)
+    result = Shrinker(Reproducer(LARGE, seen), lambda spec: seen if spec.time_limit_s >= 40 else None).shrink()
+    assert result.smallest.spec.time_limit_s == 40.0
 
 
 def test_a_spec_is_never_larger_than_itself_with_another_seed() -> None:

@@ -87,7 +87,7 @@ def test_an_incident_without_a_flaw_to_take_away_has_one_variant() -> None:
 
 
 def test_a_mutant_is_shrunk_to_an_incident_that_fails_with_the_flaw_and_holds_without(tmp_path: Path) -> None:
-    mutant = replace(EARLY, without=("ack_after_high_watermark",))
+    mutant = replace(EARLY, without=("ack_after_high_watermark",), drawn={"partitions": "1"})
     subject = ShrinkSubject("early", "the run early", mutant)
     results: list[ShrinkResult] = []
     for budget, resume in ((ShrinkBudget(runs=3), False), (ShrinkBudget(runs=2), True)):
@@ -98,7 +98,9 @@ def test_a_mutant_is_shrunk_to_an_incident_that_fails_with_the_flaw_and_holds_wi
         assert not result.shrunk.complete
     assert [result.runs for result in results] == [3, 2]
     assert results[1].shrunk.runs == 5, "the runs in the journal count as candidates, and are not made again"
-    flawed, repaired = read_incident(parse_document(results[1].path.read_text(encoding="utf-8")), "i").variants
+    text = results[1].path.read_text(encoding="utf-8")
+    assert "drawn" not in _incident_of(text), "the world of a smaller run is not one that was drawn"
+    flawed, repaired = read_incident(parse_document(text), "i").variants
     assert flawed.spec.without == mutant.without
     assert repaired.spec.without == ()
 
