@@ -1,9 +1,10 @@
 """Shrinks the first failing run of twenty mutants, none left out: `make shrinking`.
 
-Fixed beforehand: the first twenty mutants of the suite `torture`, the seeds from 0 on, all fair faults, at least six of
-them in the run. The first run that is invalid is shrunk within 120 seconds of CPU. The table says how large it was and
-became, and whether the incident holds: its failing variant fails the same way, byte for byte, in a process of its own,
-and the one without the flaw is valid.
+Fixed beforehand: the mutants of the suite `torture` in its order, in the default world, the seeds below 300 from 0 on,
+all fair faults, at least six of them in the run. The first run that is invalid is shrunk within 120 seconds of CPU. A
+mutant none of whose runs is has a row that says so, and the next one of the suite takes its place, so that twenty are
+shrunk. The table says how large each run was and became, with which sources, and whether the incident holds: its
+failing variant fails the same way, byte for byte, in a process of its own, and the one without the flaw is valid.
 
     python -m tests.harness.shrinking.campaign --out docs/shrinking-measurements.jsonl
 
@@ -17,8 +18,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,10 +30,12 @@ from checkers.verdict import Validity
 from harness.cluster.random_streams import run_stream
 from harness.incidents.incident import load_incident
 from harness.runner.run import run_in_simulation
-from harness.shrinking.session import ShrinkBudget, shrink
+from harness.shrinking.session import ShrinkBudget, description, shrink
+from harness.shrinking.shrinker import ShrinkProgress
 from harness.shrinking.subjects import ShrinkSubject
 from harness.spec import Spec
 from harness.suites.plan import load
+from results.store.spark import fingerprint
 
 MUTANTS: Final = 20
 SEEDS: Final = 300
@@ -58,14 +62,22 @@ def shrunk(mutant: str, spec: Spec, directory: Path, budget_s: float) -> dict[st
     """One row of the table."""
     failure = first_failure(spec)
     if failure is None:
-        return {"mutant": mutant, "seed": None}
+        return {"mutant": mutant, "seed": None, "sources": fingerprint()}
     subject = ShrinkSubject(mutant, f"the mutant {mutant}, seed {failure.seed}", failure)
     began_s = time.monotonic()
-    result = shrink(subject, directory, sources="", budget=ShrinkBudget(budget_s), clock=time.process_time)
+    result = shrink(
+        subject,
+        directory,
+        sources="",
+        budget=ShrinkBudget(budget_s),
+        clock=time.process_time,
+        on_progress=_show_step,
+    )
     before, after = result.failing.start.spec, result.shrunk.smallest.spec
     return {
         "mutant": mutant,
         "seed": failure.seed,
+        "sources": fingerprint(),
         "signature": str(result.failing.expect.signature),
         "faults": [len(before.script), len(after.script)],
         "time_limit_s": [before.time_limit_s, after.time_limit_s],
@@ -81,6 +93,15 @@ def shrunk(mutant: str, spec: Spec, directory: Path, budget_s: float) -> dict[st
     }
 
 
+def _show_step(progress: ShrinkProgress) -> None:
+    if progress.accepted:
+        print(
+            f"  run {progress.runs}  {progress.pass_name}: {description(progress.smallest)}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def _clients(spec: Spec) -> int:
     return spec.producers + spec.consumers + spec.end_offset_readers
 
@@ -92,9 +113,18 @@ def _digest_elsewhere(path: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
 
-def campaign_mutants() -> dict[str, Spec]:
-    """The mutants of the campaign, by name."""
-    return dict(list(load("torture").mutants.items())[:MUTANTS])
+def campaign_mutants(rows: Sequence[Mapping[str, Any]]) -> dict[str, Spec]:
+    """The mutants of the campaign, by name: the first twenty of the suite, and as many more as have a row that says
+    that no run of theirs fails."""
+    without_failure = {row["mutant"] for row in rows if row["seed"] is None}
+    mutants = torture_mutants()
+    places = accumulate(mutant not in without_failure for mutant in mutants)
+    return {mutant: spec for (mutant, spec), place in zip(mutants.items(), places, strict=True) if place <= MUTANTS}
+
+
+def torture_mutants() -> dict[str, Spec]:
+    """The mutants of the suite `torture`, in its order, in the default world."""
+    return {mutant: replace(spec, vary=()) for mutant, spec in load("torture").mutants.items()}
 
 
 def read_rows(path: Path | None) -> list[dict[str, Any]]:
@@ -103,28 +133,34 @@ def read_rows(path: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def in_processes(mutants: Mapping[str, Spec], done: set[str], budget_s: float) -> Iterator[dict[str, Any]]:
-    """The rows of the mutants that are not done, each made in a process of its own."""
-    for mutant in mutants:
-        if mutant not in done:
-            command = [sys.executable, "-m", __spec__.name, "--mutant", mutant, "--budget", str(budget_s)]
-            yield json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+def absent_mutants(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The mutants of the campaign that have no row."""
+    return [mutant for mutant in campaign_mutants(rows) if mutant not in {row["mutant"] for row in rows}]
+
+
+def measure(mutant: str, budget_s: float) -> dict[str, Any]:
+    """The row of a mutant, made in a process of its own."""
+    command = [sys.executable, "-m", __spec__.name, "--mutant", mutant, "--budget", str(budget_s)]
+    row: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return row
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows in Markdown, in the order of the mutants, what must hold of them, and the mutants that have none."""
-    mutants = list(campaign_mutants())
+    mutants = list(campaign_mutants(rows))
     rows = sorted(rows, key=lambda row: mutants.index(row["mutant"]))
     lines = [
-        "| mutant | seed | signature | faults | seconds of the run | clients | runs | CPU s | holds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| mutant | seed | signature | faults | seconds of the run | clients | runs | CPU s | sources | holds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     shown = [row for row in rows if row["seed"] is not None]
     for row in shown:
         sizes = (f"{before:g} → {after:g}" for before, after in (row["faults"], row["time_limit_s"], row["clients"]))
-        cells = (f"`{row['mutant']}`", row["seed"], row["signature"], *sizes, row["runs"], row["cpu_s"])
+        cells = (f"`{row['mutant']}`", row["seed"], row["signature"], *sizes, row["runs"], row["cpu_s"], _short(row))
         lines.append(f"| {' | '.join(map(str, cells))} | {'yes' if holds(row) else '; '.join(row['unmet']) or 'no'} |")
-    lines += [f"| `{row['mutant']}` | none below {SEEDS} |" for row in rows if row["seed"] is None]
+    for row in rows:
+        if row["seed"] is None:
+            lines.append(f"| `{row['mutant']}` | none below {SEEDS} | | | | | | | {_short(row)} | |")
     if shown:
         after = [row["faults"][1] for row in shown]
         lines.append(
@@ -133,10 +169,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     large = [f"`{row['mutant']}`" for row in shown if row["faults"][1] > FAULTS_MOST]
     if large:
         lines.append(f"\nMore than the {FAULTS_MOST} faults that are promised: {', '.join(large)}.")
-    absent = [f"`{mutant}`" for mutant in mutants if mutant not in {row["mutant"] for row in rows}]
-    if absent:
+    if absent := [f"`{mutant}`" for mutant in absent_mutants(rows)]:
         lines.append(f"\nNot measured yet: {', '.join(absent)}.")
     return "\n".join(lines)
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    """The sources that a row was measured with, as far as it takes to tell them apart."""
+    return f"`{row['sources'][:8]}`"
 
 
 def holds(row: Mapping[str, Any]) -> bool:
@@ -144,11 +184,15 @@ def holds(row: Mapping[str, Any]) -> bool:
     return bool(row["repaired_holds"] and not row["unmet"] and row["same_elsewhere"])
 
 
-def as_wanted(rows: list[dict[str, Any]]) -> bool:
-    """Whether every mutant was found, and all became as small as they must, and hold."""
-    after = [row["faults"][1] for row in rows if row["seed"] is not None]
+def as_wanted(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether twenty mutants were shrunk, and all became as small as they must, and hold."""
+    shown = [row for row in rows if row["seed"] is not None]
+    after = [row["faults"][1] for row in shown]
     return (
-        len(after) == MUTANTS and median(after) <= FAULTS_MEDIAN and max(after) <= FAULTS_MOST and all(map(holds, rows))
+        len(after) == MUTANTS
+        and median(after) <= FAULTS_MEDIAN
+        and max(after) <= FAULTS_MOST
+        and all(map(holds, shown))
     )
 
 
@@ -160,16 +204,17 @@ def main() -> int:
     parser.add_argument("--mutant", help="only this one, as JSON on standard output")
     parser.add_argument("--digest", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    mutants = campaign_mutants()
     if options.digest:
         print(run_in_simulation(load_incident(options.digest).variants[0].spec).digest)
         return 0
     if options.mutant:
+        spec = torture_mutants()[options.mutant]
         with TemporaryDirectory(prefix="faultline-campaign-") as directory:
-            print(json.dumps(shrunk(options.mutant, mutants[options.mutant], Path(directory), options.budget)))
+            print(json.dumps(shrunk(options.mutant, spec, Path(directory), options.budget)))
         return 0
     rows = read_rows(options.out)
-    for row in in_processes(mutants, {row["mutant"] for row in rows}, options.budget):
+    while absent := absent_mutants(rows):
+        row = measure(absent[0], options.budget)
         rows.append(row)
         print(f"{row['mutant']}: {row.get('faults', 'not found')}", file=sys.stderr, flush=True)
         if options.out:

@@ -15,7 +15,7 @@ ROWS = campaign.read_rows(Path(__file__).parents[3] / "docs" / "shrinking-measur
 
 
 def test_the_measured_mutants_but_one_are_as_small_as_promised() -> None:
-    assert {row["mutant"] for row in ROWS} <= set(campaign.campaign_mutants())
+    assert {row["mutant"] for row in ROWS} <= set(campaign.campaign_mutants(ROWS))
     before, after = zip(*(row["faults"] for row in ROWS if row["seed"] is not None), strict=True)
     assert min(before) >= campaign.FAULTS_LEAST
     assert median(after) <= campaign.FAULTS_MEDIAN
@@ -30,3 +30,11 @@ def test_the_incident_of_a_measured_mutant_keeps_its_signature_and_its_flaw(row:
     assert str(flawed.expect.signature) == row["signature"]
     assert [f"without {rule}" for rule in flawed.spec.without] == [row["mutant"]]
     assert repaired.spec.without == ()
+
+
+def test_the_next_mutant_of_the_suite_takes_the_place_of_one_none_of_whose_runs_fails() -> None:
+    mutants = list(campaign.torture_mutants())
+    assert list(campaign.campaign_mutants([])) == mutants[: campaign.MUTANTS]
+    rows = [{"mutant": mutants[4], "seed": None}, {"mutant": mutants[0], "seed": 3}]
+    assert list(campaign.campaign_mutants(rows)) == mutants[: campaign.MUTANTS + 1]
+    assert campaign.absent_mutants(rows) == [*mutants[1:4], *mutants[5 : campaign.MUTANTS + 1]]
