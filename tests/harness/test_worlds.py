@@ -17,6 +17,9 @@ from harness.client_spec import ClientSpec
 from harness.cluster.systems import SYSTEMS
 from harness.drawn_spec import with_drawn_world
 from harness.runner.run import run, run_in_simulation
+from harness.shrinking.passes import Reproducer, Sighting
+from harness.shrinking.shrinker import Shrinker
+from harness.shrinking.subjects import ShrinkSubject
 from harness.spec import Spec, loads, parse
 from harness.suites.plan import PlannedRun, Suite, load
 from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, draw, possible_values, recorded
@@ -187,6 +190,20 @@ def test_a_varied_run_is_recorded_as_drawn_and_repeats_without_drawing(tmp_path:
     assert {row["name"] for row in marked if row["kind"] == "world"} == {
         f"{name}={value}" for name, value in stored.drawn.items()
     }
+
+
+def test_shrinking_brings_back_every_default_that_a_failure_does_not_need() -> None:
+    seed = next(seed for seed in range(1000) if drawn(seed).clients.batch == 50 and drawn(seed).brokers == 5)
+    subject = ShrinkSubject("varied", "a run", parse({"vary": True, "seed": seed, "faults": "none"}))
+    assert (subject.spec.drawn, subject.spec.vary) == ({}, ())
+    assert subject.spec.settings != Spec().settings
+
+    def fails(spec: Spec) -> Sighting | None:
+        return Sighting() if spec.clients.batch == 50 else None
+
+    smallest = Shrinker(Reproducer(subject.spec, Sighting()), fails).shrink().smallest.spec
+    assert (smallest.settings, smallest.clients) == (Spec().settings, ClientSpec(batch=50))
+    assert (smallest.brokers, smallest.controllers, smallest.partitions) == (1, 1, 1)
 
 
 def test_suites_vary_unless_they_compare_or_say_no(tmp_path: Path) -> None:
