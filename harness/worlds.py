@@ -220,6 +220,12 @@ def possible_values(names: Collection[str], workload: str) -> dict[str, list[str
     }
 
 
+def departures(drawn: Mapping[str, str]) -> list[str]:
+    """What was drawn other than a default, as `dimension=value`."""
+    defaults = {dimension.name: recorded(dimension.default) for dimension in DIMENSIONS}
+    return [f"{name}={value}" for name, value in drawn.items() if value != defaults.get(name)]
+
+
 def _uniform(seed: int, name: str) -> float:
     """A number of the stream of this name, from 0 up to 1: many streams, of which one number each is drawn."""
     digest = blake2b(f"{seed}/world/{name}".encode(), digest_size=6).digest()

@@ -79,6 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.cli.display import LiveProgress, summary
     from harness.drawn_spec import with_drawn_world
     from harness.runner.run import run
+    from harness.worlds import departures
     from results.errors import StoreError
     from results.run.directory import RunDirectory
     from results.run.paths import store_path
@@ -118,6 +119,8 @@ def _run(options: argparse.Namespace) -> int:
         deviations=outcome.deviations,
         outcome=outcome,
     )
+    if spec.drawn:
+        console.print(f"world:  {', '.join(departures(spec.drawn)) or 'all defaults'}", soft_wrap=True, highlight=False)
     if outcome.unreported:
         print(f"faultline: there is no report: {outcome.unreported}", file=sys.stderr)
     else:

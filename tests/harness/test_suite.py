@@ -21,8 +21,10 @@ from harness.suites.plan import SHIPPED, Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import by_signature, exit_code, failures, junit
 from harness.yaml_document import SpecError
+from results.pages.suite import render
 from results.store import finished_runs, tables
 from results.store.finished_runs import suite_path
+from results.suites import read_suite
 
 ROOT = Path(__file__).parents[2]
 MIXED = """
@@ -30,6 +32,7 @@ seeds: 2
 base:
   partitions: 1
   time_limit: 14s
+  vary: [clients.in_flight, segment.bytes]
 specs:
   sound: {faults: [kill]}
   mutant:
@@ -91,6 +94,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out, errors = process.communicate()
     assert process.returncode == INVALID, errors
     assert "mutant" in out
+    assert "values drawn, in 2 dimensions; never: " in out
     assert [line for line in errors.splitlines() if line.startswith("invalid mutant-seed")], errors
     assert "Spark" not in errors, "Spark is to be quiet"
     return directory
@@ -103,6 +107,18 @@ def test_every_run_is_stored_once_with_its_verdicts_metrics_and_coverage(uninter
     for table in ("verdicts", "metrics", "coverage"):
         assert {row["run"] for row in rows[table]} == set(names), table
     assert {row["name"] for row in rows["coverage"] if row["kind"] == "event"} >= {"became_leader", "high_watermark"}
+
+
+def test_the_values_that_runs_drew_are_counted_and_all_others_are_named(uninterrupted: Path) -> None:
+    drawn = {row["name"] for row in stored(uninterrupted)["coverage"] if row["kind"] == "world"}
+    assert {name.partition("=")[0] for name in drawn} == {"clients.in_flight", "segment.bytes"}
+    never = json.loads((only_suite(uninterrupted) / "summary.json").read_text())["never_drawn"]
+    assert len(drawn) + len(never) == 8
+    assert not drawn & {*never}
+    suite = read_suite(uninterrupted, only_suite(uninterrupted).name)
+    assert suite is not None
+    page = render(suite, lambda run: "")
+    assert f"worlds: {len(drawn)} of 8 values drawn, in 2 dimensions; never: {', '.join(never)}" in page
 
 
 def test_a_run_that_failed_keeps_everything_and_one_that_passed_its_metrics(uninterrupted: Path) -> None:
@@ -388,7 +404,13 @@ def test_a_suite_that_cannot_be_run_is_one_line(
 
 
 def test_shipped_suites_can_be_read() -> None:
-    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == ["nightly", "smoke", "soak", "torture"]
+    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == [
+        "nightly",
+        "smoke",
+        "soak",
+        "torture",
+        "varied",
+    ]
 
 
 def test_a_suite_that_is_cut_short_says_the_line_of_its_cause() -> None:

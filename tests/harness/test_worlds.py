@@ -13,16 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.cli.main import main
 from harness.client_spec import ClientSpec
 from harness.cluster.systems import SYSTEMS
 from harness.drawn_spec import with_drawn_world
+from harness.exit_codes import VALID
 from harness.runner.run import run, run_in_simulation
 from harness.shrinking.passes import Reproducer, Sighting
 from harness.shrinking.shrinker import Shrinker
 from harness.shrinking.subjects import ShrinkSubject
 from harness.spec import Spec, loads, parse
 from harness.suites.plan import PlannedRun, Suite, load
-from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, draw, possible_values, recorded
+from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, departures, draw, possible_values, recorded
 from harness.yaml_document import SpecError
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY
 from results.coverage import drawn_worlds, never_drawn
@@ -190,6 +192,15 @@ def test_a_varied_run_is_recorded_as_drawn_and_repeats_without_drawing(tmp_path:
     assert {row["name"] for row in marked if row["kind"] == "world"} == {
         f"{name}={value}" for name, value in stored.drawn.items()
     }
+
+
+def test_the_command_says_what_it_drew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--brokers", "1", "--partitions", "1", "--rate", "5", "--time-limit", "1", "--faults", "none"]
+    assert main(["run", "--vary", "--seed", "3", *options, "--store", str(tmp_path)]) == VALID
+    (world,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("world:")]
+    spec = drawn(3, brokers=1, partitions=1, rate=5.0, time_limit=1, faults="none")
+    assert world.split(":", 1)[1].strip().split(", ") == departures(spec.drawn)
+    assert departures({"brokers": "3", "clients.batch": "50"}) == ["clients.batch=50"]
 
 
 def test_shrinking_brings_back_every_default_that_a_failure_does_not_need() -> None:
