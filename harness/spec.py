@@ -95,6 +95,10 @@ NAME_LENGTH_MAX: Final = 100
 FAULTS_MAX: Final = 10_000
 """Of a script."""
 SETTING_LENGTH_MAX: Final = 1_000
+PATIENCE_SETTINGS: Final = ("replica.lag.time.max.ms", "broker.session.timeout.ms")
+"""How long leaders and controllers wait for a silent broker; a cluster is watched for as long before it is ready."""
+PATIENCE_MS_MAX: Final = 7 * 86_400_000
+"""Of each of them: a run would never end."""
 RECOVERY_STRATEGY = "unclean.recovery.strategy"
 _PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
 """The default of Kafka, and of every system here."""
@@ -214,6 +218,9 @@ class Spec:
             system.check_settings(self.settings)
         except ValueError as error:
             raise ValueError(f"settings: {error}") from None
+        for name in PATIENCE_SETTINGS:
+            if int(self.settings.get(name, 0)) > PATIENCE_MS_MAX:
+                raise ValueError(f"settings.{name}: {self.settings[name]} is more than the limit of {PATIENCE_MS_MAX}")
         nodes = (*self.broker_names, *self.controller_names)
         for node, settings in self.node_settings.items():
             if node not in nodes:
@@ -266,8 +273,7 @@ class Spec:
     def steady_s(self) -> float:
         """How long a cluster must stay ready: longer than a leader keeps a silent follower in the ISR, and a controller
         a silent broker unfenced."""
-        names = ("replica.lag.time.max.ms", "broker.session.timeout.ms")
-        return sum(int(self.settings[name]) for name in names if name in self.settings) / 1000
+        return sum(int(self.settings[name]) for name in PATIENCE_SETTINGS if name in self.settings) / 1000
 
     @property
     def conditional(self) -> bool:

@@ -49,6 +49,10 @@ SPECS = {
     "a fault named by a list": ("faults: [{at: 1, for: 1, fault: [x]}]", "faults[0].fault: ['x'] is not one of"),
     "a family named by a list": ("faults: [[a]]", "faults: ['a'] is not one of"),
     "a setting beyond 64 bits": ("settings: {min.insync.replicas: 99999999999999999999}", "is more than 92233"),
+    "a patience of three thousand years": (
+        "settings: {replica.lag.time.max.ms: 99999999999999}",
+        "settings.replica.lag.time.max.ms: 99999999999999 is more than the limit of 604800000",
+    ),
     "a Python object": ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
     "bytes that are no text": ("\udcff", "cannot be read"),
     "two documents": ("brokers: 3\n---\nbrokers: 3", "expected a single document"),
