@@ -53,6 +53,9 @@ class Flaw:
     edits: tuple[Edit, ...]
 
 
+_DIVERGENCE: Final = "images/broker/log/divergence.py"
+_FOLLOWER: Final = "images/broker/replication/follower.py"
+_FILES: Final = "images/broker/runtime/files.py"
 _LEADER: Final = "images/broker/replication/leader.py"
 _REPLICA: Final = "images/broker/replication/replica.py"
 _ALTER_PARTITION: Final = "images/broker/replication/alter_partition_manager.py"
@@ -290,8 +293,80 @@ RESERVES: Final = (
         "A replica kept a damaged batch at its restart that recovery should have cut.",
         (Edit(_SEGMENT, "                header = check(batch)\n", "                header = parse(batch)\n"),),
     ),
+    Flaw(
+        "divergence-one-late",
+        "A leader compares the end of the follower's last epoch with the follower's last offset, not with its end: one "
+        "record too many is no divergence.",
+        "A follower kept a record of an earlier epoch at an offset where its leader has another one: the leader "
+        "answered its fetch without a divergence, though that epoch ends there in the leader's log.",
+        (Edit(_DIVERGENCE, "or end.end < fetch_offset else None", "or end.end < fetch_offset - 1 else None"),),
+    ),
+    Flaw(
+        "producer-zero-forgotten",
+        "The producer table takes producer id 0, the first that is given, for none.",
+        "A leader appended a batch of a producer a second time, though its log has it: it did not recognise the retry.",
+        (Edit(_LOG, "        if header.producer_id >= 0:\n", "        if header.producer_id > 0:\n"),),
+    ),
+    Flaw(
+        "follower-takes-its-end",
+        "A follower takes its log end for its high watermark, not the leader's high watermark up to there.",
+        "A follower's high watermark was above that of its leader, over records that were not committed.",
+        (
+            Edit(
+                _FOLLOWER,
+                "after = min(leader_high_watermark, partition.log_end) if within_log else leader_high_watermark\n",
+                "after = partition.log_end if within_log else leader_high_watermark\n",
+            ),
+        ),
+    ),
+    Flaw(
+        "elr-emptied-one-late",
+        "The controller empties the ELR when the ISR has more than min.insync.replicas members, not as many.",
+        "A broker stayed in the ELR (or was elected from it) while the ISR had min.insync.replicas members and "
+        "committed records that the broker does not have.",
+        (
+            Edit(
+                _CHANGE,
+                "full = len(election.isr) >= self.topic.min_isr(partition)",
+                "full = len(election.isr) > self.topic.min_isr(partition)",
+            ),
+        ),
+    ),
+    Flaw(
+        "renamed-before-sync",
+        "A small file (a vote, a checkpoint, a topic id) is renamed into its place without a sync of its content.",
+        "After a power loss a node lacked, or had damaged, what it had written durably: its vote or its topic id.",
+        (Edit(_FILES, "        file.append(data)\n        file.fsync()\n    finally", "        file.append(data)\n    finally"),),
+    ),
+    Flaw(
+        "position-of-the-answer",
+        "A leader records its own log end as the position of a follower that fetches: the end of the records that it is "
+        "about to send.",
+        "The leader counted a follower at an offset that the follower had not fetched from yet, and moved the high "
+        "watermark over records that the follower did not have.",
+        (
+            Edit(
+                _LEADER,
+                "                follower.id,\n                fetch.offset,\n",
+                "                follower.id,\n                partition.log_end,\n",
+            ),
+        ),
+    ),
+    Flaw(
+        "majority-for-isr",
+        "The high watermark goes to the offset that a majority of the ISR has, as in Raft, not to the lowest.",
+        "The leader moved its high watermark above the position of a member of the ISR.",
+        (
+            Edit(
+                _LEADER,
+                "    candidate = min(positions, default=partition.high_watermark)\n",
+                "    candidate = sorted(positions)[(len(positions) - 1) // 2] if positions else partition.high_watermark\n",
+            ),
+        ),
+    ),
 )
-"""In their order, in place of flaws that no run of the seeds finds: chosen by the verdicts alone."""
+"""In place of flaws that no run of the seeds finds, chosen by the verdicts alone: the first of them that is found, of the
+same area if there is one."""
 
 
 def patched(source: str, flaw: Flaw, path: str) -> str:
