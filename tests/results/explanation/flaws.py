@@ -54,16 +54,10 @@ class Flaw:
 
 
 _DIVERGENCE: Final = "images/broker/log/divergence.py"
-_FOLLOWER: Final = "images/broker/replication/follower.py"
-_FILES: Final = "images/broker/runtime/files.py"
 _LEADER: Final = "images/broker/replication/leader.py"
 _REPLICA: Final = "images/broker/replication/replica.py"
-_ALTER_PARTITION: Final = "images/broker/replication/alter_partition_manager.py"
-_EPOCHS: Final = "images/broker/log/leader_epochs.py"
 _LOG: Final = "images/broker/log/log.py"
-_SEGMENT: Final = "images/broker/log/segment.py"
 _CHANGE: Final = "images/broker/controller/partition_change.py"
-_RAFT: Final = "images/broker/raft/node.py"
 _RAFT_FETCH: Final = "images/broker/raft/fetch.py"
 
 FLAWS: Final = (
@@ -86,16 +80,28 @@ FLAWS: Final = (
         ),
     ),
     Flaw(
-        "positions-never-fall",
-        "A leader keeps the greatest offset that a follower has ever fetched from as its position, also when the "
-        "follower has lost records and fetches from a lower one.",
-        "The leader counted a follower at a position that the follower's log does not reach (any more): for the ISR "
-        "or for the high watermark.",
+        "position-of-the-answer",
+        "A leader records its own log end as the position of a follower that fetches: the end of the records that it is "
+        "about to send.",
+        "The leader counted a follower at an offset that the follower had not fetched from yet, and moved the high "
+        "watermark over records that the follower did not have.",
         (
             Edit(
                 _LEADER,
                 "                follower.id,\n                fetch.offset,\n",
-                "                follower.id,\n                max(fetch.offset, follower.log_end or 0),\n",
+                "                follower.id,\n                partition.log_end,\n",
+            ),
+        ),
+    ),
+    Flaw(
+        "majority-for-isr",
+        "The high watermark goes to the offset that a majority of the ISR has, as in Raft, not to the lowest.",
+        "The leader moved its high watermark above the position of a member of the ISR.",
+        (
+            Edit(
+                _LEADER,
+                "    candidate = min(positions, default=partition.high_watermark)\n",
+                "    candidate = sorted(positions)[(len(positions) - 1) // 2] if positions else partition.high_watermark\n",
             ),
         ),
     ),
@@ -124,176 +130,6 @@ FLAWS: Final = (
         (Edit(_REPLICA, "end = verdict.last_offset + 1\n", "end = verdict.last_offset\n"),),
     ),
     Flaw(
-        "epochs-kept-on-truncation",
-        "A truncation leaves the epochs of the records that it cuts in the epoch cache.",
-        "A replica that truncated goes on with an epoch in its cache whose records it has cut: its fetches, or the "
-        "answers that it gives as a leader, are of an epoch that its log does not have, and the logs do not converge.",
-        (
-            Edit(
-                _LOG,
-                "            self.epochs = self.epochs.truncate_end(self.end)\n            self._rebuild_producers()\n",
-                "            self._rebuild_producers()\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "producers-kept-on-truncation",
-        "A truncation leaves the batches that it cuts in the producer table.",
-        "A leader took a batch for a duplicate whose first copy its log does not have (any more): it was truncated, "
-        "and the retry was acknowledged with its offsets, or a batch was refused because of it.",
-        (
-            Edit(
-                _LOG,
-                "            self.epochs = self.epochs.truncate_end(self.end)\n            self._rebuild_producers()\n",
-                "            self.epochs = self.epochs.truncate_end(self.end)\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "shrink-before-commit",
-        "While an ISR change is in flight, the high watermark waits for the proposed members alone: a member leaves "
-        "when its removal is proposed, not when it is committed.",
-        "The leader moved its high watermark with a quorum without a member of the committed ISR, whose removal was "
-        "proposed only.",
-        (
-            Edit(
-                _LEADER,
-                "sorted({*partition.isr, *(leadership.proposed or ()), *leadership.unresolved_members})",
-                "sorted({*(leadership.proposed or partition.isr), *leadership.unresolved_members})",
-            ),
-        ),
-    ),
-    Flaw(
-        "last-leader-before-elr",
-        "The controller elects the last known leader as soon as it is back, without a look whether the ELR has members "
-        "that are only away.",
-        "The controller elected a broker that is in neither ISR nor ELR, after an unclean restart, while the ELR had "
-        "members with every committed record.",
-        (
-            Edit(
-                _CHANGE,
-                "if self._keeps_last_leader and not isr and not elr and len(last_known) == 1",
-                "if self._keeps_last_leader and not isr and len(last_known) == 1",
-            ),
-        ),
-    ),
-    Flaw(
-        "crash-recovery-forgets-producers",
-        "After a crash the producer table is set to that before the first segment once the batches are scanned, not "
-        "before.",
-        "A leader appended a batch that its log has already: after its restart it did not know the producer's last "
-        "batches.",
-        (
-            Edit(
-                _LOG,
-                "        self.end, self.producers = bases[0], self._history.before\n",
-                "        self.end = bases[0]\n",
-            ),
-            Edit(
-                _LOG,
-                "        cut_bytes = bytes_before - self._segments.size\n",
-                "        self.producers = self._history.before\n"
-                "        cut_bytes = bytes_before - self._segments.size\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "uncommitted-metadata-for-brokers",
-        "A controller answers a broker's fetch of the metadata up to its log end, as a controller's, not up to the "
-        "high watermark.",
-        "A broker applied metadata that was not committed, and that another active controller then did not have.",
-        (
-            Edit(
-                _RAFT_FETCH,
-                "before = node.log.end if replica in node.state.progress else node.state.high_watermark\n",
-                "before = node.log.end\n",
-            ),
-        ),
-    ),
-)
-
-RESERVES: Final = (
-    Flaw(
-        "epoch-start-for-end",
-        "The end of an earlier leader epoch is looked up one entry too low: it is the start of that epoch.",
-        "A leader answered a fetch with a divergence that is none: the follower cut records (committed ones) that "
-        "were in the leader's log, too.",
-        (Edit(_EPOCHS, "return EpochEnd(known, entries[above].start)", "return EpochEnd(known, entries[max(above - 1, 0)].start)"),),
-    ),
-    Flaw(
-        "preferred-leader-unchecked",
-        "A preferred election makes the first replica leader if it is active, without a look whether it is in the ISR.",
-        "The controller elected a leader in a preferred election that was not in the ISR.",
-        (
-            Edit(
-                _CHANGE,
-                "if self._preferred_leader in isr and eligible(self._preferred_leader):",
-                "if self._preferred_leader in partition.replicas and eligible(self._preferred_leader):",
-            ),
-        ),
-    ),
-    Flaw(
-        "deposed-controller-answers",
-        "When a controller is deposed, the changes that wait to be committed are let go as if they were.",
-        "A controller answered a change (an ISR) as committed that was not, and the leader went on with it.",
-        (
-            Edit(
-                _RAFT,
-                "                change.done.set_exception(Deposed())\n",
-                "                change.done.set_result(None)\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "lost-alter-partition-refused",
-        "An AlterPartition without an answer counts as refused: the leader goes back to the ISR before it.",
-        "The leader moved its high watermark without a member that it had proposed, though the proposal may have been "
-        "(and was) committed.",
-        (
-            Edit(
-                _ALTER_PARTITION,
-                "            except ConnectionLost as lost:\n"
-                "                certain = certain and not lost.sent\n"
-                "                await asyncio.sleep(self._backoff_s)\n"
-                "                continue\n",
-                "            except ConnectionLost:\n"
-                "                replica.isr_refused(proposal, IsrRefused(ErrorCode.ineligible_replica, certain))\n"
-                "                return\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "latest-is-log-end",
-        "A client's read of the latest offset is answered with the log end offset, not with the high watermark.",
-        "A leader answered a client with a latest offset above its high watermark.",
-        (
-            Edit(
-                _REPLICA,
-                "        return ErrorCode.none, self.state.high_watermark\n",
-                "        return ErrorCode.none, self.state.log_end\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "diverging-fetch-counts",
-        "A leader records a follower's position before it looks whether the follower's log diverges.",
-        "The leader counted the offset of a fetch that it answered with a divergence: a position that is not in its "
-        "own log.",
-        (
-            Edit(
-                _LEADER,
-                "        return FetchStep(PartitionStep(partition), diverging=diverging)\n",
-                "        return FetchStep(PartitionStep(_record_fetch(partition, fetch, now_ms)), diverging=diverging)\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "recovery-without-crc",
-        "Recovery after a crash takes a batch for whole if it is long enough, without a look at its checksum.",
-        "A replica kept a damaged batch at its restart that recovery should have cut.",
-        (Edit(_SEGMENT, "                header = check(batch)\n", "                header = parse(batch)\n"),),
-    ),
-    Flaw(
         "divergence-one-late",
         "A leader compares the end of the follower's last epoch with the follower's last offset, not with its end: one "
         "record too many is no divergence.",
@@ -308,14 +144,16 @@ RESERVES: Final = (
         (Edit(_LOG, "        if header.producer_id >= 0:\n", "        if header.producer_id > 0:\n"),),
     ),
     Flaw(
-        "follower-takes-its-end",
-        "A follower takes its log end for its high watermark, not the leader's high watermark up to there.",
-        "A follower's high watermark was above that of its leader, over records that were not committed.",
+        "shrink-before-commit",
+        "While an ISR change is in flight, the high watermark waits for the proposed members alone: a member leaves "
+        "when its removal is proposed, not when it is committed.",
+        "The leader moved its high watermark with a quorum without a member of the committed ISR, whose removal was "
+        "proposed only.",
         (
             Edit(
-                _FOLLOWER,
-                "after = min(leader_high_watermark, partition.log_end) if within_log else leader_high_watermark\n",
-                "after = partition.log_end if within_log else leader_high_watermark\n",
+                _LEADER,
+                "sorted({*partition.isr, *(leadership.proposed or ()), *leadership.unresolved_members})",
+                "sorted({*(leadership.proposed or partition.isr), *leadership.unresolved_members})",
             ),
         ),
     ),
@@ -333,40 +171,19 @@ RESERVES: Final = (
         ),
     ),
     Flaw(
-        "renamed-before-sync",
-        "A small file (a vote, a checkpoint, a topic id) is renamed into its place without a sync of its content.",
-        "After a power loss a node lacked, or had damaged, what it had written durably: its vote or its topic id.",
-        (Edit(_FILES, "        file.append(data)\n        file.fsync()\n    finally", "        file.append(data)\n    finally"),),
-    ),
-    Flaw(
-        "position-of-the-answer",
-        "A leader records its own log end as the position of a follower that fetches: the end of the records that it is "
-        "about to send.",
-        "The leader counted a follower at an offset that the follower had not fetched from yet, and moved the high "
-        "watermark over records that the follower did not have.",
+        "uncommitted-metadata-for-brokers",
+        "A controller answers a broker's fetch of the metadata up to its log end, as a controller's, not up to the "
+        "high watermark.",
+        "A broker applied metadata that was not committed, and that another active controller then did not have.",
         (
             Edit(
-                _LEADER,
-                "                follower.id,\n                fetch.offset,\n",
-                "                follower.id,\n                partition.log_end,\n",
-            ),
-        ),
-    ),
-    Flaw(
-        "majority-for-isr",
-        "The high watermark goes to the offset that a majority of the ISR has, as in Raft, not to the lowest.",
-        "The leader moved its high watermark above the position of a member of the ISR.",
-        (
-            Edit(
-                _LEADER,
-                "    candidate = min(positions, default=partition.high_watermark)\n",
-                "    candidate = sorted(positions)[(len(positions) - 1) // 2] if positions else partition.high_watermark\n",
+                _RAFT_FETCH,
+                "before = node.log.end if replica in node.state.progress else node.state.high_watermark\n",
+                "before = node.log.end\n",
             ),
         ),
     ),
 )
-"""In place of flaws that no run of the seeds finds, chosen by the verdicts alone: the first of them that is found, of the
-same area if there is one."""
 
 
 def patched(source: str, flaw: Flaw, path: str) -> str:
