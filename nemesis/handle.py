@@ -22,7 +22,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality
+from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 from nemesis.situation import Occurrence, Situation
 from nemesis.targets import check_target
 from nemesis.uninterrupted import uninterrupted
@@ -34,6 +34,8 @@ class ActiveEffects:
 
     cuts: dict[Link, int] = field(default_factory=dict)
     qualities: dict[Link, list[LinkQuality]] = field(default_factory=dict)
+    interceptions: int = 0
+    """So far; each has the next number."""
     paused: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     lying: dict[str, int] = field(default_factory=dict)
@@ -66,6 +68,7 @@ _PEAKS: Final = ("offset_ms", "asked_below")
 
 _CUT: Final = ("held", "refused", "reset")
 _DEGRADED: Final = ("delayed", "lost")
+_INTERCEPTED: Final = ("intercepted",)
 _STOPPED, _KILLED, _LOST = ("stopped",), ("killed",), ("killed", "lost_bytes")
 
 
@@ -210,6 +213,17 @@ class FaultHandle:
 
         self._add_undo(clear_degradation)
         await uninterrupted(self._apply(self.cluster.degrade(links, quality), _DEGRADED))
+
+    async def intercept(self, links: Sequence[Link], rule: MessageRule) -> None:
+        """Apply `rule` to the messages of `links` until the fault heals."""
+        self._effects.interceptions += 1
+        number = self._effects.interceptions
+
+        async def let_pass() -> None:
+            await self._apply(self.cluster.stop_intercepting(number), _INTERCEPTED)
+
+        self._add_undo(let_pass)
+        await uninterrupted(self._apply(self.cluster.intercept(number, links, rule), _INTERCEPTED))
 
     async def pause(self, node: str) -> Callable[[], Awaitable[None]]:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""

@@ -65,11 +65,44 @@ class ClockChange:
     rate: float = 1.0
 
 
+class MessagePart(StrEnum):
+    """One half of an exchange."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+
+
+class MessageEffect(StrEnum):
+    """What becomes of a message."""
+
+    DELAY = "delay"
+    """It is late, and all that follows on its connection comes after it; it arrives even if its sender has ended."""
+    HOLD = "hold"
+    """It waits until the fault heals, and so does all that follows on its connection."""
+    DROP = "drop"
+    """It is lost, and its connection breaks at both ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRule:
+    """Messages to look for, and what becomes of them."""
+
+    api_key: int
+    """Kafka's number of the request."""
+    part: MessagePart
+    effect: MessageEffect
+    delay_ms: float = 0.0
+    count: int = 1
+    """So many messages, or with 0 every one."""
+
+
 class EnvironmentCapability(StrEnum):
     """Capability that some faults need and some environments lack."""
 
     DELAY = "delay"
     """Slow links: `LinkQuality.delay_ms` and `jitter_ms`."""
+    MESSAGES = "messages"
+    """Telling one message from another on its way: `ClusterUnderTest.intercept`."""
     LIVE_TRACE = "live-trace"
     """The protocol trace while the run goes on: conditions that no metadata shows."""
 
@@ -169,6 +202,13 @@ class ClusterUnderTest(Protocol):
 
     async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         """Undo `degrade`. Evidence: `delayed` (messages), `delay_seconds` (in all), `lost` (retransmissions)."""
+
+    async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
+        """Apply `rule` to the requests sent on `links`, or to the responses to such requests. `number` names the
+        interception."""
+
+    async def stop_intercepting(self, number: int) -> Evidence:
+        """Let messages pass again, those that were held first. Evidence: `intercepted` (messages)."""
 
     async def pause(self, node: str) -> None:
         """Freeze the process (SIGSTOP)."""

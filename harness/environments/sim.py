@@ -28,14 +28,15 @@ from harness.cluster.layout import Layout, cluster_layout
 from harness.cluster.random_streams import run_stream
 from harness.environments.base import Crash, Deployment, Listener, TrailPoint, VanishedNode
 from harness.environments.machines.trace_deduplicator import TraceDeduplicator
+from harness.environments.sim_machine import SimMachine
 from harness.simulation.network.network import LinkLatency
-from harness.simulation.node import Exit, SimNode
+from harness.simulation.node import Exit
 from harness.simulation.world import HARNESS, World
 from images.broker.config import NodeConfig
 from images.broker.node import run_node
 from images.broker.ports import NodePorts
 from images.trace import TraceEvent
-from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
+from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -94,28 +95,6 @@ class Simulation:
             return world.run(carried_out(), time_limit_s=self.virtual_limit_s)
 
 
-@dataclass(slots=True)
-class _Machine:
-    """State of one node besides the world's machine."""
-
-    node: SimNode
-    properties: str
-    disk_random: Random
-    log: list[str] = field(default_factory=list)
-    lies_before: int = 0
-    refused_before: int = 0
-    delayed_before: tuple[int, int] = (0, 0)
-    """Operations delayed, and nanoseconds, before the disk became slow."""
-    offset_before_ns: int | None = None
-    """Offset of the clock before the fault; None without one."""
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to stop the running process."""
-    leaving: int = 0
-    """The incarnation that was asked to stop."""
-    left: int = 0
-    """The last incarnation that stopped cleanly."""
-
-
 class SimDeployment:
     """A cluster in a world; `harness.environments.base.Deployment`."""
 
@@ -132,7 +111,7 @@ class SimDeployment:
         world.harness.on_error = lambda text: self._notify(listener.on_log, HARNESS, text)
         self._crash_points = world.stream("world/strikes")
         self._machines = {
-            node.name: _Machine(
+            node.name: SimMachine(
                 world.add_node(node.name), layout.properties.get(node.name, ""), world.stream(f"world/disk-{node.name}")
             )
             for node in layout.nodes
@@ -269,6 +248,14 @@ class SimDeployment:
             lost += counters.lost
         return {"delayed": delayed, "delay_seconds": delay_ns / 1e9, "lost": lost}
 
+    async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
+        """Look at the messages of the links, and do what the rule says to some."""
+        self._world.network.intercept(number, links, rule)
+
+    async def stop_intercepting(self, number: int) -> Evidence:
+        """Let them pass. Evidence: `intercepted`."""
+        return {"intercepted": self._world.network.stop_intercepting(number)}
+
     async def pause(self, node: str) -> None:
         """Freeze the process."""
         machine = self._machine(node)
@@ -326,7 +313,7 @@ class SimDeployment:
         await self._until_left(machine)
         return {"stopped": float(machine.left == incarnation)}
 
-    async def _until_left(self, machine: _Machine) -> None:
+    async def _until_left(self, machine: SimMachine) -> None:
         while True:
             if not machine.node.alive or machine.leaving != machine.node.incarnation:
                 return
@@ -425,13 +412,13 @@ class SimDeployment:
 
     # Inside
 
-    def _machine(self, name: str) -> _Machine:
+    def _machine(self, name: str) -> SimMachine:
         try:
             return self._machines[name]
         except KeyError:
             raise KeyError(f"no node {name!r}; there are: {', '.join(self._machines)}") from None
 
-    async def _at_crash_point(self, machine: _Machine, action: Callable[[], object]) -> None:
+    async def _at_crash_point(self, machine: SimMachine, action: Callable[[], object]) -> None:
         """Carry out `action` now or, every other time, just before one of the process's next effects."""
         at_once = self._crash_points.random() >= CRASH_POINT_SHARE
         effects = self._crash_points.randint(1, CRASH_POINT_EFFECTS_MAX)
@@ -464,7 +451,7 @@ class SimDeployment:
             self._leaders[event.topic, event.partition] = event.leader
         self._notify(self._listener.on_trace, self._world.now_ns, node, event)
 
-    def _take_exit(self, machine: _Machine, exit: Exit) -> None:
+    def _take_exit(self, machine: SimMachine, exit: Exit) -> None:
         if exit.error is None and machine.leaving == machine.node.incarnation:
             machine.left = machine.leaving
             return
@@ -472,7 +459,7 @@ class SimDeployment:
         self._exits.append(Crash(exit.node, exit.time_ns, text))
         self._take_log(machine, text)
 
-    def _take_log(self, machine: _Machine, line: str) -> None:
+    def _take_log(self, machine: SimMachine, line: str) -> None:
         machine.log.append(f"{self._world.now_ns / 1e9:.6f} {line}")
         self._notify(self._listener.on_log, machine.node.name, line)
 

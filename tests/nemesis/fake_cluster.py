@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from nemesis.ports import UNANSWERED, AdminResult, ClockChange, Evidence, KeepUnsynced, Link, LinkQuality
+from nemesis.ports import UNANSWERED, AdminResult, ClockChange, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 
 
 class FakeCluster:
@@ -19,6 +19,7 @@ class FakeCluster:
         self.cuts: set[Link] = set()
         self.resets: set[Link] = set()
         self.qualities: dict[Link, LinkQuality] = {}
+        self.interceptions: dict[int, MessageRule] = {}
         self.paused: set[str] = set()
         self.down: set[str] = set()
         self.lying: set[str] = set()
@@ -43,6 +44,7 @@ class FakeCluster:
         return not (
             self.cuts
             or self.qualities
+            or self.interceptions
             or self.paused
             or self.down
             or self.lying
@@ -114,6 +116,12 @@ class FakeCluster:
     async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         delayed = sum(self.qualities.pop(link, None) is not None for link in links)
         return {"delayed": float(delayed), "delay_seconds": 0.0, "lost": 0.0}
+
+    async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
+        self.interceptions[number] = rule
+
+    async def stop_intercepting(self, number: int) -> Evidence:
+        return {"intercepted": float(self.interceptions.pop(number, None) is not None)}
 
     async def pause(self, node: str) -> None:
         self.calls.append(f"pause {node}")

@@ -32,7 +32,7 @@ from harness.environments.machines.links import CounterBaseline, LinkFaults, bot
 from harness.environments.machines.machine import Machine, MachineError, MachineVanished
 from harness.environments.machines.node_handle import AGENT, COMMAND_LIMIT_S, NodeHandle, on_all
 from harness.environments.machines.traces import merged
-from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
+from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 
 HOME: Final = "/var/lib/faultline"
 """On every machine, below which everything of a node lies."""
@@ -69,7 +69,8 @@ class MachineDeployment:
         self._crashes: list[Crash] = []
         self._vanished: dict[str, VanishedNode] = {}
         self._unsupported: dict[EnvironmentCapability, str] = {
-            EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends"
+            EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends",
+            EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
         }
         self._link_faults, self._baseline = LinkFaults({}), CounterBaseline({})
         self._collected = False
@@ -253,6 +254,14 @@ class MachineDeployment:
         return self._baseline.close(
             links, _DEGRADED, await self._apply_links(both_ends(links) if slow else receivers(links))
         )
+
+    async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
+        """Raises MachineError: see `unsupported`."""
+        raise MachineError(self._unsupported[EnvironmentCapability.MESSAGES])
+
+    async def stop_intercepting(self, number: int) -> Evidence:
+        """There is nothing to stop."""
+        return {}
 
     async def pause(self, node: str) -> None:
         """Freeze the process."""

@@ -9,9 +9,10 @@ from struct import Struct
 from typing import Any, Protocol
 
 from harness.simulation.digest import SENT
+from harness.simulation.network.interception import Interception
 from harness.simulation.network.packets import RST
 from harness.simulation.views import NodeView, WorldView
-from nemesis.ports import LinkQuality
+from nemesis.ports import Link, LinkQuality, MessageEffect
 
 SPLIT_EVERY = 16
 """One write in this many arrives in two pieces, as any write may on a stream."""
@@ -40,6 +41,8 @@ class LinkState:
     span_ns: int
     cut: bool = False
     quality: LinkQuality | None = None
+    interceptions: tuple[Interception, ...] = ()
+    """Those that look at the messages of this link."""
     counters: LinkCounters = field(default_factory=LinkCounters)
     holding: dict[Channel, None] = field(default_factory=dict)
     """Channels with packets that were stopped here, in the order they were first stopped."""
@@ -54,6 +57,9 @@ class Receiver(Protocol):
 
     def arrive(self, kind: int, data: bytes) -> None:
         """Take one packet."""
+
+    def break_connection(self) -> None:
+        """Break the connection at both ends."""
 
 
 class Medium(Protocol):
@@ -90,25 +96,38 @@ class Channel:
         "_last_ns",
         "_network",
         "_world",
+        "carries_requests",
         "channel_id",
+        "connection",
         "link",
         "receiver",
         "stranded",
         "unread_bytes",
     )
 
-    def __init__(self, network: Medium, link: LinkState, channel_id: int) -> None:
+    def __init__(
+        self, network: Medium, link: LinkState, channel_id: int, connection: int, *, carries_requests: bool
+    ) -> None:
         self._network = network
         self._world = network.world
         self.link = link
         self.channel_id = channel_id
+        self.connection = connection
+        self.carries_requests = carries_requests
         self.receiver: Receiver
         self.unread_bytes = 0
         """Data taken by the sender's kernel that the receiving process has not read."""
         self.stranded = False
         """Packets vanished at a machine without power; the sender gets a reset once it is back."""
-        self._held: deque[tuple[int, bytes]] = deque()
+        self._held: deque[tuple[Interception | None, tuple[int, bytes]]] = deque()
+        """Packets, each with the interception that holds it, if any."""
         self._last_ns = 0
+
+    @property
+    def request_link(self) -> Link:
+        """The link that requests of this connection take."""
+        here, there = self.link.source.name, self.link.target.name
+        return Link(here, there) if self.carries_requests else Link(there, here)
 
     def send(self, kind: int, data: bytes) -> None:
         """Put a packet on its way."""
@@ -120,6 +139,10 @@ class Channel:
             buffer += _SENT(SENT, self.channel_id, size)
             buffer += data
             network.writes += 1
+            for interception in self.link.interceptions:
+                if interception.takes(self, data):
+                    self._divert(interception, kind, data)
+                    return
             if network.writes % SPLIT_EVERY == 0 and size > 1:
                 at = 1 + int(network.random() * (size - 1))
                 self._post(kind, data[:at])
@@ -127,7 +150,22 @@ class Channel:
                 return
         self._post(kind, data)
 
+    def _divert(self, interception: Interception, kind: int, data: bytes) -> None:
+        """Do to a message what the rule of the interception says."""
+        rule = interception.rule
+        if rule.effect is MessageEffect.DROP:
+            self.receiver.break_connection()
+        elif rule.effect is MessageEffect.DELAY:
+            self._last_ns = max(self._last_ns, self._world.now_ns + int(rule.delay_ms * 1e6))
+            self._post(kind, data)
+        else:
+            self._world.at(self._due_ns(), self._arrive_held, (interception, (kind, data)))
+
     def _post(self, kind: int, data: bytes) -> None:
+        self._world.at(self._due_ns(), self._arrive, (kind, data))
+
+    def _due_ns(self) -> int:
+        """When a packet sent now arrives, and none sent later before it."""
         link = self.link
         due_ns = self._world.now_ns + link.low_ns + int(self._network.random() * link.span_ns)
         if link.quality is not None:
@@ -135,12 +173,20 @@ class Channel:
         if due_ns < self._last_ns:
             due_ns = self._last_ns
         self._last_ns = due_ns
-        self._world.at(due_ns, self._arrive, (kind, data))
+        return due_ns
+
+    def _arrive_held(self, held: tuple[Interception, tuple[int, bytes]]) -> None:
+        interception, packet = held
+        if not interception.holds(self):
+            self._arrive(packet)
+            return
+        self._held.append(held)
+        self.link.holding[self] = None
 
     def _arrive(self, packet: tuple[int, bytes]) -> None:
         link = self.link
         if link.cut or self._held:
-            self._held.append(packet)
+            self._held.append((None, packet))
             link.holding[self] = None
             if link.cut:
                 link.counters.held += 1
@@ -158,14 +204,18 @@ class Channel:
     def _release(self, _: None) -> None:
         if self.link.cut:
             return
-        self.link.holding.pop(self, None)
         held = self._held
         while held:
+            interception, packet = held[0]
+            if interception is not None and interception.active:
+                return
             if not self.link.target.powered:
                 self.stranded = True
                 held.clear()
-                return
-            self.receiver.arrive(*held.popleft())
+                break
+            held.popleft()
+            self.receiver.arrive(*packet)
+        self.link.holding.pop(self, None)
 
     def forget(self) -> None:
         """Drop what the sender's kernel would have to send again."""

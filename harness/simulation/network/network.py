@@ -24,17 +24,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from harness.simulation.event_loop.loop import NodeLoop
+from harness.simulation.network.interception import Interception
 from harness.simulation.network.links import Channel, LinkCounters, LinkState
 from harness.simulation.network.listening import SimServer
 from harness.simulation.network.packets import ACCEPT
 from harness.simulation.network.transport import SimTransport
 from harness.simulation.views import NodeView, WorldView
-from nemesis.ports import LinkQuality
+from nemesis.ports import Link, LinkQuality, MessageRule
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
@@ -83,6 +84,7 @@ class Network:
         """Every end of a connection that some kernel still knows."""
         self._latency = latency
         self._links: dict[tuple[str, str], LinkState] = {}
+        self._interceptions: dict[int, Interception] = {}
         self._channels = 0
         self._transports = 0
         self._ports: dict[str, int] = {}
@@ -118,8 +120,7 @@ class Network:
             for transport in list(self.connections):
                 if transport.crosses(link):
                     link.counters.reset += 1
-                    transport.break_off(ConnectionResetError(104, "Connection reset by peer"))
-                    transport.peer.break_off(ConnectionResetError(104, "Connection reset by peer"))
+                    transport.break_connection()
 
     def heal_link(self, source: str, target: str) -> LinkCounters:
         """Deliver again. Returns what was stopped since the cut (nothing when it was not cut)."""
@@ -145,6 +146,27 @@ class Network:
             return LinkCounters()
         link.quality = None
         return link.counters
+
+    def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
+        """Apply `rule` to the requests on `links`, or to the responses to them."""
+        interception = self._interceptions[number] = Interception(links, rule)
+        for state in self._both_ways(links):
+            state.interceptions += (interception,)
+
+    def stop_intercepting(self, number: int) -> int:
+        """Let the messages of an interception pass. Returns how many it took (none when there is none)."""
+        interception = self._interceptions.pop(number, None)
+        if interception is None:
+            return 0
+        for state in self._links.values():
+            state.interceptions = tuple(each for each in state.interceptions if each is not interception)
+        interception.end()
+        return interception.intercepted
+
+    def _both_ways(self, links: Sequence[Link]) -> list[LinkState]:
+        """Each link once, and the one back."""
+        ends = [ends for link in links for ends in ((link.source, link.target), (link.target, link.source))]
+        return [self.link(*pair) for pair in dict.fromkeys(ends)]
 
     def extra_ns(self, link: LinkState) -> int:
         """Latency that a degraded link adds to one packet."""
@@ -301,8 +323,8 @@ class Network:
             return
         here = (loop.node.name, attempt.source_port)
         there = (target.name, attempt.port)
-        out = self._channel(loop.node, target)
-        back = self._channel(target, loop.node)
+        out = self._channel(loop.node, target, carries_requests=True)
+        back = self._channel(target, loop.node, carries_requests=False)
         client = SimTransport(loop, out, (here, there), self._transports)
         accepted = SimTransport(server.loop, back, (there, here), self._transports + 1)
         self._transports += 2
@@ -315,9 +337,10 @@ class Network:
         attempt.established = client
         attempt.outcome.set_result(client)
 
-    def _channel(self, source: NodeView, target: NodeView) -> Channel:
+    def _channel(self, source: NodeView, target: NodeView, *, carries_requests: bool) -> Channel:
         self._channels += 1
-        return Channel(self, self.link(source.name, target.name), self._channels)
+        link = self.link(source.name, target.name)
+        return Channel(self, link, self._channels, self._transports, carries_requests=carries_requests)
 
 
 def _release(waiter: asyncio.Future[None]) -> None:

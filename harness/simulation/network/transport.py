@@ -167,6 +167,11 @@ class SimTransport(asyncio.Transport):
         else:
             self._notice()
 
+    def break_connection(self) -> None:
+        """Break the connection at both ends."""
+        self.break_off(ConnectionResetError(104, "Connection reset by peer"))
+        self.peer.break_off(ConnectionResetError(104, "Connection reset by peer"))
+
     def process_died(self) -> None:
         """The process is gone without a word; its kernel closes the socket."""
         self._backlog.clear()

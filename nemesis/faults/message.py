@@ -1,0 +1,145 @@
+"""Single messages that are late, held up or lost.
+
+A partition stops everything between two nodes, for long enough to be noticed. Protocols break on less: one request that
+arrives in a later life of its sender, one response that is lost after its request took effect, so that the request is
+sent again. `part` says whether the fault concerns requests of `nodes` to `against`, or the responses to them; a
+response is known by its request, which must be sent while the fault lasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Final, NamedTuple, Self
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
+from nemesis.handle import FaultHandle
+from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart, MessageRule, one_way
+
+
+class NodeRequest(StrEnum):
+    """A request that nodes send each other, as Kafka calls it."""
+
+    FETCH = "Fetch"
+    OFFSET_FOR_LEADER_EPOCH = "OffsetForLeaderEpoch"
+    VOTE = "Vote"
+    BEGIN_QUORUM_EPOCH = "BeginQuorumEpoch"
+    END_QUORUM_EPOCH = "EndQuorumEpoch"
+    ALTER_PARTITION = "AlterPartition"
+    FETCH_SNAPSHOT = "FetchSnapshot"
+    BROKER_REGISTRATION = "BrokerRegistration"
+    BROKER_HEARTBEAT = "BrokerHeartbeat"
+    ALLOCATE_PRODUCER_IDS = "AllocateProducerIds"
+    GET_REPLICA_LOG_INFO = "GetReplicaLogInfo"
+
+
+API_KEYS: Final = {
+    NodeRequest.FETCH: 1,
+    NodeRequest.OFFSET_FOR_LEADER_EPOCH: 23,
+    NodeRequest.VOTE: 52,
+    NodeRequest.BEGIN_QUORUM_EPOCH: 53,
+    NodeRequest.END_QUORUM_EPOCH: 54,
+    NodeRequest.ALTER_PARTITION: 56,
+    NodeRequest.FETCH_SNAPSHOT: 59,
+    NodeRequest.BROKER_REGISTRATION: 62,
+    NodeRequest.BROKER_HEARTBEAT: 63,
+    NodeRequest.ALLOCATE_PRODUCER_IDS: 67,
+    NodeRequest.GET_REPLICA_LOG_INFO: 93,
+}
+
+
+class _Traffic(NamedTuple):
+    """Requests that nodes send each other."""
+
+    api: NodeRequest
+    by_controller: bool
+    against: str
+    weight: int
+
+
+_TRAFFIC: Final = (
+    _Traffic(NodeRequest.FETCH, by_controller=False, against="brokers", weight=5),
+    _Traffic(NodeRequest.ALTER_PARTITION, by_controller=False, against="controllers", weight=4),
+    _Traffic(NodeRequest.FETCH, by_controller=False, against="controllers", weight=2),
+    _Traffic(NodeRequest.BROKER_HEARTBEAT, by_controller=False, against="controllers", weight=1),
+    _Traffic(NodeRequest.BROKER_REGISTRATION, by_controller=False, against="controllers", weight=1),
+    _Traffic(NodeRequest.FETCH, by_controller=True, against="controllers", weight=2),
+    _Traffic(NodeRequest.VOTE, by_controller=True, against="controllers", weight=1),
+    _Traffic(NodeRequest.BEGIN_QUORUM_EPOCH, by_controller=True, against="controllers", weight=1),
+)
+_WITHOUT_CAUSE: Final = (NodeRequest.FETCH, NodeRequest.BROKER_HEARTBEAT)
+"""Sent all the time."""
+
+
+def _possible(cluster: ClusterShape) -> bool:
+    return EnvironmentCapability.MESSAGES not in cluster.unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFault(Fault):
+    """Delay, hold or drop the next `count` requests of an API (all of them with 0), or the responses to them."""
+
+    name: ClassVar[str] = "message"
+    number: ClassVar[int] = 1
+    family: ClassVar[Family] = Family(number=14, name="message", colour="#7d6bb0", possible=_possible)
+    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+
+    nodes: tuple[str, ...] = ("any",)
+    """Send the requests."""
+    against: tuple[str, ...] = ("all",)
+    """Send the responses."""
+    api: NodeRequest = NodeRequest.FETCH
+    part: MessagePart = MessagePart.REQUEST
+    effect: MessageEffect = MessageEffect.DROP
+    delay_ms: float = 0.0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if (self.effect is MessageEffect.DELAY) is not (self.delay_ms > 0):
+            raise ValueError(f"delay_ms: {self.delay_ms:g} with effect {self.effect}; a delay takes time, others none")
+        if self.count < 0:
+            raise ValueError(f"count: {self.count} is not 0 or more")
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """What brokers send each other most often, then what they ask controllers, and controllers each other."""
+        random, cluster = draws.random, draws.cluster
+        usual = [each for each in _TRAFFIC if cluster.controllers or each.against == "brokers"]
+        if len(cluster.controllers) < 2:
+            usual = [each for each in usual if not each.by_controller]
+        (traffic,) = random.choices(usual, [each.weight for each in usual])
+        effect = random.choice(list(MessageEffect))
+        return cls(
+            nodes=(draws.controller() if traffic.by_controller else draws.broker(),),
+            against=(traffic.against,),
+            api=traffic.api,
+            part=random.choice(list(MessagePart)),
+            effect=effect,
+            delay_ms=round(10 ** random.uniform(1.0, 3.7), 1) if effect is MessageEffect.DELAY else 0.0,
+            count=random.choice((1, 1, 1, 3, 0)),
+        )
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Look at the messages between the nodes."""
+        nodes = await handle.resolve(self.nodes)
+        target_nodes = len(handle.target_nodes)
+        against = await handle.resolve(self.against)
+        del handle.target_nodes[target_nodes:]
+        rule = MessageRule(API_KEYS[self.api], self.part, self.effect, self.delay_ms, self.count)
+        await handle.intercept(one_way(nodes, against), rule)
+
+    def effective_alone(self) -> bool:
+        """Some requests are sent only when something has changed."""
+        return self.api in _WITHOUT_CAUSE
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart."""
+        return frozenset({EnvironmentCapability.MESSAGES})
+
+    def describe(self) -> str:
+        """The effect, the messages, and between which nodes."""
+        effect = f"{self.effect} {self.delay_ms:g} ms" if self.delay_ms else str(self.effect)
+        count = f"{self.count}× " if self.count else "every "
+        return f"{effect} {count}{self.api} {self.part} {' '.join(self.nodes)} → {' '.join(self.against)}"

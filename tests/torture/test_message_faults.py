@@ -1,0 +1,94 @@
+"""Messages delayed, held and dropped in simulated clusters: the fault takes effect, and the protocol withstands it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
+from harness.yaml_document import SpecError
+from images.wire.messages import Api
+from nemesis.cluster_shape import ClusterShape
+from nemesis.faults.message import API_KEYS, MessageFault
+from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart
+from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.swarm import draw
+
+CLUSTER = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2)
+
+
+def outcome_of(*faults: dict[str, Any], **fields: Any) -> Outcome:
+    return run_in_simulation(parse({"seed": 1, "time_limit": "8s", "faults": list(faults), **fields}))
+
+
+def test_every_request_has_the_number_that_the_wire_has() -> None:
+    assert {api.title().replace("_", ""): int(number) for api, number in Api.__members__.items()}.items() >= {
+        str(api): key for api, key in API_KEYS.items()
+    }.items()
+
+
+@pytest.mark.parametrize("effect", MessageEffect)
+@pytest.mark.parametrize("part", MessagePart)
+def test_fetches_are_intercepted_and_nothing_is_lost(effect: MessageEffect, part: MessagePart) -> None:
+    fault = {"fault": "message", "api": "Fetch", "part": part, "effect": effect, "nodes": ["b2"], "count": 2}
+    if effect is MessageEffect.DELAY:
+        fault["delay_ms"] = 1500
+    outcome = outcome_of({"at": 2, "for": 3, **fault})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.evidence["intercepted"] == 2
+
+
+def test_a_heartbeat_that_is_held_for_long_costs_a_broker_its_leadership() -> None:
+    fault = {"fault": "message", "api": "BrokerHeartbeat", "effect": "hold", "nodes": ["leader/0"], "count": 0}
+    outcome = outcome_of({"at": 1, "for": 5, **fault, "against": ["controllers"]})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    protocol = next(verdict for verdict in outcome.verdicts if verdict.checker == "protocol")
+    assert protocol.figures["elections"] > 2
+
+
+def test_an_accepted_isr_change_whose_response_is_lost_is_proposed_again_and_agreed_upon() -> None:
+    lost = {"fault": "message", "api": "AlterPartition", "part": "response", "effect": "drop", "nodes": ["brokers"]}
+    outcome = outcome_of(
+        {"at": 0, "for": 8, **lost, "against": ["controllers"], "count": 3},
+        {"at": 1, "for": 3, "fault": "pause", "nodes": ["follower/0"]},
+    )
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (evidence,) = (each.evidence for each in outcome.injections if each.fault == "message")
+    assert evidence["intercepted"] >= 2
+
+
+def test_where_messages_cannot_be_told_apart_none_is_drawn_and_a_script_is_refused() -> None:
+    lacking = replace(CLUSTER, unsupported=(EnvironmentCapability.MESSAGES,))
+    for seed in range(50):
+        assert not any(isinstance(each.fault, MessageFault) for each in draw(Random(seed), lacking, 60.0))
+    schedule = Schedule((ScheduledFault(1.0, 2.0, MessageFault()),))
+    reason = {EnvironmentCapability.MESSAGES: "packets are opaque"}
+    assert schedule.unmet(reason) == "faults[0]: message needs messages, and packets are opaque"
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"api": "Telegram"}, r"faults\[0\]\.api: 'Telegram' is not one of Fetch, "),
+        ({"effect": "delay"}, "delay_ms: 0 with effect delay; a delay takes time"),
+        ({"delay_ms": 5}, "delay_ms: 5 with effect drop; a delay takes time, others none"),
+        ({"count": -1}, "count: -1 is not 0 or more"),
+    ],
+)
+def test_a_message_fault_that_makes_no_sense_is_one_line(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(SpecError, match=line):
+        parse({"faults": [{"at": 1, "for": 1, "fault": "message", **fields}]})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_message_faults_with_kills_and_pauses_are_withstood(seed: int) -> None:
+    spec = parse({"seed": seed, "time_limit": "12s", "faults": ["message", "kill", "pause"]})
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
