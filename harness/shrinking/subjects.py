@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkers.verdict import Validity
-from harness.drawn_spec import with_drawn_world
 from harness.incidents.expectation import Expectation
 from harness.incidents.incident import Incident, library, load_incident, plain
 from harness.incidents.recording import recorded_expectation
@@ -26,12 +25,8 @@ class ShrinkSubject:
     origin: str
     """For people: the run or the incident it comes from."""
     spec: Spec
-    """Its world is drawn, and every value of it is made smaller like one that is given."""
     expect: Expectation = field(default_factory=Expectation)
     """How it is to fail; what is left open is as in its run."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "spec", replace(with_drawn_world(self.spec), drawn={}))
 
 
 def subject_of(target: str, store: Path, variant: str | None = None) -> ShrinkSubject:

@@ -21,7 +21,6 @@ from harness.exit_codes import VALID
 from harness.runner.run import run, run_in_simulation
 from harness.shrinking.passes import Reproducer, Sighting
 from harness.shrinking.shrinker import Shrinker
-from harness.shrinking.subjects import ShrinkSubject
 from harness.spec import Spec, loads, parse
 from harness.suites.plan import PlannedRun, Suite, load
 from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, departures, draw, possible_values, recorded
@@ -188,6 +187,8 @@ def test_a_varied_run_is_recorded_as_drawn_and_repeats_without_drawing(tmp_path:
     assert stored == with_drawn_world(spec)
     assert stored.drawn
     assert run_in_simulation(stored).digest == outcome.digest
+    scripted = loads((directory.path / "schedule.yaml").read_text(encoding="utf-8"))
+    assert (scripted.settings, scripted.clients, scripted.drawn) == (stored.settings, stored.clients, {})
     marked = of_run(directory, directory.load(), cell="varied")["coverage"].to_pylist()
     assert {row["name"] for row in marked if row["kind"] == "world"} == {
         f"{name}={value}" for name, value in stored.drawn.items()
@@ -205,14 +206,13 @@ def test_the_command_says_what_it_drew(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_shrinking_brings_back_every_default_that_a_failure_does_not_need() -> None:
     seed = next(seed for seed in range(1000) if drawn(seed).clients.batch == 50 and drawn(seed).brokers == 5)
-    subject = ShrinkSubject("varied", "a run", parse({"vary": True, "seed": seed, "faults": "none"}))
-    assert (subject.spec.drawn, subject.spec.vary) == ({}, ())
-    assert subject.spec.settings != Spec().settings
+    start = drawn(seed, faults="none")
+    assert start.settings != Spec().settings
 
     def fails(spec: Spec) -> Sighting | None:
         return Sighting() if spec.clients.batch == 50 else None
 
-    smallest = Shrinker(Reproducer(subject.spec, Sighting()), fails).shrink().smallest.spec
+    smallest = Shrinker(Reproducer(start, Sighting()), fails).shrink().smallest.spec
     assert (smallest.settings, smallest.clients) == (Spec().settings, ClientSpec(batch=50))
     assert (smallest.brokers, smallest.controllers, smallest.partitions) == (1, 1, 1)
 
