@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from hashlib import blake2b
 
 import yaml
@@ -38,7 +38,7 @@ def spec_facts(spec: str) -> SpecFacts:
     return _facts(_SEED.sub("", spec))
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _facts(spec: str) -> SpecFacts:
     """Of a spec without its seed, so that all seeds of a cell share one entry of the cache."""
     digest = blake2b(_NAME.sub("", spec).encode(errors="replace"), digest_size=8).hexdigest()
