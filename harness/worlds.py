@@ -150,6 +150,8 @@ CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
     ("min.insync.replicas", "replication_factor"): lambda in_sync, replicas: in_sync <= replicas,
     ("clients.request_timeout", "clients.delivery_timeout"): lambda request_s, delivery_s: request_s <= delivery_s,
     ("clients.burst", "clients.pipeline"): lambda appends, at_once: appends <= at_once,
+    # Else a short run may end before its first burst.
+    ("clients.burst", "rate"): lambda appends, rate: appends <= 4 * rate,
     ("clients.idle_partitions", "partitions"): lambda idle, partitions: idle < partitions,
     ("clients.batch", "segment.bytes", "workload"): _holds_batch,
     ("clients.batch", "max.message.bytes", "workload"): _holds_batch,

@@ -19,7 +19,8 @@ replica that has everything. Everything is healed at the end.
 **Streams.** Every decision has a stream of its own, named after its purpose and the numbers of the slot, the family and
 the fault that it concerns. Times do not depend on which families there are, and the fault of a slot is that of the
 family with the least key, each drawing its key alone. So a new family takes some slots of old schedules for itself and
-leaves all others as they were, and so does a new fault within its family.
+leaves all others as they were, and so does a new fault within its family. Where no fault of a run may have an effect by
+itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family.
 
 **Environments.** The same seed gives the same schedule in every environment, as far as that can carry it. Everything is
 drawn as if nothing were missing; then a fault that needs a capability which the environment lacks is replaced in its
@@ -30,7 +31,7 @@ as long as that. A slot in the last such moment of a run stays empty.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
@@ -96,6 +97,7 @@ def draw(
         for fault in family.background(streams.of("background", family.number), cluster)
     ]
     weights = {family: streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
+    of_slots: list[ScheduledFault] = []
     slots = list(_slots(streams.of("slots"), tempo, cluster.patience_s, time_limit_s))
     end_s = time_limit_s - cluster.injection_s
     for slot, (at_s, duration_s) in enumerate(slots):
@@ -106,8 +108,12 @@ def draw(
             duration_s = _SCRIPTED_LONGEST * cluster.patience_s
         if at_s <= end_s:
             duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
-            scheduled.append(_to_the_millisecond(at_s, duration_s, fault))
-    return Schedule(tuple(scheduled))
+            of_slots.append(_to_the_millisecond(at_s, duration_s, fault))
+    if of_slots and not any(each.fault.effective_alone() for each in (*scheduled, *of_slots)):
+        others = (draw_fault(family, streams, 0, cluster, profile, alone=True) for family in possible)
+        first = next((fault for fault in others if fault.effective_alone()), of_slots[0].fault)
+        of_slots[0] = replace(of_slots[0], fault=first)
+    return Schedule((*scheduled, *of_slots))
 
 
 class _Streams:

@@ -234,6 +234,18 @@ def test_nothing_shorter_than_an_injection_is_drawn() -> None:
         assert all(one.for_s >= 0.3 and one.at_s <= 59.7 for one in schedule)
 
 
+def test_some_fault_of_a_run_may_have_an_effect_by_itself_also_where_no_broker_may_be_a_victim() -> None:
+    cluster = replace(CLUSTER, min_insync_replicas=1)
+    controllers_alone = 0
+    for seed in range(300):
+        schedule = draw(Random(seed), cluster, 30.0, ["partition", "disk-full"])
+        assert not len(schedule) or any(scheduled.fault.effective_alone() for scheduled in schedule), seed
+        controllers_alone += not any(
+            scheduled.fault.effective_alone() for scheduled in draw(Random(seed), cluster, 30.0, ["disk-full"])
+        )
+    assert controllers_alone == 300, "full disks of controllers alone prove nothing"
+
+
 @pytest.mark.parametrize("name", ["sim", "docker"])
 def test_every_environment_draws_a_seed_from_the_same_numbers(name: str) -> None:
     """The streams of a run are named after its seed alone."""
