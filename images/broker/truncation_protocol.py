@@ -42,6 +42,11 @@ class TruncationProtocol(StrEnum):
         """Whether every fetch has the current leader epoch, not only the first one in that epoch."""
         return self.came_with_or_after(TruncationProtocol.KIP320)
 
+    @property
+    def sends_last_fetched_epoch(self) -> bool:
+        """Whether a fetch has the last fetched epoch, so that the leader's answer shows a divergence."""
+        return self is TruncationProtocol.TRUNCATE_ON_FETCH
+
     @cache
     def came_with_or_after(self, other: TruncationProtocol) -> bool:
         """Whether this protocol is `other` or a later one. Remembered, since every fetch asks."""

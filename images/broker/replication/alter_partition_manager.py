@@ -20,7 +20,7 @@ from images.broker.replication.replica import Replica
 from images.broker.runtime.spawn import Spawn
 from images.wire.connection import ConnectionLost
 
-_RETRIABLE = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
+RETRIABLE = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
 """Errors that do not concern the change itself."""
 
 
@@ -64,7 +64,7 @@ class AlterPartitionManager:
             if error is ErrorCode.none:
                 replica.isr_committed(IsrCommitted(tuple(answer.isr), answer.leader_epoch, answer.partition_epoch))
                 return
-            if error not in _RETRIABLE:
+            if error not in RETRIABLE:
                 replica.isr_refused(proposal, IsrRefused(error, certain))
                 return
             await asyncio.sleep(self._backoff_s)

@@ -36,7 +36,6 @@ from images.broker.replication.partition import NO_EPOCH, ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.runtime.condition import resolve
 from images.broker.runtime.spawn import Spawn
-from images.broker.truncation_protocol import TruncationProtocol
 from images.wire.connection import Connection, ConnectionLost
 from images.wire.field_values import EARLIEST, LATEST
 from images.wire.messages import CANONICAL, Api, request_class, response_class
@@ -206,11 +205,12 @@ class Fetcher:
         )
 
     def _partition(self, state: _FetchState) -> FetchPartition:
+        sends_last_epoch = state.replica.limits.truncation_protocol.sends_last_fetched_epoch
         return FetchPartition(
             partition=state.replica.index,
             current_leader_epoch=state.fetch_fence,
             fetch_offset=state.offset,
-            last_fetched_epoch=state.last_epoch if _sends_last_epoch(state.replica) else NO_EPOCH,
+            last_fetched_epoch=state.last_epoch if sends_last_epoch else NO_EPOCH,
             log_start_offset=state.log_start,
             partition_max_bytes=self._limits.partition_max_bytes,
         )
@@ -336,7 +336,3 @@ class Fetcher:
         timer = loop.call_later(self._limits.backoff_s, resolve, wake_up)
         await wake_up
         timer.cancel()
-
-
-def _sends_last_epoch(replica: Replica) -> bool:
-    return replica.limits.truncation_protocol is TruncationProtocol.TRUNCATE_ON_FETCH

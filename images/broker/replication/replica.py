@@ -98,7 +98,7 @@ class Replica:
         change except of the high watermark alone."""
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
-        self._fetched_epoch = NO_EPOCH
+        self.fetched_epoch = NO_EPOCH
         """The leader epoch in which a fetch of this follower was answered last."""
         self._latest_reads = 0
         self._deletions = 0
@@ -350,7 +350,7 @@ class Replica:
     def fence_of_fetch(self) -> int:
         """The leader epoch that the next fetch has, by which the leader fences it; -1 for none."""
         protocol = self.limits.truncation_protocol
-        if not protocol.fences_every_fetch and self._fetched_epoch == self.state.leader_epoch:
+        if not protocol.fences_every_fetch and self.fetched_epoch == self.state.leader_epoch:
             return NO_EPOCH
         return self.fence()
 
@@ -382,7 +382,7 @@ class Replica:
     def on_fit(self, sent_offset: int, sent_epoch: int) -> None:
         """A fetch was answered without records and without divergence: the logs match."""
         if follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
-            self._fetched_epoch = sent_epoch
+            self.fetched_epoch = sent_epoch
             if self.state.truncation_rounds:
                 self._apply(truncation.on_fit(self.state))
 
@@ -406,7 +406,7 @@ class Replica:
         problem = None
         if self.state.truncation_rounds:
             self._apply(truncation.on_fit(self.state))
-        self._fetched_epoch = sent_epoch
+        self.fetched_epoch = sent_epoch
         fences_every_fetch = self.limits.truncation_protocol.fences_every_fetch
         try:
             for header, batch in iterate(records):
