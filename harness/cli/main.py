@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from harness.cli import incidents, machine, measuring, runs, shrinking, store, suites
+from harness.cli import exploring, incidents, machine, measuring, runs, shrinking, store, suites
 from harness.cli.failure import line_of
 from harness.cli.usage import Usage, discard_output
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT
@@ -93,6 +93,6 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"faultline {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in (runs, incidents, shrinking, machine, suites, store, measuring):
+    for group in (runs, incidents, shrinking, exploring, machine, suites, store, measuring):
         group.add(commands)
     return parser

@@ -1,0 +1,107 @@
+"""`faultline explore`: every state of a small cluster, until a promise is broken or no state is left.
+
+It ends with 0 when every state keeps every promise, and with 1 when one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from harness.cli.usage import Commands, Usage, print_json, terminal
+from harness.exit_codes import INVALID, VALID
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.search.exploration.breadth_first import ExplorationProgress, ExplorationResult
+
+_PROCESSES_MAX = 256
+
+
+def add(commands: Commands) -> None:
+    """The command."""
+    parser = commands.add_parser("explore", help="explore every state of a small cluster")
+    parser.add_argument(
+        "scope",
+        metavar="NAME|SCOPE.yaml",
+        help="a file, or the name of a shipped scope: isr-changes, truncation, two-replicas",
+    )
+    parser.add_argument("--protocol", metavar="NAME", help="truncation protocol (default: the scope's)")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="RULE", help="switch off a safety rule; may be repeated"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one for each core)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    parser.set_defaults(command=_explore)
+
+
+def _explore(options: argparse.Namespace) -> int:
+    from harness.search.exploration.breadth_first import explore
+    from harness.search.exploration.scope_file import load
+    from harness.yaml_document import SpecError
+
+    if not 1 <= options.jobs <= _PROCESSES_MAX:
+        raise Usage(f"faultline explore: --jobs: {options.jobs} is not a number from 1 to {_PROCESSES_MAX}")
+    try:
+        name, scope = load(options.scope, options.protocol, tuple(options.without))
+    except SpecError as error:
+        raise Usage(f"faultline explore: {error}") from None
+    console = terminal(stderr=options.json)
+    with _LevelProgress(console) as progress:
+        result = explore(scope, options.jobs, progress)
+    if options.json:
+        print_json({"scope": name, **result._asdict(), "violation": result.violation and result.violation._asdict()})
+    else:
+        _show(console, name, result)
+    return VALID if result.violation is None else INVALID
+
+
+class _LevelProgress:
+    """The depth of the search and its figures, redrawn on a terminal and else printed once for each level."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("0 steps deep") if console.is_terminal else None
+        self._depth = -1
+
+    def __enter__(self) -> _LevelProgress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, progress: ExplorationProgress) -> None:
+        """Show the progress."""
+        line = (
+            f"{progress.seconds:8.1f} s  {progress.depth:3} steps deep  {progress.states:,} states  "
+            f"{progress.steps:,} steps  {progress.left:,} states to expand"
+        )
+        if self._status is not None:
+            self._status.update(line)
+        elif progress.depth != self._depth:
+            self._console.print(line, highlight=False)
+        self._depth = progress.depth
+
+
+def _show(console: Console, name: str, result: ExplorationResult) -> None:
+    rate = result.states / result.seconds
+    console.print(
+        f"{name}: {result.states:,} states, {result.steps:,} steps, {result.depth} steps deep; {result.seconds:.1f} s, "
+        f"{rate:,.0f} states a second, {result.memory_mb:,} MB",
+        highlight=False,
+        soft_wrap=True,
+    )
+    violation = result.violation
+    if violation is None:
+        console.print("every state and every step keeps every promise", style="green")
+        return
+    console.print(f"broken: {violation.promise}", style="bold red", highlight=False, soft_wrap=True, markup=False)
+    for number, line in enumerate(violation.schedule, 1):
+        console.print(f"{number:3}. {line}", highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,1 @@
+"""Searches for broken promises of the prototype broker beyond random runs."""

@@ -1,0 +1,13 @@
+"""Exhaustive exploration of the replication protocol in small scopes (docs/exploration.md).
+
+scope            the bounds of an exploration, read from YAML
+cluster_values   the state of a broker and of the controller, as plain values
+memory_log       the log of a replica in memory
+replica_steps    one event of a broker, carried out by the shipped `Replica`
+controller_steps one event of the controller, carried out by the shipped `Controller`
+symmetry         states that differ only by the names of the brokers
+promises         the promises that every state and every step must keep
+cluster_model    the states of the whole cluster, and the steps between them
+breadth_first    the search, in several processes
+schedules        the shortest way to a broken promise, in words
+"""

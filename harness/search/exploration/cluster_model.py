@@ -1,0 +1,297 @@
+"""The states of a cluster within a scope, and the steps between them.
+
+A state is a tuple of numbers: one for the state of each broker, one for the controller's, one for the history. An event
+of the shipped machines is carried out once for every distinct state of the machine, however many states of the cluster
+it is part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+from harness.search.exploration import controller_steps, promises, replica_steps
+from harness.search.exploration.cluster_values import BrokerState, ClusterHistory, ControllerState, MetadataUpdate
+from harness.search.exploration.controller_steps import ControllerStep, ControllerSteps
+from harness.search.exploration.interning import Interned, Remembered
+from harness.search.exploration.replica_steps import FollowerRequest, LeaderAnswer
+from harness.search.exploration.scope import Scope
+from images.broker.controller.alter_partition import AlterPartitionAnswer
+from images.broker.replication.partition import NO_LEADER, Partition, ReplicaRole
+
+Numbers = tuple[int, ...]
+"""A state: the numbers of the brokers' states, of the controller's, and of the history."""
+
+
+class Action(NamedTuple):
+    """A step in short: its kind, the broker that takes it, and another number, such as a second broker."""
+
+    kind: str
+    broker: int
+    other: int = 0
+
+
+class ClusterStep(NamedTuple):
+    """A step, the state after it, and the promise that it breaks."""
+
+    action: Action
+    state: Numbers
+    broken: str | None = None
+
+
+class _Move(NamedTuple):
+    """A broker after a step of its own, and the promise that it breaks."""
+
+    action: Action
+    broker: int
+    broken: str | None
+
+
+class _Decision(NamedTuple):
+    """The controller after a step, and the updates that all brokers will read."""
+
+    action: Action
+    controller: int
+    updates: Numbers
+
+
+class ClusterModel:
+    """The cluster of a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.brokers: Interned[BrokerState] = Interned()
+        self.controllers: Interned[ControllerState] = Interned()
+        self.histories: Interned[ClusterHistory] = Interned()
+        self._limits = scope.limits
+        self._controller_steps = ControllerSteps(scope.rules, scope.topic_config)
+        self._updates: Interned[MetadataUpdate] = Interned()
+        self._requests: Interned[FollowerRequest] = Interned()
+        self._answers: Interned[LeaderAnswer] = Interned()
+        self._isr_answers: Interned[AlterPartitionAnswer] = Interned()
+        self._moves = Remembered(self._compute_moves)
+        self._decisions = Remembered(self._compute_decisions)
+        self._proposed = Remembered(self._compute_proposed)
+        self._isr_answered = Remembered(self._compute_isr_answered)
+        self._published = Remembered(self._compute_published)
+        self._request = Remembered(self._compute_request)
+        self._served = Remembered(self._compute_served)
+        self._received = Remembered(self._compute_received)
+        self._appended = Remembered(self._compute_appended)
+        self._committed = Remembered(self._compute_committed)
+        self._broken_broker = Remembered(self._compute_broken_broker)
+        self._broken_pair = Remembered(self._compute_broken_pair)
+
+    def initial(self) -> Numbers:
+        """The partition is created, and no broker has read of it yet."""
+        controller = controller_steps.created(self.scope.brokers, self.scope.brokers[0])
+        update = controller_steps.update_of(controller, controller.partition)
+        brokers = (BrokerState(Partition(node, partition_epoch=-1), unread=(update,)) for node in self.scope.brokers)
+        return (
+            *map(self.brokers.number, brokers),
+            self.controllers.number(controller),
+            self.histories.number(ClusterHistory()),
+        )
+
+    def steps(self, state: Numbers) -> Iterator[ClusterStep]:
+        """Every step from `state` that changes it."""
+        if self.scope.isr_changes_in_flight:
+            return self._single_steps(state)
+        settled = map(self._settled, self._single_steps(state))
+        return (step for step in settled if step.state != state)
+
+    def _single_steps(self, state: Numbers) -> Iterator[ClusterStep]:
+        *brokers, controller, _ = state
+        for place, broker in enumerate(brokers):
+            for move in self._moves[broker]:
+                yield self._moved(state, move.action, {place: move.broker}, broken=move.broken)
+            fetch = self._request[broker]
+            if fetch is not None:
+                leader, request = fetch
+                leader_after, answer, broken = self._served[brokers[leader], request]
+                follower_after = self._received[broker, request, answer]
+                if (leader_after, follower_after) != (brokers[leader], broker):
+                    changes = {leader: leader_after, place: follower_after}
+                    yield self._moved(state, Action("fetch", place + 1, leader + 1), changes, broken=broken)
+            if self.brokers.values[broker].proposal is not None:
+                yield self._alter_partition(state, place)
+        for decision in self._decisions[controller]:
+            published = {place: self._publish(broker, decision.updates) for place, broker in enumerate(brokers)}
+            yield self._moved(state, decision.action, published, decision.controller)
+        yield from self._appends(state)
+
+    def broken(self, state: Numbers) -> str | None:
+        """The promise that does not hold in `state`."""
+        *brokers, controller, history = state
+        for broker in brokers:
+            if (broken := self._broken_broker[broker, controller, history]) is not None:
+                return broken
+        for pair in combinations(brokers, 2):
+            if (broken := self._broken_pair[pair]) is not None:
+                return broken
+        return None
+
+    def _moved(
+        self,
+        state: Numbers,
+        action: Action,
+        changes: dict[int, int],
+        controller: int | None = None,
+        broken: str | None = None,
+    ) -> ClusterStep:
+        """The state with these brokers changed, and with what their leaders have committed."""
+        after = list(state)
+        history = state[-1]
+        for place, broker in changes.items():
+            after[place] = broker
+            history, mismatch = self._committed[history, broker]
+            broken = broken or mismatch
+        after[-1] = history
+        if controller is not None:
+            after[-2] = controller
+        return ClusterStep(action, tuple(after), broken)
+
+    def _alter_partition(self, state: Numbers, place: int) -> ClusterStep:
+        """The proposal of a leader reaches the controller, and the answer reaches the leader."""
+        *brokers, controller, _ = state
+        controller_after, updates, answer = self._proposed[brokers[place], controller]
+        changes = {other: self._publish(broker, updates) for other, broker in enumerate(brokers)} if updates else {}
+        leader, broken = self._isr_answered[changes.get(place, brokers[place]), answer]
+        changes[place] = leader
+        return self._moved(state, Action("alter_partition", place + 1), changes, controller_after, broken)
+
+    def _settled(self, step: ClusterStep) -> ClusterStep:
+        """The step, with every AlterPartition that it sends answered at once."""
+        for place in range(self.scope.replicas):
+            if self.brokers.values[step.state[place]].proposal is not None:
+                answered = self._alter_partition(step.state, place)
+                step = ClusterStep(step.action, answered.state, step.broken or answered.broken)
+        return step
+
+    def _appends(self, state: Numbers) -> Iterator[ClusterStep]:
+        history = self.histories.values[state[-1]]
+        if history.appended == self.scope.records:
+            return
+        appended = self.histories.number(history._replace(appended=history.appended + 1))
+        brokers = [self.brokers.values[broker] for broker in state[:-2]]
+        for place, broker in enumerate(brokers):
+            if broker.partition.role is ReplicaRole.LEADER:
+                number = _unused_number(broker.partition, [*(it.records for it in brokers), history.committed])
+                after = self._appended[state[place], number]
+                if after != state[place]:
+                    yield self._moved((*state[:-1], appended), Action("append", place + 1), {place: after})
+
+    def _publish(self, broker: int, updates: Iterable[int]) -> int:
+        for update in updates:
+            broker = self._published[broker, update]
+        return broker
+
+    # --- remembered steps of one machine ------------------------------------------------------------------------------
+
+    def _compute_moves(self, number: int) -> list[_Move]:
+        """What a broker does by itself: it reads metadata, and as a leader sees a member of the ISR lag."""
+        broker = self.brokers.values[number]
+        state = broker.partition
+        after = [
+            (Action("read", state.node, position), replica_steps.read_update(broker, position, self._limits))
+            for position in range(len(broker.unread))
+        ]
+        if state.leadership is not None:
+            after += [
+                (Action("lag", state.node, member), replica_steps.lag(broker, member, self._limits))
+                for member in state.isr
+                if member != state.node
+            ]
+        moves = (_Move(action, self.brokers.number(it), promises.broken_by_step(broker, it)) for action, it in after)
+        return [move for move in moves if move.broker != number]
+
+    def _compute_decisions(self, number: int) -> list[_Decision]:
+        """What the controller does unasked: it fences a broker, and elects a preferred leader."""
+        controller = self.controllers.values[number]
+        decisions: dict[ControllerStep, Action] = {}
+        for broker in self.scope.brokers:
+            for first in self.scope.brokers:
+                ended = self._controller_steps.session_ends(controller, broker, first)
+                if ended is not None:
+                    decisions.setdefault(ended, Action("session_ends", broker))
+            elected = self._controller_steps.elect(controller, broker)
+            if elected is not None:
+                decisions.setdefault(elected, Action("elect", broker))
+        return [
+            _Decision(action, self.controllers.number(step.controller), self._numbers_of(step.updates))
+            for step, action in decisions.items()
+            if step.controller.partition.leader_epoch < self.scope.leader_epochs
+        ]
+
+    def _compute_proposed(self, key: tuple[int, int]) -> tuple[int, Numbers, int]:
+        sender, controller = self.brokers.values[key[0]], self.controllers.values[key[1]]
+        step, answer = self._controller_steps.alter_partition(controller, sender)
+        return (
+            self.controllers.number(step.controller),
+            self._numbers_of(step.updates),
+            self._isr_answers.number(answer),
+        )
+
+    def _compute_isr_answered(self, key: tuple[int, int]) -> tuple[int, str | None]:
+        leader, answer = self.brokers.values[key[0]], self._isr_answers.values[key[1]]
+        after = replica_steps.isr_answered(leader, answer, self._limits, certain=True)
+        return self.brokers.number(after), promises.broken_by_step(leader, after)
+
+    def _compute_published(self, key: tuple[int, int]) -> int:
+        broker, update = self.brokers.values[key[0]], self._updates.values[key[1]]
+        return self.brokers.number(replica_steps.publish(broker, update))
+
+    def _compute_request(self, number: int) -> tuple[int, int] | None:
+        """The place of a follower's leader, and the follower's request."""
+        broker = self.brokers.values[number]
+        state = broker.partition
+        if state.role is not ReplicaRole.FOLLOWER or state.leader == NO_LEADER:
+            return None
+        return state.leader - 1, self._requests.number(replica_steps.request_of(broker, self._limits))
+
+    def _compute_served(self, key: tuple[int, int]) -> tuple[int, int, str | None]:
+        leader, request = self.brokers.values[key[0]], self._requests.values[key[1]]
+        after, answer = replica_steps.serve(leader, request, self._limits)
+        return self.brokers.number(after), self._answers.number(answer), promises.broken_by_step(leader, after)
+
+    def _compute_received(self, key: tuple[int, int, int]) -> int:
+        follower, request, answer = (
+            self.brokers.values[key[0]],
+            self._requests.values[key[1]],
+            self._answers.values[key[2]],
+        )
+        return self.brokers.number(replica_steps.receive(follower, request, answer, self._limits))
+
+    def _compute_appended(self, key: tuple[int, int]) -> int:
+        return self.brokers.number(replica_steps.append(self.brokers.values[key[0]], key[1], self._limits))
+
+    def _compute_committed(self, key: tuple[int, int]) -> tuple[int, str | None]:
+        history, broker = self.histories.values[key[0]], self.brokers.values[key[1]]
+        if broker.partition.role is not ReplicaRole.LEADER:
+            return key[0], None
+        after = promises.committed_after(history, broker)
+        return (key[0], after) if isinstance(after, str) else (self.histories.number(after), None)
+
+    def _compute_broken_broker(self, key: tuple[int, int, int]) -> str | None:
+        broker, controller, history = key
+        return promises.broken_by_broker(
+            self.brokers.values[broker],
+            self.controllers.values[controller],
+            self.histories.values[history],
+            self._limits,
+        )
+
+    def _compute_broken_pair(self, key: tuple[int, ...]) -> str | None:
+        one, other = key
+        return promises.broken_by_pair(self.brokers.values[one], self.brokers.values[other])
+
+    def _numbers_of(self, updates: Iterable[MetadataUpdate]) -> Numbers:
+        return tuple(map(self._updates.number, updates))
+
+
+def _unused_number(leader: Partition, logs: Iterable[tuple[tuple[int, int], ...]]) -> int:
+    """The least number that tells the leader's next record from every other of its epoch at its offset."""
+    offset, epoch = leader.log_end, leader.leader_epoch
+    used = {log[offset][1] for log in logs if len(log) > offset and log[offset][0] == epoch}
+    return next(number for number in range(len(used) + 1) if number not in used)

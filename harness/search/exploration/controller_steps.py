@@ -1,0 +1,136 @@
+"""One event of the controller, carried out by the shipped `Controller`.
+
+The order of the replicas, by which the controller prefers leaders, is no part of the states: every event that may elect
+a leader is explored with each replica first, as if an administrator had reordered them. An event gives the partition as
+it changed, in up to two updates of the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from harness.search.exploration.cluster_values import (
+    TOPIC,
+    TOPIC_ID,
+    BrokerState,
+    ControllerState,
+    MetadataUpdate,
+    RegisteredBroker,
+)
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
+from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
+from images.broker.controller.placement import TopicDefaults
+from images.broker.controller.requests import Heartbeat
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import (
+    ChangeBroker,
+    ClusterImage,
+    PartitionImage,
+    Record,
+    RegisterBroker,
+    TopicConfigRecord,
+    TopicRecord,
+)
+from images.broker.replication.partition import PartitionRegistration
+from images.broker.rules import Rules
+
+_OFFSET: Final = 1_000
+"""The end of the metadata log at every event: above all broker epochs."""
+_SETTINGS: Final = ControllerSettings(session_timeout_ms=1, topics=TopicDefaults())
+_NOW_MS: Final = 1
+
+
+class ControllerStep(NamedTuple):
+    """The controller after an event, and the updates that brokers will read."""
+
+    controller: ControllerState
+    updates: tuple[MetadataUpdate, ...] = ()
+
+
+class ControllerSteps:
+    """The events of a controller with these rules, for a topic with this configuration."""
+
+    def __init__(self, rules: Rules, config: FrozenMap[str, str]) -> None:
+        self._rules = rules
+        self._config = config
+
+    def session_ends(self, controller: ControllerState, broker: int, first: int) -> ControllerStep | None:
+        """The session of `broker` ends, and its next heartbeat unfences it. None if that changes nothing."""
+        shipped = self._shipped(controller, first, expired=(broker,))
+        fenced = shipped.tick(_NOW_MS)
+        epoch = shipped.image.brokers[broker].epoch
+        back = fenced.state.heartbeat(Heartbeat(broker, epoch, _OFFSET), _NOW_MS)
+        return _step(controller, (fenced, back))
+
+    def elect(self, controller: ControllerState, leader: int) -> ControllerStep | None:
+        """An administrator has `leader` elected as the preferred replica. None if that changes nothing."""
+        return _step(controller, (self._shipped(controller, leader).elect(((TOPIC, 0),), unclean=False),))
+
+    def alter_partition(
+        self, controller: ControllerState, sender: BrokerState
+    ) -> tuple[ControllerStep, AlterPartitionAnswer]:
+        """A leader's proposal reaches the controller."""
+        proposal = sender.proposal
+        assert proposal is not None
+        members = tuple(zip(proposal.members, proposal.broker_epochs, strict=True))
+        isr = IsrProposal(TOPIC_ID, 0, proposal.leader_epoch, proposal.partition_epoch, members)
+        request = AlterPartition(sender.partition.node, sender.broker_epoch, (isr,))
+        result = self._shipped(controller, sender.partition.node).alter_partition(request)
+        step = _step(controller, (result,)) or ControllerStep(controller)
+        newest = step.controller.partition
+        results = tuple(replace(it, partition=it.partition and newest) for it in result.answer.results)
+        return step, replace(result.answer, results=results)
+
+    def _shipped(self, controller: ControllerState, first: int, expired: Iterable[int] = ()) -> Controller:
+        """The shipped controller in this state, with `first` as the preferred replica."""
+        known = controller.partition
+        order = (first, *(replica for replica in known.replicas if replica != first))
+        records: list[Record] = [TopicRecord(TOPIC, TOPIC_ID), TopicConfigRecord(TOPIC, self._config)]
+        for it in controller.brokers:
+            records.append(RegisterBroker(it.id, str(it.epoch), "", 0, it.epoch))
+            records.append(ChangeBroker(it.id, it.epoch, it.fenced, it.shutting_down))
+        records.append(replace(known, replicas=order))
+        image = replace(ClusterImage().apply_all(records, 0), offset=_OFFSET)
+        contacts = {it.id: 0 if it.id in expired else _NOW_MS for it in controller.brokers if not it.fenced}
+        return Controller(_SETTINGS, self._rules, image, FrozenMap(contacts))
+
+
+def created(replicas: Iterable[int], leader: int) -> ControllerState:
+    """A new partition, with all brokers registered and all replicas in the ISR."""
+    ids = tuple(replicas)
+    partition = PartitionImage(TOPIC, TOPIC_ID, 0, ids, ids, (), (), leader, 0, 0)
+    return ControllerState(tuple(RegisteredBroker(it, 0) for it in ids), partition)
+
+
+def update_of(controller: ControllerState, partition: PartitionImage) -> MetadataUpdate:
+    """What brokers read of `partition`."""
+    registration = PartitionRegistration(
+        partition.replicas, partition.isr, partition.leader, partition.leader_epoch, partition.partition_epoch
+    )
+    return MetadataUpdate(registration, controller.active)
+
+
+def _step(before: ControllerState, results: tuple[ControllerResult[Any], ...]) -> ControllerStep | None:
+    """The controller after these results, which brokers read one by one; None if nothing changed."""
+    image = results[-1].state.image
+    brokers = tuple(RegisteredBroker(it.id, it.epoch, it.fenced, it.shutting_down) for it in image.brokers.values())
+    changes = [_sorted(it) for result in results for it in result.records if isinstance(it, PartitionImage)]
+    if not changes and brokers == before.brokers:
+        return None
+    newest = replace(changes[-1], partition_epoch=0) if changes else before.partition
+    controller = ControllerState(brokers, newest)
+    updates = tuple(update_of(controller, replace(change, partition_epoch=1)) for change in changes)
+    return ControllerStep(controller, updates)
+
+
+def _sorted(partition: PartitionImage) -> PartitionImage:
+    """The partition without the order of its replicas."""
+    return replace(
+        partition,
+        replicas=tuple(sorted(partition.replicas)),
+        isr=tuple(sorted(partition.isr)),
+        elr=tuple(sorted(partition.elr)),
+        last_known_elr=tuple(sorted(partition.last_known_elr)),
+    )

@@ -1,0 +1,261 @@
+"""One event of a broker: the shipped `Replica` is put into the broker's state, gets the event, and is read out again.
+
+Fetching follows `Fetcher` and the handlers of Fetch, OffsetForLeaderEpoch and ListOffsets, which decide nothing
+themselves: a request is made of the follower's state (`request_of`), answered by the leader (`serve`), and the answer
+goes to the follower (`receive`). Every answer has one record at most.
+
+Times are left out of the states: which member of the ISR lags too long is the exploration's choice (`lag`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from harness.search.exploration.cluster_values import TOPIC, TOPIC_ID, BrokerState, MetadataUpdate
+from harness.search.exploration.memory_log import MemoryLog, produced
+from images.broker.controller.alter_partition import AlterPartitionAnswer
+from images.broker.log.leader_epochs import EpochEnd
+from images.broker.replication.alter_partition_manager import RETRIABLE
+from images.broker.replication.partition import (
+    NO_EPOCH,
+    Follower,
+    IsrCommitted,
+    IsrRefused,
+    Limits,
+    Partition,
+    ProposeIsr,
+    ReplicaFetch,
+    ReplicaRole,
+)
+from images.broker.replication.replica import ACKS_ALL, Replica
+from images.broker.replication.replica_results import FetchResult
+from images.broker.truncation_protocol import TruncationProtocol
+from images.trace import TraceEvent
+
+_MAX_BATCH_BYTES = 1 << 20
+_LATE_MS = 1
+"""Now, when a member lags: the others were caught up at this time, the late one at 0."""
+
+
+class FollowerRequest(NamedTuple):
+    """A follower's Fetch, or with `epoch_query` its OffsetForLeaderEpoch."""
+
+    fetch: ReplicaFetch
+    leader_epoch: int
+    """The follower's leader epoch, which decides whether the answer still applies."""
+    fence: int
+    """The leader epoch in requests other than Fetch."""
+    epoch_query: int | None = None
+
+
+class LeaderAnswer(NamedTuple):
+    """The answer to a `FollowerRequest`."""
+
+    fetched: FetchResult | None = None
+    leader_end: int | None = None
+    """The answer of ListOffsets, with which a follower goes on whose offset is out of range."""
+    epoch_end: EpochEnd | None = None
+    """The answer of OffsetForLeaderEpoch, None for an error."""
+
+
+class OpenedReplica:
+    """A `Replica` in the state of a broker."""
+
+    def __init__(self, broker: BrokerState, limits: Limits, now_ms: int = 0) -> None:
+        state = broker.partition
+        self._broker = broker
+        self._proposals: list[ProposeIsr] = []
+        self.log = MemoryLog(broker.records, state.epochs)
+        self.replica = Replica(
+            TOPIC,
+            TOPIC_ID,
+            0,
+            state.node,
+            limits,
+            _MAX_BATCH_BYTES,
+            self.log,
+            state.high_watermark,
+            trace=_discard,
+            clock=lambda: now_ms / 1000,
+            record_ms=lambda: 0,
+            propose=lambda _, proposal: self._proposals.append(proposal),
+        )
+        self.replica.state = state
+        self.replica.fetched_epoch = broker.fetched_epoch
+
+    def closed(self, **changes: Any) -> BrokerState:
+        """The broker after the event, with these further `changes`."""
+        proposal = self._proposals[-1] if self._proposals else self._broker.proposal
+        broker = self._broker._replace(
+            partition=self.replica.state,
+            records=self.log.records,
+            fetched_epoch=self._fetched_epoch(),
+            proposal=proposal if proposal is not None and self.replica.still_proposes(proposal) else None,
+        )
+        return _normalised(broker._replace(**changes))
+
+    def _fetched_epoch(self) -> int:
+        """The epoch of the last answered fetch, where it decides whether the next fetch is fenced."""
+        replica = self.replica
+        decides = replica.limits.truncation_protocol is TruncationProtocol.KIP320_FIRST_TRY
+        return replica.fetched_epoch if decides and replica.fetched_epoch == replica.state.leader_epoch else NO_EPOCH
+
+
+def read_update(broker: BrokerState, position: int, limits: Limits) -> BrokerState:
+    """The broker reads its unread update at `position`, and so skips those before."""
+    update = broker.unread[position]
+    opened = OpenedReplica(broker, limits)
+    opened.replica.apply_registration(update.registration)
+    return opened.closed(unread=broker.unread[position + 1 :], active=update.active)
+
+
+def publish(broker: BrokerState, update: MetadataUpdate) -> BrokerState:
+    """The controller commits `update`: its partition epoch, 1, is the newest from now on."""
+    state, proposal = broker.partition, broker.proposal
+    return _normalised(
+        broker._replace(
+            partition=state._replace(partition_epoch=state.partition_epoch - 1),
+            unread=tuple(
+                _at_partition_epoch(it, it.registration.partition_epoch - 1) for it in (*broker.unread, update)
+            ),
+            proposal=proposal and replace(proposal, partition_epoch=proposal.partition_epoch - 1),
+        )
+    )
+
+
+def append(broker: BrokerState, number: int, limits: Limits) -> BrokerState:
+    """A producer appends the record with this number."""
+    opened = OpenedReplica(broker, limits)
+    opened.replica.append(produced(number), ACKS_ALL)
+    return opened.closed()
+
+
+def lag(broker: BrokerState, member: int, limits: Limits) -> BrokerState:
+    """Time passes in which `member` alone has not caught up for `replica.lag.time.max.ms`."""
+    state = broker.partition
+    times = tuple(it._replace(caught_up_ms=0 if it.id == member else _LATE_MS) for it in state.leader_state.followers)
+    timed = state._replace(leadership=state.leader_state._replace(followers=times))
+    opened = OpenedReplica(broker._replace(partition=timed), limits, now_ms=_LATE_MS)
+    opened.replica.tick(dict(broker.active))
+    return opened.closed()
+
+
+def isr_answered(broker: BrokerState, answer: AlterPartitionAnswer, limits: Limits, *, certain: bool) -> BrokerState:
+    """The controller's answer to the proposal of this leader. As in `AlterPartitionManager`, an error that does not
+    concern the change itself leaves the request to be sent again."""
+    proposal = broker.proposal
+    if proposal is None:
+        return broker
+    error = answer.error if answer.error is not ErrorCode.none else answer.results[0].error
+    if error in RETRIABLE:
+        return broker
+    opened = OpenedReplica(broker._replace(proposal=None), limits)
+    changed = answer.results[0].partition if answer.results else None
+    if changed is not None:
+        opened.replica.isr_committed(IsrCommitted(changed.isr, changed.leader_epoch, changed.partition_epoch))
+    else:
+        opened.replica.isr_refused(proposal, IsrRefused(error, certain))
+    return opened.closed()
+
+
+def request_of(broker: BrokerState, limits: Limits) -> FollowerRequest:
+    """The next request of a follower to its leader."""
+    state = broker.partition
+    replica = OpenedReplica(broker, limits).replica
+    fetch = ReplicaFetch(
+        state.node,
+        broker.broker_epoch,
+        replica.fence_of_fetch(),
+        state.log_end,
+        state.epochs.latest if limits.truncation_protocol.sends_last_fetched_epoch else NO_EPOCH,
+        log_start=state.log_start,
+    )
+    return FollowerRequest(fetch, state.leader_epoch, replica.fence(), state.epoch_query)
+
+
+def serve(broker: BrokerState, request: FollowerRequest, limits: Limits) -> tuple[BrokerState, LeaderAnswer]:
+    """The broker answers a follower's request."""
+    opened = OpenedReplica(broker, limits)
+    replica = opened.replica
+    if request.epoch_query is not None:
+        error = replica.check_leader("offset_for_leader_epoch", request.fence)
+        end = replica.state.epochs.end_offset_for(request.epoch_query, replica.state.log_end)
+        return broker, LeaderAnswer(epoch_end=end if error is ErrorCode.none else None)
+    fetched = replica.fetch_for_replica(request.fetch, 0, dict(broker.active), max_bytes=1, at_least_one=True)
+    leader_end = None
+    if fetched.error is ErrorCode.offset_out_of_range:
+        known = replica.check_leader("list_offsets", request.fence) is ErrorCode.none
+        leader_end = replica.log.end if known else None
+    return opened.closed(), LeaderAnswer(fetched, leader_end)
+
+
+def receive(broker: BrokerState, request: FollowerRequest, answer: LeaderAnswer, limits: Limits) -> BrokerState:
+    """The answer to `request` reaches the follower."""
+    opened = OpenedReplica(broker, limits)
+    replica, sent_epoch = opened.replica, request.leader_epoch
+    fetched, sent_offset = answer.fetched, request.fetch.offset
+    if request.epoch_query is not None:
+        if answer.epoch_end is not None:
+            replica.on_epoch_end(request.epoch_query, sent_epoch, *answer.epoch_end)
+        else:
+            replica.on_epoch_query_failed(request.epoch_query, sent_epoch)
+    elif fetched is None:
+        return broker
+    elif fetched.error is ErrorCode.offset_out_of_range:
+        if answer.leader_end is not None and answer.leader_end < sent_offset:
+            replica.truncate_to_leader_end(sent_epoch, answer.leader_end)
+    elif fetched.error is not ErrorCode.none:
+        return broker
+    elif fetched.diverging is not None:
+        replica.on_divergence(sent_offset, sent_epoch, *fetched.diverging)
+    else:
+        replica.replicate(sent_offset, sent_epoch, fetched.records, fetched.high_watermark, fetched.log_start)
+    return opened.closed()
+
+
+def _normalised(broker: BrokerState) -> BrokerState:
+    """The same broker without the differences that decide nothing.
+
+    Only a leader makes use of the ISR and of the active brokers. Updates that a broker has no use for are as good as
+    read (`_matters`), so the partition epochs of those left are 0 for the newest, -1 for the one before it, and so on.
+    """
+    state = broker.partition
+    left = [
+        update for number, update in enumerate(broker.unread) if _matters(update, broker.unread[number + 1 :], state)
+    ]
+    unread = tuple(_at_partition_epoch(update, number + 1 - len(left)) for number, update in enumerate(left))
+    state = state._replace(partition_epoch=-len(unread))
+    leadership, proposal = state.leadership, broker.proposal
+    if leadership is None:
+        follower = state._replace(isr=(), truncation_rounds=0)
+        return broker._replace(partition=follower, active=(), unread=unread, proposal=None)
+    followers = tuple(Follower(it.id, it.log_end, it.broker_epoch) for it in leadership.followers)
+    return broker._replace(
+        partition=state._replace(leadership=leadership._replace(followers=followers)),
+        unread=unread,
+        proposal=proposal and replace(proposal, partition_epoch=state.partition_epoch),
+    )
+
+
+def _matters(update: MetadataUpdate, later: tuple[MetadataUpdate, ...], state: Partition) -> bool:
+    """Whether a broker that reads `update` differs from one that skips it. A follower does not use what an update
+    changes within its leader epoch, and does the same upon all updates of a later one."""
+    registration = update.registration
+    if registration.partition_epoch <= state.partition_epoch:
+        return False
+    if registration.leader == state.node:
+        return True
+    if state.role is ReplicaRole.FOLLOWER and registration.leader_epoch == state.leader_epoch:
+        return registration.leader != state.leader
+    return all(it.registration.leader_epoch != registration.leader_epoch for it in later)
+
+
+def _at_partition_epoch(update: MetadataUpdate, partition_epoch: int) -> MetadataUpdate:
+    return update._replace(registration=replace(update.registration, partition_epoch=partition_epoch))
+
+
+def _discard(event: TraceEvent) -> None:
+    """The exploration needs no trace."""

@@ -1,0 +1,55 @@
+"""The scope of an exploration: its bounds and the protocol, read from YAML (docs/exploration.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from images.broker.frozen_map import FrozenMap
+from images.broker.replication.partition import Limits
+from images.broker.rules import Rules
+from images.broker.truncation_protocol import TruncationProtocol
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The bounds of an exploration."""
+
+    replicas: int = 3
+    records: int = 2
+    """Records that producers append, at most."""
+    leader_epochs: int = 3
+    """Leader epochs, the first of which is that of the new partition."""
+    min_insync_replicas: int = 1
+    protocol: TruncationProtocol = TruncationProtocol.TRUNCATE_ON_FETCH
+    without: tuple[str, ...] = ()
+    """Safety rules that are off."""
+    isr_changes_in_flight: bool = False
+    """Whether other steps come between a leader's AlterPartition and its answer. Otherwise it is answered at once."""
+    symmetry: bool = True
+    """Whether states that differ only by the names of the brokers count as one."""
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The ids of the brokers."""
+        return tuple(range(1, self.replicas + 1))
+
+    @property
+    def rules(self) -> Rules:
+        """The safety rules of brokers and controller."""
+        return Rules().without(self.without)
+
+    @property
+    def limits(self) -> Limits:
+        """The settings of every replica."""
+        return Limits(self.min_insync_replicas, 0, self.rules, self.protocol)
+
+    @property
+    def topic_config(self) -> FrozenMap[str, str]:
+        """The configuration of the topic, with the keys that decide elections."""
+        return FrozenMap(
+            {
+                "min.insync.replicas": str(self.min_insync_replicas),
+                "unclean.leader.election.enable": "false",
+                "unclean.recovery.strategy": "manual",
+            }
+        )

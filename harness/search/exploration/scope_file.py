@@ -1,0 +1,69 @@
+"""Reads a scope from YAML (docs/exploration.md). Every error is a SpecError of one line with file, line and field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from harness.search.exploration.scope import Scope
+from harness.suites.reading import is_whole, known, read
+from harness.yaml_document import SpecError
+from images.broker.rules import NAMES
+from images.broker.truncation_protocol import TruncationProtocol
+
+SHIPPED: Final = Path(__file__).parents[1] / "scopes"
+_LARGEST: Final = {"replicas": 5, "records": 10, "leader_epochs": 10, "min.insync.replicas": 5}
+"""The numbers of a scope, and the largest of each: no machine could explore more."""
+_ALTER_PARTITION: Final = {"at once": False, "in flight": True}
+_FIELDS: Final = (*_LARGEST, "protocol", "without", "alter_partition", "symmetry")
+
+
+def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ()) -> tuple[str, Scope]:
+    """The name of a scope and the scope, in the file `named` or shipped by that name; a `protocol` instead of its own,
+    and further rules that are off. Raises SpecError."""
+    name, document = read(named, SHIPPED)
+    try:
+        fields = dict(known("a scope is a mapping with replicas, records and leader_epochs", document.values, _FIELDS))
+        scope = _scope(fields)
+    except SpecError as error:
+        raise SpecError(document.located(str(error))) from None
+    given = {**fields, "protocol": protocol or scope.protocol, "without": [*scope.without, *without]}
+    return name, _scope(given)
+
+
+def _scope(fields: Mapping[str, Any]) -> Scope:
+    default = Scope()
+    numbers = {field: _number(fields, field, getattr(default, _attribute(field))) for field in _LARGEST}
+    protocol, without = fields.get("protocol", default.protocol), fields.get("without") or []
+    if protocol not in list(TruncationProtocol):
+        raise SpecError(f"protocol: {protocol!r} is not one of {', '.join(TruncationProtocol)}")
+    if not isinstance(without, list):
+        raise SpecError(f"without: {without!r} is not a list of rules")
+    for rule in without:
+        if rule not in NAMES:
+            raise SpecError(f"without: {rule!r} is not a rule; `faultline rules` lists them")
+    alter_partition = fields.get("alter_partition", "at once")
+    if alter_partition not in _ALTER_PARTITION:
+        raise SpecError(f"alter_partition: {alter_partition!r} is not one of {', '.join(_ALTER_PARTITION)}")
+    symmetry = fields.get("symmetry", default.symmetry)
+    if not isinstance(symmetry, bool):
+        raise SpecError(f"symmetry: {symmetry!r} is not true or false")
+    return Scope(
+        **{_attribute(field): number for field, number in numbers.items()},
+        protocol=TruncationProtocol(protocol),
+        without=tuple(dict.fromkeys(without)),
+        isr_changes_in_flight=_ALTER_PARTITION[alter_partition],
+        symmetry=symmetry,
+    )
+
+
+def _attribute(field: str) -> str:
+    return "min_insync_replicas" if field == "min.insync.replicas" else field
+
+
+def _number(fields: Mapping[str, Any], field: str, default: int) -> int:
+    number = fields.get(field, default)
+    if not is_whole(number) or not 1 <= number <= _LARGEST[field]:
+        raise SpecError(f"{field}: {number!r} is not a number from 1 to {_LARGEST[field]}")
+    return number

@@ -1,0 +1,146 @@
+"""One shard of a breadth-first search: the states whose fingerprints belong to one process.
+
+A level is expanded in rounds of some states each. The states found in a round go to the shards that own them, and a
+shard keeps those that no earlier level has. Of several steps that lead to a state, the one from the least fingerprint
+counts, and a level is always finished: so the result does not depend on the number of shards.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.search.exploration.canonical import CanonicalStates, Fingerprint
+from harness.search.exploration.cluster_model import ClusterModel, Numbers
+from harness.search.exploration.scope import Scope
+
+STATES_PER_ROUND = 5_000
+
+
+class FoundState(NamedTuple):
+    """A state that a step leads to."""
+
+    fingerprint: Fingerprint
+    parent: Fingerprint | None
+    state: Numbers
+
+
+class BrokenPromise(NamedTuple):
+    """A promise broken by a state, or by a step from it if `by_step`."""
+
+    text: str
+    fingerprint: Fingerprint
+    by_step: bool
+
+
+class Round(NamedTuple):
+    """The end of a round: what goes to each shard, and the states of this level that are left."""
+
+    outgoing: tuple[bytes, ...]
+    steps: int
+    left: int
+
+
+class Level(NamedTuple):
+    """The end of a level of one shard."""
+
+    states: int
+    broken: tuple[BrokenPromise, ...]
+
+
+class StateShard:
+    """The states of shard `index` of `count`."""
+
+    def __init__(self, scope: Scope, index: int, count: int) -> None:
+        self._model = ClusterModel(scope)
+        self._canonical = CanonicalStates(self._model)
+        self._count = count
+        self._tables = (self._model.brokers, self._model.controllers, self._model.histories)
+        self._parents: dict[Fingerprint, Fingerprint | None] = {}
+        self._frontier: list[tuple[Fingerprint, Numbers]] = []
+        self._found: dict[Fingerprint, FoundState] = {}
+        self._broken: list[BrokenPromise] = []
+        self._sent: list[set[tuple[int, int]]] = [set() for _ in range(count)]
+        self._translations: list[dict[tuple[int, int], int]] = [{} for _ in range(count)]
+        fingerprint, state = self._canonical.of(self._model.initial())
+        if self._owner(fingerprint) == index:
+            self._found[fingerprint] = FoundState(fingerprint, None, state)
+
+    def expand(self) -> Round:
+        """Take the steps of the next states of this level."""
+        expanded, self._frontier = self._frontier[:STATES_PER_ROUND], self._frontier[STATES_PER_ROUND:]
+        outgoing: list[dict[Fingerprint, FoundState]] = [{} for _ in range(self._count)]
+        steps = 0
+        for parent, state in expanded:
+            for step in self._model.steps(state):
+                steps += 1
+                if step.broken is not None:
+                    self._broken.append(BrokenPromise(step.broken, parent, by_step=True))
+                    continue
+                fingerprint, after = self._canonical.of(step.state)
+                if fingerprint not in self._parents:
+                    _keep_least(outgoing[self._owner(fingerprint)], FoundState(fingerprint, parent, after))
+        packed = (self._pack(shard, found.values()) for shard, found in enumerate(outgoing))
+        return Round(tuple(packed), steps, len(self._frontier))
+
+    def admit(self, sender: int, packed: bytes) -> None:
+        """Take in what shard `sender` has found."""
+        for found in self._unpack(sender, packed):
+            if found.fingerprint not in self._parents:
+                _keep_least(self._found, found)
+
+    def end_level(self) -> Level:
+        """End the level: the states found are the next one."""
+        for found in self._found.values():
+            self._parents[found.fingerprint] = found.parent
+            text = self._model.broken(found.state)
+            if text is not None:
+                self._broken.append(BrokenPromise(text, found.fingerprint, by_step=False))
+        self._frontier = [(found.fingerprint, found.state) for found in self._found.values()]
+        self._found = {}
+        return Level(len(self._frontier), tuple(self._broken))
+
+    def parent(self, fingerprint: Fingerprint) -> Fingerprint | None:
+        """The state before this one on a shortest way to it; None for the first."""
+        return self._parents[fingerprint]
+
+    def _owner(self, fingerprint: Fingerprint) -> int:
+        return owner(fingerprint, self._count)
+
+    def _pack(self, shard: int, found: Iterable[FoundState]) -> bytes:
+        """The states, and the values of numbers that the other shard has not seen."""
+        found = tuple(found)
+        sent = self._sent[shard]
+        values = []
+        for it in found:
+            for key in _keys(it.state):
+                if key not in sent:
+                    sent.add(key)
+                    values.append((key, self._tables[key[0]].values[key[1]]))
+        return pickle.dumps((values, found), pickle.HIGHEST_PROTOCOL)
+
+    def _unpack(self, sender: int, packed: bytes) -> Iterable[FoundState]:
+        translation = self._translations[sender]
+        values, found = pickle.loads(packed)
+        for key, value in values:
+            translation[key] = self._tables[key[0]].number(value)
+        for it in found:
+            yield it._replace(state=tuple([translation[key] for key in _keys(it.state)]))
+
+
+def owner(fingerprint: Fingerprint, shards: int) -> int:
+    """The shard that a state belongs to."""
+    return int.from_bytes(fingerprint[:4], "big") % shards
+
+
+def _keep_least(states: dict[Fingerprint, FoundState], found: FoundState) -> None:
+    known = states.setdefault(found.fingerprint, found)
+    if found.parent is not None and known.parent is not None and found.parent < known.parent:
+        states[found.fingerprint] = found
+
+
+def _keys(state: Numbers) -> list[tuple[int, int]]:
+    """The table and the number of each part of a state: brokers, controller, history."""
+    brokers = len(state) - 2
+    return [(max(0, place - brokers + 1), number) for place, number in enumerate(state)]

@@ -1,0 +1,111 @@
+"""Brokers under other names. A state and the state with its brokers renamed have the same future, renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
+from images.broker.replication.partition import NO_LEADER, LeaderState, PartitionRegistration, ProposeIsr
+
+Names = Mapping[int, int]
+"""The new id of every broker."""
+
+
+def renamed_broker(broker: BrokerState, names: Names) -> BrokerState:
+    """The broker, and the brokers that it knows, under new names."""
+    state = broker.partition
+    return broker._replace(
+        partition=state._replace(
+            node=names[state.node],
+            replicas=_members(state.replicas, names),
+            isr=_members(state.isr, names),
+            leader=_leader(state.leader, names),
+            leadership=state.leadership and _leadership(state.leadership, names),
+        ),
+        active=_epochs(broker.active, names),
+        unread=tuple(_update(update, names) for update in broker.unread),
+        proposal=broker.proposal and _proposal(broker.proposal, names),
+    )
+
+
+def renamed_controller(controller: ControllerState, names: Names) -> ControllerState:
+    """The controller's metadata, with its brokers under new names."""
+    known = controller.partition
+    return ControllerState(
+        tuple(sorted(broker._replace(id=names[broker.id]) for broker in controller.brokers)),
+        replace(
+            known,
+            replicas=_members(known.replicas, names),
+            isr=_members(known.isr, names),
+            elr=_members(known.elr, names),
+            last_known_elr=_members(known.last_known_elr, names),
+            leader=_leader(known.leader, names),
+        ),
+    )
+
+
+def nameless_broker(broker: BrokerState) -> BrokerState:
+    """The broker as it is in every renaming: itself has id 0, and all others have id 1."""
+    state = broker.partition
+    return renamed_broker(broker, {it: int(it != state.node) for it in (*state.replicas, *_others(broker))})
+
+
+def nameless_place(controller: ControllerState, broker: int) -> tuple[object, ...]:
+    """The place of a broker in the controller's metadata, without its name."""
+    known = controller.partition
+    places = (known.replicas, known.isr, known.elr, known.last_known_elr, (known.leader,))
+    (registered,) = (it._replace(id=0) for it in controller.brokers if it.id == broker)
+    return (registered, *(broker in place for place in places))
+
+
+def _others(broker: BrokerState) -> tuple[int, ...]:
+    unread = (it for update in broker.unread for it in (*update.registration.replicas, *dict(update.active)))
+    return (broker.partition.node, *dict(broker.active), *unread)
+
+
+def _members(members: Iterable[int], names: Names) -> tuple[int, ...]:
+    return tuple(sorted(names[member] for member in members))
+
+
+def _leader(leader: int, names: Names) -> int:
+    return leader if leader == NO_LEADER else names[leader]
+
+
+def _epochs(epochs: Iterable[tuple[int, int]], names: Names) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((names[broker], epoch) for broker, epoch in epochs))
+
+
+def _leadership(leadership: LeaderState, names: Names) -> LeaderState:
+    followers = (it._replace(id=names[it.id]) for it in leadership.followers)
+    return leadership._replace(
+        followers=tuple(sorted(followers, key=_by_id)),
+        proposed=leadership.proposed and _members(leadership.proposed, names),
+        unresolved_members=_members(leadership.unresolved_members, names),
+    )
+
+
+def _update(update: MetadataUpdate, names: Names) -> MetadataUpdate:
+    known: PartitionRegistration = update.registration
+    registration = replace(
+        known,
+        replicas=_members(known.replicas, names),
+        isr=_members(known.isr, names),
+        leader=_leader(known.leader, names),
+    )
+    return MetadataUpdate(registration, _epochs(update.active, names))
+
+
+def _proposal(proposal: ProposeIsr, names: Names) -> ProposeIsr:
+    members = _epochs(zip(proposal.members, proposal.broker_epochs, strict=True), names)
+    return replace(
+        proposal,
+        members=tuple(member for member, _ in members),
+        broker_epochs=tuple(epoch for _, epoch in members),
+    )
+
+
+def _by_id(follower: Any) -> tuple[int, str]:
+    """By id; several followers with one id, as in `nameless_broker`, by their state."""
+    return follower.id, repr(follower)

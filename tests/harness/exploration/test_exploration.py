@@ -1,0 +1,165 @@
+"""Exhaustive exploration in scopes of a second or less; docs/exploration.md has the larger ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import main
+from harness.search.exploration.breadth_first import ExplorationResult, explore
+from harness.search.exploration.canonical import CanonicalStates
+from harness.search.exploration.cluster_model import ClusterModel, Numbers
+from harness.search.exploration.scope import Scope
+from harness.search.exploration.scope_file import SHIPPED, load
+from images.broker.truncation_protocol import TruncationProtocol
+
+TWO_REPLICAS = Scope(replicas=2, isr_changes_in_flight=True)
+SMALL = replace(TWO_REPLICAS, records=1)
+NEWEST = TruncationProtocol.TRUNCATE_ON_FETCH
+
+
+def explored(scope: Scope) -> ExplorationResult:
+    return explore(scope, 1)
+
+
+def broken(scope: Scope) -> str:
+    violation = explored(scope).violation
+    assert violation is not None
+    return violation.promise
+
+
+@pytest.mark.parametrize("protocol", [TruncationProtocol.KIP320, NEWEST])
+def test_the_sound_protocols_keep_every_promise_in_every_state(protocol: TruncationProtocol) -> None:
+    result = explored(replace(SMALL, protocol=protocol))
+    assert result.violation is None
+    assert result.states > 1_000
+    assert result.depth > 12
+
+
+@pytest.mark.parametrize("protocol", [it for it in TruncationProtocol if it not in (TruncationProtocol.KIP320, NEWEST)])
+def test_every_flawed_protocol_loses_a_committed_record(protocol: TruncationProtocol) -> None:
+    records = 2 if protocol is TruncationProtocol.HIGH_WATERMARK else 1
+    result = explored(replace(TWO_REPLICAS, records=records, protocol=protocol))
+    assert result.violation is not None
+    assert "Leader Candidate Completeness" in result.violation.promise
+    assert len(result.violation.schedule) == result.depth
+
+
+@pytest.mark.parametrize(
+    ("rule", "promise"),
+    [
+        ("truncate_on_divergence", "Log Matching"),
+        ("maximal_isr", "Leader Candidate Completeness"),
+        ("follower_high_watermark_within_log", "Log Matching below the high watermark"),
+        ("high_watermark_gates_isr_join", "Leader Candidate Completeness"),
+        ("consumer_reads_below_high_watermark", "consumers read"),
+        ("elect_from_isr_or_elr", "Leader Candidate Completeness"),
+        ("full_isr_clears_elr", "Replication Quorum Superset"),
+    ],
+)
+def test_a_rule_that_is_off_breaks_a_promise(rule: str, promise: str) -> None:
+    assert promise in broken(replace(TWO_REPLICAS, without=(rule,)))
+
+
+def test_the_schedule_names_every_step_and_the_brokers_that_it_changes() -> None:
+    result = explored(replace(TWO_REPLICAS, without=("consumer_reads_below_high_watermark",)))
+    assert result.violation is not None
+    assert result.violation.schedule == (
+        "broker 1 reads the metadata of leader epoch 0, ISR [1, 2]: 1 leads in epoch 0, log [], high watermark 0",
+        "a producer appends a record at broker 1: 1 leads in epoch 0, log [0], high watermark 0",
+    )
+
+
+@pytest.mark.parametrize("without", [(), ("maximal_isr",)])
+def test_symmetry_leaves_out_states_and_changes_no_verdict(without: tuple[str, ...]) -> None:
+    scope = Scope(records=1, leader_epochs=1, without=without, isr_changes_in_flight=True)
+    reduced, whole = explored(scope), explored(replace(scope, symmetry=False))
+    assert reduced.states < whole.states
+    assert (reduced.violation is None, reduced.depth) == (whole.violation is None, whole.depth)
+
+
+def test_states_that_differ_by_the_names_of_brokers_have_one_canonical_state() -> None:
+    """A step under one name and the same step under another lead to states with one fingerprint."""
+    model = ClusterModel(Scope(records=1, leader_epochs=2))
+    canonical = CanonicalStates(model)
+    levels: list[list[Numbers]] = [[model.initial()]]
+    for _ in range(3):
+        levels.append([step.state for state in levels[-1][:20] for step in model.steps(state)])
+    for state in levels[-1]:
+        fingerprint, renamed = canonical.of(state)
+        assert canonical.of(renamed) == (fingerprint, renamed)
+        after = {canonical.of(step.state)[0] for step in model.steps(state)}
+        assert after == {canonical.of(step.state)[0] for step in model.steps(renamed)}
+
+
+def test_processes_and_hash_seeds_change_no_count_and_no_schedule(tmp_path: Path) -> None:
+    """A shard in a process of its own imports the broker again, so one pair of processes has to do."""
+    path = tmp_path / "scope.yaml"
+    path.write_text("{replicas: 2, records: 1, protocol: kip101, alter_partition: in flight}")
+    result = explored(load(str(path))[1])
+    command = [sys.executable, "-m", "harness", "explore", str(path), "--jobs", "2", "--json"]
+    ended = subprocess.run(
+        command, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1, ended.stderr
+    other = json.loads(ended.stdout)
+    assert result.violation is not None
+    assert (other["states"], other["steps"], other["depth"]) == (result.states, result.steps, result.depth)
+    assert tuple(other["violation"]["schedule"]) == result.violation.schedule
+
+
+def test_every_shipped_scope_can_be_read() -> None:
+    scopes = {path.stem: load(path.stem)[1] for path in SHIPPED.glob("*.yaml")}
+    assert scopes["truncation"] == Scope()
+    assert scopes["two-replicas"] == TWO_REPLICAS
+
+
+def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "two-replicas", "--without", "elect_from_isr_or_elr", "--jobs", "1"]) == 1
+    output = capsys.readouterr().out
+    assert "broken: broker" in output
+    assert "the session of broker" in output
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("replicas: 9", "{path}:1: replicas: 9 is not a number from 1 to 5"),
+        ("records: many", "{path}:1: records: 'many' is not a number from 1 to 10"),
+        ("protocol: kip1", "{path}:1: protocol: 'kip1' is not one of high_watermark, kip101"),
+        ("without: [gravity]", "{path}:1: without: 'gravity' is not a rule"),
+        ("alter_partition: never", "{path}:1: alter_partition: 'never' is not one of at once, in flight"),
+        ("brokers: 3", "{path}:1: brokers: unknown field; one of: replicas, records"),
+        ("[]", "{path}:1: a scope is a mapping"),
+    ],
+)
+def test_a_bad_scope_is_one_line(text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scope.yaml"
+    path.write_text(text)
+    assert main(["explore", str(path)]) == 64
+    output = capsys.readouterr()
+    assert output.err.startswith("faultline explore: " + line.format(path=path))
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["nowhere"],
+            "faultline explore: nowhere: there is no such file, and shipped are only: isr-changes, truncation",
+        ),
+        (["truncation", "--protocol", "kip1"], "faultline explore: protocol: 'kip1' is not one of"),
+        (["truncation", "--without", "gravity"], "faultline explore: without: 'gravity' is not a rule"),
+        (["truncation", "--jobs", "0"], "faultline explore: --jobs: 0 is not a number from 1 to"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", *arguments]) == 64
+    assert capsys.readouterr().err.startswith(line)
