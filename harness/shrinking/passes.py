@@ -101,8 +101,9 @@ def name_targets(start: Reproducer) -> Candidates:
 
 def one_stretch(start: Reproducer) -> Candidates:
     """The spec does not fail without any fault in a short run, nor with one, two, four or eight faults that follow each
-    other alone, moved to the start of the run, at any of the four places nearest to its end. Most failures come of few
-    faults shortly before: this finds them in short runs, where dropping faults one by one takes long ones."""
+    other, and those that last until they begin, moved to the start of the run, at any of the four places nearest to its
+    end. Most failures come of few faults shortly before: this finds them in short runs, where dropping faults one by
+    one takes long ones."""
 
     def stretches(spec: Spec) -> Iterator[Spec | None]:
         if spec.script.conditional:
@@ -401,13 +402,22 @@ def _earlier(spec: Spec, number: int, shift_s: float) -> Spec | None:
 
 
 def _stretch(spec: Spec, place: int, size: int) -> Spec | None:
-    """The spec with `size` of its faults from number `place` on alone, moved to the start of the run."""
+    """The spec with `size` of its faults from number `place` on, and those that last until they begin, moved to the
+    start of the run."""
     faults = spec.script.faults[place : place + size]
-    shift_s = max(0.0, faults[0].at_s - _STRETCH_START_S) if faults else 0.0
-    moved = [replace(scheduled, at_s=round(scheduled.at_s - shift_s, 6)) for scheduled in faults]
-    ends_s = [scheduled.at_s + (scheduled.for_s if scheduled.for_s < math.inf else 0.0) for scheduled in moved]
+    begin_s = faults[0].at_s if faults else 0.0
+    lasting = [scheduled for scheduled in spec.script.faults[:place] if scheduled.at_s + scheduled.for_s > begin_s]
+    shift_s = max(0.0, begin_s - _STRETCH_START_S)
+    moved = [_since(scheduled, shift_s) for scheduled in (*lasting, *faults)] if faults else []
+    ends_s = [scheduled.at_s + scheduled.for_s for scheduled in moved[len(lasting) :] if scheduled.for_s < math.inf]
     limit_s = min(math.ceil(max(ends_s, default=_STRETCH_START_S) + _STRETCH_AFTERMATH_S), math.ceil(spec.time_limit_s))
     return _with_faults(spec, moved, time_limit_s=float(limit_s))
+
+
+def _since(scheduled: ScheduledFault, shift_s: float) -> ScheduledFault:
+    """The fault so much earlier; what would come before the start of the run is cut off."""
+    at_s = max(0.0, round(scheduled.at_s - shift_s, 6))
+    return replace(scheduled, at_s=at_s, for_s=round(scheduled.at_s + scheduled.for_s - shift_s - at_s, 6))
 
 
 def _limited(spec: Spec, limit_s: int) -> Spec | None:

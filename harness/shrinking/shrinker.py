@@ -102,7 +102,7 @@ class Shrinker:
         candidates = each(self.smallest)
         candidate = next(candidates, None)
         while candidate is not None:
-            accepted = self._try(each.__name__, candidate, seeds)
+            accepted = self._try(each.__name__, candidate, seeds * self._runs_for(candidate))
             if accepted:
                 self._end_at_finding()
             try:
@@ -111,6 +111,7 @@ class Shrinker:
                 return
 
     def _end_at_finding(self) -> None:
+        """Cut what comes long after the finding. With its own seed the run is the same until then."""
         limited = ended_at_finding(self.smallest)
         if limited is not None and limited.time_limit_s <= _LONG_AFTER * self.smallest.spec.time_limit_s:
             self._try(ended_at_finding.__name__, limited, seeds=1)
@@ -119,7 +120,7 @@ class Shrinker:
         """Whether the candidate fails the same way with one of its seeds; it is the smallest then."""
         if not size_of(candidate) < size_of(self.smallest.spec):
             return False
-        for number in range(seeds * self._runs_for(candidate)):
+        for number in range(seeds):
             neighbour = replace(candidate, seed=(candidate.seed + number) % SEEDS)
             key = neighbour.to_yaml()
             if key in self._asked:

@@ -221,7 +221,26 @@ def test_a_shorter_run_may_fail_with_as_many_seeds_as_take_less_than_twice_as_lo
     assert [spec.seed for spec in without_faults[:14]] == list(range(7, 7 + 14)), "14 × 9 s < 2 × 65 s ≤ 15 × 9 s"
     assert without_faults[14].to_yaml() != replace(without_faults[0], seed=21).to_yaml()
     assert (len(result.smallest.spec.script), result.smallest.spec.seed) == (1, 11)
-    assert max(len(step.candidate.script) for step in steps) <= 1, "eight faults became one in the first pass"
+    assert max(len(step.candidate.script) for step in steps) <= 2, "eight became one, and one that lasts until it"
+
+
+def test_a_stretch_of_faults_has_those_that_last_until_it_begins() -> None:
+    """The clock runs wrong from the start and the kill comes late: only together, and not without others, they fail
+    in a long run; in a short one they do alone."""
+    lasting = {"at": 0.5, "for": 40.0, "fault": "clock", "nodes": ["b2"], "rate": 0.9}
+    late = {"at": 25.25, "for": 2.0, "fault": "kill", "nodes": ["b1"]}
+    start = parse({"seed": 7, "faults": [lasting, *FAULTS, late], "time_limit": 45})
+    steps: list[ShrinkProgress] = []
+
+    def fails(spec: Spec) -> bool:
+        kinds = _kinds(spec)
+        return {"clock", "kill"} <= set(kinds) and (spec.time_limit_s <= 10 or len(kinds) == len(start.script))
+
+    result = _shrunk(fails, start, steps.append)
+    assert _kinds(result.smallest.spec) == ["clock", "kill"]
+    first = next(step for step in steps if step.accepted)
+    assert first.pass_name == "one_stretch"
+    assert [(each.at_s, each.for_s) for each in first.candidate.script] == [(0.0, 16.25), (1.0, 2.0)]
 
 
 def test_a_run_ends_at_its_finding_before_anything_else_is_tried() -> None:
@@ -242,9 +261,17 @@ def test_a_run_ends_at_its_finding_before_anything_else_is_tried() -> None:
 
 
 def test_a_run_that_fails_only_later_than_its_finding_is_not_cut_short() -> None:
-    seen = Sighting(finding_s=5.5)
-    result = Shrinker(Reproducer(LARGE, seen), lambda spec: seen if spec.time_limit_s >= 40 else None).shrink()
-    assert result.smallest.spec.time_limit_s == 40.0
+    steps: list[ShrinkProgress] = []
+    shrinker = Shrinker(
+        Reproducer(LARGE, Sighting(finding_s=5.5)),
+        lambda spec: None,
+        exhausted=lambda runs: runs == 2,
+        on_progress=steps.append,
+    )
+    assert shrinker.shrink().smallest.spec == LARGE
+    assert [step.pass_name for step in steps] == ["ended_at_finding", "one_stretch"], (
+        "it is asked with its own seed alone"
+    )
 
 
 def test_a_spec_is_never_larger_than_itself_with_another_seed() -> None:
