@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.admin import RaiseMinIsr
 from nemesis.faults.disk import PowerLoss, WipeDisk
 from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.leader import StaleBrokerEpoch
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import Evidence, KeepUnsynced
+from nemesis.ports import EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
+from nemesis.registry import FAULTS
 from nemesis.schedule import Schedule, ScheduledFault
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
@@ -130,3 +134,28 @@ def test_a_late_effect_that_cannot_be_reverted_is_known_and_ends_no_run() -> Non
     cluster.frozen_over_a_request = True
     _, nemesis = carried_out(cluster, ScheduledFault(1, 1, RaiseMinIsr()))
     assert nemesis.unhealed == ("lowering min.insync.replicas: RuntimeError: nobody answers",)
+
+
+class WithoutNetem(FakeCluster):
+    """Cannot slow a link, as a kernel without netem."""
+
+    async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
+        if quality.delay_ms or quality.jitter_ms:
+            raise RuntimeError("no netem")
+        await super().degrade(links, quality)
+
+
+def test_exactly_the_faults_that_slow_links_need_it() -> None:
+    """A fault that does not name the need is drawn where it fails half-way, and counts."""
+    cluster = FakeCluster(brokers=3, controllers=3)
+    profile = RunProfile(("b3",), leader_bias=0.5, held_share=0.5, keeps=(KeepUnsynced.NOTHING,))
+    shape = ClusterShape(cluster.brokers, cluster.controllers, partitions=2)
+    failing, needing = set(), set()
+    for name, kind in FAULTS.items():
+        fault = kind.draw(Draws(Random(1), shape, profile))
+        if fault is None:
+            continue
+        records, _ = carried_out(WithoutNetem(brokers=3, controllers=3), ScheduledFault(1, 40, fault), until_s=60)
+        failing |= {name} if "no netem" in ended(records)[-1].note else set()
+        needing |= {name} if EnvironmentCapability.DELAY in fault.needs() else set()
+    assert failing == needing == {"packets", "zombie-follower", "hidden-commit"}
