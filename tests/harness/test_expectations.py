@@ -127,7 +127,7 @@ def test_torture_finds_a_mutant_repeats_a_seed_and_writes_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "torture.json"
-    counts = ["--seeds", "1", "--mutant", "idempotent_dedupe", "--mutant-seeds", "3", "--repeats", "1", "--jobs", "2"]
+    counts = ["--seeds", "1", "--mutant", "idempotent_dedupe", "--mutant-seeds", "14", "--repeats", "1", "--jobs", "2"]
     code = main(["torture", *counts, "--out", str(out), "--store", str(tmp_path / "store")])
     written = json.loads(out.read_text())
     full, mutant = written["targets"]
