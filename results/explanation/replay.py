@@ -97,6 +97,21 @@ class Decision:
     elr: frozenset[int]
     min_isr: int
 
+    @classmethod
+    def of(cls, event: TraceRow) -> Decision:
+        """The partition as a `partition_changed` has it."""
+        detail = event.details()
+        minimum, replicas = detail.get("min_isr", 1), detail.get("replicas") or ()
+        return cls(
+            event.time_ns,
+            event.leader,
+            event.leader_epoch,
+            event.partition_epoch,
+            frozenset(event.members),
+            frozenset(detail.get("elr") or ()),
+            min(minimum, len(replicas) or minimum),
+        )
+
     def __str__(self) -> str:
         leader = f"leader b{self.leader}" if self.leader >= 0 else "no leader"
         elr = f", ELR {brokers(self.elr)}" if self.elr else ""
@@ -155,17 +170,7 @@ class PartitionReplay:
         if event.offset < self.metadata_offset:
             return  # a deposed controller traced it late
         self.metadata_offset = event.offset
-        detail = event.details()
-        minimum, replicas = detail.get("min_isr", 1), detail.get("replicas") or ()
-        self.decision = Decision(
-            event.time_ns,
-            event.leader,
-            event.leader_epoch,
-            event.partition_epoch,
-            frozenset(event.members),
-            frozenset(detail.get("elr") or ()),
-            min(minimum, len(replicas) or minimum),
-        )
+        self.decision = Decision.of(event)
 
 
 def _role(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:

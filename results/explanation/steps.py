@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from checkers.tables import TraceRow
-from results.explanation.replay import PartitionReplay, ReplicaView, batch_of, differs, positions_of
+from results.explanation.replay import Decision, PartitionReplay, ReplicaView, batch_of, differs, positions_of
 from results.explanation.story import Step, StepKind, brokers, listed, span
 
 NO_FETCHES: Final = "the trace has no fetch requests"
@@ -116,15 +116,28 @@ def _cut(member: ReplicaView, position: int) -> tuple[int, str] | None:
 
 
 def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    if event.log_end > event.high_watermark and event.details().get("acks", -1) == -1:
-        yield Step(
+    end = max(event.log_end, event.offset + 1)  # there is a record at the offset that is told, whatever its end
+    acknowledged = f"{event.node} acknowledged {span(event.offset, end)}"
+
+    def step(kind: StepKind, text: str, before: tuple[tuple[int, str], ...] = ()) -> Step:
+        return Step(kind, event.time_ns, event.node, text, event.offset, end, before=before)
+
+    replica = state.replica(event.node)
+    if replica.role == "follower":
+        role = f"followed b{replica.leader}" if replica.leader >= 0 else "had no leader"
+        held = f"its log ends at {len(replica.log)}"
+        if event.offset < len(replica.log):
+            held = f"its log holds a record of epoch {replica.log[event.offset]} there"
+        cut = _cut(replica, event.offset)
+        yield step(
+            StepKind.ACKNOWLEDGED_WITHOUT_LEADERSHIP,
+            f"{acknowledged} while it {role} in epoch {replica.leader_epoch}: {held}",
+            (cut,) if cut is not None else (),
+        )
+    elif end > event.high_watermark and event.details().get("acks", -1) == -1:
+        yield step(
             StepKind.ACKNOWLEDGED_ABOVE_HIGH_WATERMARK,
-            event.time_ns,
-            event.node,
-            f"{event.node} acknowledged {span(event.offset, event.log_end)} with acks=all while its high watermark was "
-            f"{event.high_watermark}",
-            event.offset,
-            event.log_end,
+            f"{acknowledged} with acks=all while its high watermark was {event.high_watermark}",
         )
 
 
@@ -176,6 +189,7 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
     before = state.decision
     if event.offset < state.metadata_offset or before is None:
         return
+    yield from _kept_in_elr(state, Decision.of(event), event)
     if event.leader >= 0 and event.leader_epoch != before.leader_epoch:
         yield from _elected(state, event)
     elif event.leader >= 0 and (led := state.leaders.get(event.leader_epoch, f"b{event.leader}")) != f"b{event.leader}":
@@ -213,6 +227,18 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
                 f"{accepted}, proposed before b{member} started anew",
                 before=((proposal.time_ns, asked), (started_ns, f"b{member} started anew")),
             )
+
+
+def _kept_in_elr(state: PartitionReplay, decision: Decision, event: TraceRow) -> Iterator[Step]:
+    if decision.elr and len(decision.isr) >= decision.min_isr:
+        yield Step(
+            StepKind.ELR_BESIDE_FULL_ISR,
+            event.time_ns,
+            event.node,
+            f"{event.node} kept {listed(decision.elr)} in the ELR beside the ISR {brokers(decision.isr)}, which "
+            f"commits without it: min.insync.replicas is {decision.min_isr}",
+            len(state.committed),
+        )
 
 
 def _elected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
@@ -285,23 +311,28 @@ def _appended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             )
         return
     since, leader = replica.following_since, state.replicas.get(f"b{event.leader}")
-    if since is None or leader is None:
-        return
+    if since is not None and leader is not None:
+        yield from appended_behind(replica, leader, since, event)
+
+
+def appended_behind(replica: ReplicaView, leader: ReplicaView, since: TraceRow, event: TraceRow) -> Iterator[Step]:
+    """The step of a follower, at the first append `event` since it followed, if the records before it are not those of
+    its leader."""
     low = max(replica.log_start, leader.log_start)
     place = differs(replica.log[low : event.offset], leader.log[low : event.offset])
     if place is None:
         return
     first, cut = low + place, replica.shortened
     how = "and had cut nothing since it followed"
-    if cut is not None and cut.kind == "truncated" and cut.time_ns >= since.time_ns:
+    if cut is not None and cut.kind in ("truncated", "metadata_truncated") and cut.time_ns >= since.time_ns:
         how = f"and had cut its log to {cut.offset} only"
-    theirs = f", where b{event.leader} holds one of epoch {leader.log[first]}" if first < len(leader.log) else ""
-    followed = f"{event.node} followed b{since.leader} in epoch {since.leader_epoch}, its log ending at {since.log_end}"
+    theirs = f", where {leader.node} holds one of epoch {leader.log[first]}" if first < len(leader.log) else ""
+    followed = f"{event.node} followed {leader.node} in epoch {since.leader_epoch}, its log ending at {since.log_end}"
     yield Step(
         StepKind.APPENDED_BEHIND_DIVERGING_RECORDS,
         event.time_ns,
         event.node,
-        f"{event.node} appended {span(event.offset, event.log_end)} of its leader b{event.leader} behind a record of "
+        f"{event.node} appended {span(event.offset, event.log_end)} of its leader {leader.node} behind a record of "
         f"epoch {replica.log[first]} at {first}{theirs}, {how}",
         first,
         event.log_end,

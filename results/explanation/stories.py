@@ -20,6 +20,7 @@ from typing import Final
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 from results.explanation.context import faults_at, requests_about
+from results.explanation.metadata_steps import metadata_steps
 from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
@@ -28,14 +29,14 @@ from results.explanation.story import Consequence, Step, Story
 from workloads.columns import NEVER
 
 NEAREST_FIRST: Final = (
-    "raft", "protocol", "coordinator", "logs", "visibility", "loss", "linearizability", "reads", "producers",
-    "positions", "groups",
+    "raft", "protocol", "coordinator", "processes", "logs", "visibility", "loss", "linearizability", "reads",
+    "producers", "positions", "groups",
 )  # fmt: skip
 """The checks from the inside of the protocol outwards."""
 OF_GROUPS: Final = frozenset({"coordinator", "groups"})
 """Checks of what groups committed, which no log of the workload's topic holds."""
-INSIDE: Final = frozenset({"raft", "protocol", "coordinator"})
-"""Checks of the trace: they see a broken promise when it is broken."""
+INSIDE: Final = frozenset({"raft", "protocol", "coordinator", "processes"})
+"""Checks of the trace and of processes: they see a failure when it happens."""
 BEYOND_THE_FAULT_MODEL: Final = "fault-model-exceeded"
 
 
@@ -107,13 +108,15 @@ def _by_records(found: list[_Found], evidence: RunEvidence) -> list[_Group]:
     traced = evidence.settings.has_ordered_trace and not any(gap.part is EvidencePart.TRACE for gap in evidence.gaps)
     groups = []
     for (topic, partition), ones in places.items():
-        steps = _steps(evidence, topic, partition) if topic and traced else ()
+        steps = _steps(evidence, topic, partition) if traced else ()
         groups += _groups_of_partition(ones, steps)
     return groups
 
 
 def _steps(evidence: RunEvidence, topic: str, partition: int) -> Sequence[Step]:
-    """The broken steps of one partition, in time."""
+    """The broken steps of one partition, in time; of the metadata log without a topic."""
+    if not topic:
+        return list(metadata_steps(evidence.trace))
     events = list(events_of(evidence.trace, topic, partition))
     steps = [*broken_steps(events), *read_steps(events, evidence.history, topic, partition)]
     return sorted(steps, key=lambda step: step.time_ns)

@@ -207,6 +207,80 @@ def test_an_acknowledgement_above_the_high_watermark_is_the_cause() -> None:
     assert [item.finding for item in story.consequences] == ["acknowledged-uncommitted", "lost-append"]
 
 
+def test_an_acknowledgement_without_records_concerns_the_record_at_its_offset() -> None:
+    """As of a retry whose end was computed one too low."""
+    early = event(3.5, "b1", "acknowledged", {"acks": -1}, leader_epoch=0, offset=5, log_end=5, high_watermark=5)
+    (story,) = stories([*BORN, appended(3.4, "b1", 1, 0, 5, 6), early], seen_by("loss", "lost-append", 5))
+    assert story.cause == "b1 acknowledged offset 5 with acks=all while its high watermark was 5"
+    late = early | {"high_watermark": 6}
+    (story,) = stories([*BORN, appended(3.4, "b1", 1, 0, 5, 6), late], seen_by("loss", "lost-append", 5))
+    assert story.step is None
+
+
+def test_an_acknowledgement_of_a_deposed_leader_is_the_cause() -> None:
+    deposed = [one for one in BEHIND_DIVERGING if one["time_ns"] <= 7_000_000_000]
+    cut = event(7.05, "b1", "truncated", leader=2, leader_epoch=1, offset=5, log_end=7, high_watermark=5)
+    place = {"leader": 2, "leader_epoch": 1, "offset": 6, "log_end": 7, "high_watermark": 8}
+    late = event(7.2, "b1", "acknowledged", {"acks": -1}, **place)
+    (story,) = stories([*deposed, cut, appended(7.1, "b1", 2, 1, 5, 8), late], seen_by("loss", "lost-append", 6))
+    assert story.signature.cause == "acknowledged-without-leadership"
+    assert story.cause == (
+        "b1 acknowledged offset 6 while it followed b2 in epoch 1: its log holds a record of epoch 1 there"
+    )
+    assert story.lines()[2] == "before  7.050000 s  b1 cut its log 7 → 5"
+
+
+@pytest.mark.parametrize(("isr", "found"), [((1, 2), True), ((1,), False)])
+def test_a_replica_that_stays_eligible_beside_a_full_isr_is_the_cause(isr: tuple[int, ...], found: bool) -> None:
+    detail = {"elr": [3], "replicas": [1, 2, 3], "min_isr": 2, "reason": "fenced", "unclean": False}
+    place = {"leader": 1, "leader_epoch": 0, "partition_epoch": 1, "offset": 1, "members": list(isr)}
+    (story,) = stories([*BORN, event(4, "c1", "partition_changed", detail, **place)], seen_by("loss", "lost-append", 5))
+    assert (story.signature.cause == "elr-beside-full-isr") is found
+    if found:
+        assert story.cause == (
+            "c1 kept b3 in the ELR beside the ISR {b1, b2}, which commits without it: min.insync.replicas is 2"
+        )
+
+
+CONTROLLERS = [
+    event(1, "c1", "quorum_leader", leader=101, leader_epoch=1),
+    event(1.1, "c2", "quorum_follower", leader=101, leader_epoch=1, log_end=0),
+    event(1.1, "c3", "quorum_follower", leader=101, leader_epoch=1, log_end=0),
+    *(event(1.2, node, "metadata_appended", leader_epoch=1, offset=0, log_end=4) for node in ("c1", "c2", "c3")),
+    event(2, "c1", "metadata_appended", leader_epoch=1, offset=4, log_end=6),
+    event(3, "c3", "quorum_leader", leader=103, leader_epoch=2),
+    event(3, "c3", "metadata_appended", leader_epoch=2, offset=4, log_end=6),
+    event(4, "c1", "quorum_follower", leader=103, leader_epoch=2, log_end=6),
+    event(4.2, "c3", "metadata_appended", leader_epoch=2, offset=6, log_end=7),
+    event(4.3, "c1", "metadata_appended", leader_epoch=2, offset=6, log_end=7),
+]
+
+
+def test_a_controller_that_appends_behind_another_metadata_record_is_the_cause() -> None:
+    finding = Finding("metadata-logs-differ", ("the logs differ",), time_ns=4_300_000_000)
+    differ = Verdict("raft", Validity.INVALID, (finding,))
+    (story,) = stories(CONTROLLERS, differ)
+    assert story.signature == Signature("raft", "metadata-logs-differ", "appended-behind-diverging-records")
+    assert story.cause == (
+        "c1 appended offset 6 of its leader c3 behind a record of epoch 1 at 4, where c3 holds one of epoch 2, and had "
+        "cut nothing since it followed"
+    )
+    cut = event(4.1, "c1", "metadata_truncated", leader_epoch=2, offset=4, log_end=6)
+    again = event(4.2, "c1", "metadata_appended", leader_epoch=2, offset=4, log_end=6)
+    (story,) = stories([*CONTROLLERS[:-2], cut, again, *CONTROLLERS[-2:]], differ)
+    assert story.step is None
+
+
+def test_a_process_that_ended_comes_before_what_was_missing_then() -> None:
+    crashed = Finding("process-crashed", ("b3 ended by itself at 4.000 s", "ValueError"), time_ns=4_000_000_000)
+    missing = Finding("not-recovered", ("not whole",))
+    verdicts = [Verdict("liveness", Validity.INVALID, (missing,)), Verdict("processes", Validity.INVALID, (crashed,))]
+    (story,) = explain(verdicts, evidence_of(BORN))
+    assert story.cause == "b3 ended by itself at 4.000 s; ValueError"
+    assert [item.check for item in story.consequences] == ["processes", "liveness"]
+    assert story.lacking == ()
+
+
 def test_a_log_that_a_fault_shortened_is_a_cause_only_without_another() -> None:
     back = event(4, "b3", "log_recovered", offset=0, log_end=3, high_watermark=3)
     moves = moved(5, "b1", 0, 5, 6, b1=6, b2=6, b3=6)
