@@ -169,6 +169,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     large = [f"`{row['mutant']}`" for row in shown if row["faults"][1] > FAULTS_MOST]
     if large:
         lines.append(f"\nMore than the {FAULTS_MOST} faults that are promised: {', '.join(large)}.")
+    if unfinished := [f"`{row['mutant']}`" for row in shown if not row["complete"]]:
+        lines.append(
+            f"\nThe {BUDGET_S:g} seconds ended before every pass had come to its end: {', '.join(unfinished)}."
+        )
     if absent := [f"`{mutant}`" for mutant in absent_mutants(rows)]:
         lines.append(f"\nNot measured yet: {', '.join(absent)}.")
     return "\n".join(lines)
