@@ -21,7 +21,7 @@ class RunProfile:
     """Properties of a whole run, drawn once."""
 
     victims: tuple[str, ...]
-    """The only brokers that may lose data: the loss budget."""
+    """The only brokers that may lose data, or targets that stand for one each: the loss budget."""
     leader_bias: float
     """Probability that a fault of one broker hits a leader."""
     held_share: float

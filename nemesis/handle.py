@@ -42,6 +42,8 @@ class ActiveEffects:
     full: dict[str, int] = field(default_factory=dict)
     delays_ms: dict[str, list[float]] = field(default_factory=dict)
     clocks: dict[str, int] = field(default_factory=dict)
+    victims: dict[int, str] = field(default_factory=dict)
+    """The broker that each of the targets `victim/0`, `victim/1` … stood for last."""
     placements: dict[int, int] = field(default_factory=dict)
     confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """Requests to send once everything is healed, by their purpose in words."""
@@ -165,10 +167,23 @@ class FaultHandle:
                 self.notes.append(f"{target}: none at the time, drawn instead")
                 return (self.random.choice(brokers),)
             return (leader,)
+        if role == "victim" and index.isdigit():
+            return (self._victim(int(index)),)
         if target in self._situation.names:
             return self._situation.names[target]
         check_target(target, brokers, controllers)
         raise AssertionError(target)
+
+    def _victim(self, number: int) -> str:
+        """The broker that may lose data: as long as the last one is not whole again no other. It counts as down from
+        now on, since a scripted fault ends it later."""
+        victims = self._effects.victims
+        victim = victims.get(number)
+        if victim is None or self._situation.wholeness.is_whole(victim):
+            others = {each for other, each in victims.items() if other != number}
+            victim = victims[number] = self.random.choice([each for each in self.cluster.brokers if each not in others])
+        self._situation.wholeness.went_down(victim)
+        return victim
 
     # ---- effects -----------------------------------------------------------------------------------------------------
 
@@ -232,6 +247,7 @@ class FaultHandle:
 
     async def kill(self, node: str) -> Callable[[], Awaitable[None]]:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
+        self._situation.wholeness.went_down(node)
         return await self._stop(node, lambda: self.cluster.kill(node), _KILLED)
 
     async def stop(self, node: str) -> Callable[[], Awaitable[None]]:
@@ -240,10 +256,12 @@ class FaultHandle:
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses writes that were not synced."""
+        self._situation.wholeness.went_down(node)
         return await self._stop(node, lambda: self.cluster.power_off(node, keep), _LOST)
 
     async def wipe(self, node: str) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses everything on its disk."""
+        self._situation.wholeness.went_down(node)
         return await self._stop(node, lambda: self.cluster.wipe(node), _LOST)
 
     async def _stop(

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from nemesis.wholeness import Wholeness
+
 
 class Occurrence(StrEnum):
     """A kind of occurrence."""
@@ -77,6 +79,7 @@ class Situation:
         """Acknowledged appends of each partition."""
         self.names: dict[str, tuple[str, ...]] = {}
         """The nodes that the names of a schedule (`as: old-leader`) are bound to; none before a step has bound it."""
+        self.wholeness = Wholeness()
         self._waiting: list[asyncio.Future[None]] = []
 
     def partition(self, number: int) -> PartitionSituation:

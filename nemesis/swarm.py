@@ -11,8 +11,10 @@ first, and the faults from that profile:
 
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
-the *victims* of a run: at most min.insync.replicas − 1 brokers, drawn up front. Any number of controllers may be
-killed, paused, cut off and lose power, since they sync before they answer. Where a spec names an unclean recovery
+the *victims* of a run: at most min.insync.replicas − 1 brokers at a time. In half of the runs these are drawn up
+front; in the other half they rotate: the target `victim/0` is another broker once the last one is whole again
+(`nemesis.wholeness`), so that two replicas lose data one after the other. Any number of controllers may be killed,
+paused, cut off and lose power, since they sync before they answer. Where a spec names an unclean recovery
 (`unclean.recovery.strategy`), kills hit any broker: a killed process loses nothing, and the recovery must find a
 replica that has everything. Everything is healed at the end.
 
@@ -59,6 +61,8 @@ class Tempo:
 _SCRIPTED_LONGEST = 10.0
 """Longest duration of a scripted fault, in multiples of the cluster's patience."""
 
+_ROTATING_SHARE = 0.5
+"""Of the runs: whether other brokers may lose data once the last ones are whole again."""
 _ATTEMPTS = 20
 """How often the only fault of a run is drawn until it has an effect by itself."""
 
@@ -81,8 +85,11 @@ def draw(
     streams = _Streams(random.getrandbits(64))
     run = streams.of("run")
     tempo = run.choice(list(TEMPI.values()))
+    victims = tuple(run.sample(cluster.brokers, cluster.loss_budget))
+    if streams.of("rotates").random() < _ROTATING_SHARE:
+        victims = tuple(f"victim/{number}" for number in range(cluster.loss_budget))
     profile = RunProfile(
-        victims=tuple(run.sample(cluster.brokers, cluster.loss_budget)),
+        victims=victims,
         leader_bias=run.choice((0.2, 0.5, 0.9)),
         held_share=run.choice((0.0, 0.5, 0.8, 1.0)),
         keeps=_keeps(run),

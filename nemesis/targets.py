@@ -5,6 +5,7 @@
     follower/0       a broker drawn from those that do not lead partition 0
     controller       the active controller (one drawn at random while there is none)
     any              a broker drawn at random
+    victim/0         a broker that may lose data: the one that did last until it is whole again, then any
     minority         fewer than half of the brokers, drawn at random (one of two or three)
     brokers, controllers, all
 
@@ -32,7 +33,11 @@ def check_target(
         if partitions is None or int(index or 0) < partitions:
             return
         raise TargetError(f"{target!r}: there is no partition {index}, only 0 to {partitions - 1}")
+    if role == "victim" and index.isdigit():
+        if int(index) < len(brokers):
+            return
+        raise TargetError(f"{target!r}: there are only {len(brokers)} brokers")
     raise TargetError(
         f"{target!r} is neither a node ({', '.join((*brokers, *controllers))}) nor one of "
-        "leader/0, follower/0, any, minority, controller, brokers, controllers, all"
+        "leader/0, follower/0, victim/0, any, minority, controller, brokers, controllers, all"
     )

@@ -15,6 +15,7 @@ from typing import Final
 from images.trace import TraceEvent
 from nemesis.ports import ClusterUnderTest
 from nemesis.situation import Occurrence, Situation
+from nemesis.wholeness import Wholeness
 
 POLL_S: Final = 0.2
 
@@ -53,19 +54,18 @@ class TraceSource:
     def _partition_changed(self, node: str, event: TraceEvent) -> None:
         state = self._situation.partition(event.partition)
         leader = self._names.get(event.leader)
-        elr = event.detail.get("elr", ())
         change = leader != state.leader
         state.known = True
         state.leader = leader
-        state.isr = self._members(event.members)
-        state.elr = self._members(elr if isinstance(elr, list | tuple) else ())
+        state.isr = _nodes(event.members, self._names)
+        state.elr = _nodes(event.detail.get("elr"), self._names)
         if change and leader is not None:
             self._situation.occurred(Occurrence.ELECTED, leader, event.partition)
         else:
             self._situation.changed()
 
     def _isr_proposed(self, node: str, event: TraceEvent) -> None:
-        self._situation.partition(event.partition).proposed_isr = self._members(event.members)
+        self._situation.partition(event.partition).proposed_isr = _nodes(event.members, self._names)
         self._situation.changed()
 
     def _isr_resolved(self, node: str, event: TraceEvent) -> None:
@@ -94,9 +94,30 @@ class TraceSource:
 
         return occurred
 
-    def _members(self, ids: object) -> tuple[str, ...]:
-        numbers = ids if isinstance(ids, list | tuple) else ()
-        return tuple(self._names[number] for number in numbers if number in self._names)
+
+class WholenessSource:
+    """Keeps up to date, from the trace of a whole cluster, which brokers are whole."""
+
+    def __init__(self, wholeness: Wholeness, names: Mapping[int, str]) -> None:
+        """`names` by node id."""
+        self._wholeness = wholeness
+        self._names = names
+
+    def take(self, node: str, event: TraceEvent) -> None:
+        """Take in one event, in the order of the whole cluster."""
+        kind = event.kind
+        if kind == "appended":
+            self._wholeness.log_ends(node, (event.topic, event.partition), event.log_end)
+        elif kind == "truncated":
+            self._wholeness.log_ends(node, (event.topic, event.partition), event.offset)
+        elif kind == "log_recovered":
+            self._wholeness.recovered(node, (event.topic, event.partition), event.log_end)
+        elif kind == "partition_changed":
+            replicas = _nodes(event.detail.get("replicas"), self._names)
+            isr = _nodes(event.members, self._names)
+            self._wholeness.decided((event.topic, event.partition), replicas, isr)
+        elif kind == "broker_registered" and not event.detail.get("taken_over"):
+            self._wholeness.registered(self._names.get(event.broker, ""))
 
 
 class MetadataSource:
@@ -146,3 +167,9 @@ class MetadataSource:
         for broker in sorted(unfenced - before):
             self._situation.occurred(Occurrence.REGISTERED, broker)
             self._situation.occurred(Occurrence.UNFENCED, broker)
+
+
+def _nodes(ids: object, names: Mapping[int, str]) -> tuple[str, ...]:
+    """The names of the nodes that an event lists by their ids."""
+    numbers = ids if isinstance(ids, list | tuple) else ()
+    return tuple(names[number] for number in numbers if number in names)

@@ -34,7 +34,7 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
 from harness.errors import EnvironmentUnavailable
 from harness.runner.checking import check_and_save, explain_and_save
-from harness.runner.observation import MetadataSource, TraceSource
+from harness.runner.observation import MetadataSource, TraceSource, WholenessSource
 from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
 from harness.spec import ACKS, TOPIC, Spec
@@ -139,7 +139,7 @@ class RunSession:
         self._nemesis: Nemesis | None = None
         self._injection_s = self._step_s = 0.0
         self._situation = Situation()
-        self._trace_source: TraceSource | None = None
+        self._trace_sources: list[TraceSource | WholenessSource] = []
         self._recovery: dict[str, Any] = {}
         self._scripted: list[dict[str, Any]] = []
 
@@ -344,21 +344,22 @@ class RunSession:
         )
 
     def _situation_source(self, deployment: Deployment) -> MetadataSource | None:
-        """Make the source that keeps the situation up to date, if anything waits for it: the trace, where it comes at
-        once, else metadata; gives back the latter, which is to be polled."""
-        if self._spec.conditional and EnvironmentCapability.LIVE_TRACE in deployment.unsupported:
-            return MetadataSource(self._situation, deployment, TOPIC)
+        """Make the sources that keep the situation up to date: the trace, where it comes at once, else metadata if
+        anything waits for it; gives back the latter, which is to be polled."""
+        if EnvironmentCapability.LIVE_TRACE in deployment.unsupported:
+            return MetadataSource(self._situation, deployment, TOPIC) if self._spec.conditional else None
+        names = {node.node_id: node.name for node in deployment.layout.nodes}
+        self._trace_sources.append(WholenessSource(self._situation.wholeness, names))
         if self._spec.conditional:
-            names = {node.node_id: node.name for node in deployment.layout.nodes}
-            self._trace_source = TraceSource(self._situation, names, TOPIC)
+            self._trace_sources.append(TraceSource(self._situation, names, TOPIC))
         return None
 
     def _take_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
         if event.topic in self._script_topics:
             return
         self._directory.append_trace(time_ns, node, event)
-        if self._trace_source is not None:
-            self._trace_source.take(node, event)
+        for source in self._trace_sources:
+            source.take(node, event)
 
     def _acknowledged(self, partition: int) -> None:
         counts = self._situation.acknowledged
