@@ -19,8 +19,8 @@ from typing import NoReturn
 from harness.cli import exploring, incidents, machine, measuring, runs, shrinking, store, suites
 from harness.cli.failure import line_of
 from harness.cli.usage import Usage, discard_output
+from harness.environments.interrupts import first_interruption_only
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, NOT_CARRIED_OUT
-from harness.interrupts import first_interruption_only
 from results.version import version
 
 

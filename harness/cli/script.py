@@ -16,8 +16,8 @@ import os
 import sys
 from typing import NoReturn
 
+from harness.environments.interrupts import first_interruption_only, ignore_from_now_on
 from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT
-from harness.interrupts import first_interruption_only, ignore_from_now_on
 
 
 def script() -> NoReturn:

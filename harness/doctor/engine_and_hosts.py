@@ -17,8 +17,8 @@ from harness.doctor.diagnosis import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Diagn
 from harness.doctor.probes import Probes
 from harness.environments.docker.engine import connect, run_labels
 from harness.environments.docker.rights import RIGHTS
+from harness.environments.interrupts import run_cancellable
 from harness.errors import EnvironmentUnavailable
-from harness.interrupts import run_cancellable
 from harness.node_images.building import Image, ImageState, states
 from harness.node_images.recipes import packages
 from harness.spec import Spec

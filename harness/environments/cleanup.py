@@ -15,8 +15,8 @@ from typing import Any
 
 from harness.cluster.hosts import Host
 from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, EngineUnreachable, connect
+from harness.environments.interrupts import run_cancellable
 from harness.environments.process_identity import still_runs
-from harness.interrupts import run_cancellable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.interrupts import first_interruption_only, run_cancellable
+from harness.environments.interrupts import first_interruption_only, run_cancellable
 
 
 @pytest.fixture(autouse=True)

@@ -30,10 +30,10 @@ from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
 from harness.environments.docker.rights import RIGHTS, LimitsRefused, refused_limit, require_limits
+from harness.environments.interrupts import interruptions_ignored, run_cancellable
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError, MachineVanished
 from harness.errors import EnvironmentUnavailable
-from harness.interrupts import interruptions_ignored, run_cancellable
 from harness.node_images.building import Image, ready
 
 T = TypeVar("T")

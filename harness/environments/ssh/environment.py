@@ -21,12 +21,12 @@ from harness.cluster.hosts import Host
 from harness.cluster.layout import Layout, cluster_layout
 from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
+from harness.environments.interrupts import interruptions_ignored, run_cancellable
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine, MachineError
 from harness.environments.ssh.install import Claim, claim_on, install, uninstall
 from harness.environments.ssh.machine import SshMachine
 from harness.errors import EnvironmentUnavailable
-from harness.interrupts import interruptions_ignored, run_cancellable
 from images.system import System
 
 T = TypeVar("T")
