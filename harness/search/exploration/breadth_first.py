@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from signal import SIG_IGN, SIGINT, signal
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
@@ -172,6 +173,7 @@ def _shards(scope: Scope, processes: int) -> Iterator[Sequence[_Remote | _Local]
 
 
 def _serve(connection: Connection, scope: Scope, index: int, count: int) -> None:
+    signal(SIGINT, SIG_IGN)  # an interruption is of the process that waits for the shards, which ends them
     shard = StateShard(scope, index, count)
     connection.send("ready")
     while True:

@@ -17,7 +17,7 @@ from harness.search.exploration.controller_steps import ControllerStep, Controll
 from harness.search.exploration.interning import Interned, Remembered
 from harness.search.exploration.replica_steps import FollowerRequest, LeaderAnswer
 from harness.search.exploration.scope import Scope
-from images.broker.controller.alter_partition import AlterPartitionAnswer
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.replication.partition import NO_LEADER, Partition, ReplicaRole
 
 Numbers = tuple[int, ...]
@@ -72,6 +72,8 @@ class ClusterModel:
         self._isr_answers: Interned[AlterPartitionAnswer] = Interned()
         self._moves = Remembered(self._compute_moves)
         self._decisions = Remembered(self._compute_decisions)
+        self._alter_requests: Interned[AlterPartition] = Interned()
+        self._proposals = Remembered(self._compute_proposal)
         self._proposed = Remembered(self._compute_proposed)
         self._isr_answered = Remembered(self._compute_isr_answered)
         self._published = Remembered(self._compute_published)
@@ -114,8 +116,8 @@ class ClusterModel:
                 if (leader_after, follower_after) != (brokers[leader], broker):
                     changes = {leader: leader_after, place: follower_after}
                     yield self._moved(state, Action("fetch", place + 1, leader + 1), changes, broken=broken)
-            if self.brokers.values[broker].proposal is not None:
-                yield self._alter_partition(state, place)
+            if (proposal := self._proposals[broker]) is not None:
+                yield self._alter_partition(state, place, proposal)
         for decision in self._decisions[controller]:
             published = {place: self._publish(broker, decision.updates) for place, broker in enumerate(brokers)}
             yield self._moved(state, decision.action, published, decision.controller)
@@ -152,10 +154,10 @@ class ClusterModel:
             after[-2] = controller
         return ClusterStep(action, tuple(after), broken)
 
-    def _alter_partition(self, state: Numbers, place: int) -> ClusterStep:
+    def _alter_partition(self, state: Numbers, place: int, proposal: int) -> ClusterStep:
         """The proposal of a leader reaches the controller, and the answer reaches the leader."""
         *brokers, controller, _ = state
-        controller_after, updates, answer = self._proposed[brokers[place], controller]
+        controller_after, updates, answer = self._proposed[proposal, controller]
         changes = {other: self._publish(broker, updates) for other, broker in enumerate(brokers)} if updates else {}
         leader, broken = self._isr_answered[changes.get(place, brokers[place]), answer]
         changes[place] = leader
@@ -164,8 +166,8 @@ class ClusterModel:
     def _settled(self, step: ClusterStep) -> ClusterStep:
         """The step, with every AlterPartition that it sends answered at once."""
         for place in range(self.scope.replicas):
-            if self.brokers.values[step.state[place]].proposal is not None:
-                answered = self._alter_partition(step.state, place)
+            if (proposal := self._proposals[step.state[place]]) is not None:
+                answered = self._alter_partition(step.state, place, proposal)
                 step = ClusterStep(step.action, answered.state, step.broken or answered.broken)
         return step
 
@@ -224,9 +226,13 @@ class ClusterModel:
             if step.controller.partition.leader_epoch < self.scope.leader_epochs
         ]
 
+    def _compute_proposal(self, number: int) -> int | None:
+        request = replica_steps.alter_partition_of(self.brokers.values[number])
+        return None if request is None else self._alter_requests.number(request)
+
     def _compute_proposed(self, key: tuple[int, int]) -> tuple[int, Numbers, int]:
-        sender, controller = self.brokers.values[key[0]], self.controllers.values[key[1]]
-        step, answer = self._controller_steps.alter_partition(controller, sender)
+        request, controller = self._alter_requests.values[key[0]], self.controllers.values[key[1]]
+        step, answer = self._controller_steps.alter_partition(controller, request)
         return (
             self.controllers.number(step.controller),
             self._numbers_of(step.updates),

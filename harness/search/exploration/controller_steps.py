@@ -14,12 +14,11 @@ from typing import Any, Final, NamedTuple
 from harness.search.exploration.cluster_values import (
     TOPIC,
     TOPIC_ID,
-    BrokerState,
     ControllerState,
     MetadataUpdate,
     RegisteredBroker,
 )
-from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
 from images.broker.controller.placement import TopicDefaults
 from images.broker.controller.requests import Heartbeat
@@ -69,15 +68,10 @@ class ControllerSteps:
         return _step(controller, (self._shipped(controller, leader).elect(((TOPIC, 0),), unclean=False),))
 
     def alter_partition(
-        self, controller: ControllerState, sender: BrokerState
+        self, controller: ControllerState, request: AlterPartition
     ) -> tuple[ControllerStep, AlterPartitionAnswer]:
         """A leader's proposal reaches the controller."""
-        proposal = sender.proposal
-        assert proposal is not None
-        members = tuple(zip(proposal.members, proposal.broker_epochs, strict=True))
-        isr = IsrProposal(TOPIC_ID, 0, proposal.leader_epoch, proposal.partition_epoch, members)
-        request = AlterPartition(sender.partition.node, sender.broker_epoch, (isr,))
-        result = self._shipped(controller, sender.partition.node).alter_partition(request)
+        result = self._shipped(controller, request.id).alter_partition(request)
         step = _step(controller, (result,)) or ControllerStep(controller)
         newest = step.controller.partition
         results = tuple(replace(it, partition=it.partition and newest) for it in result.answer.results)

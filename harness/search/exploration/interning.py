@@ -18,24 +18,6 @@ def digest(value: object) -> bytes:
     return blake2b(repr(value).encode(), digest_size=DIGEST_BYTES).digest()
 
 
-class Interned(Generic[V]):
-    """Values by number, in the order in which they come, and the digest of each."""
-
-    def __init__(self) -> None:
-        self.values: list[V] = []
-        self.digests: list[bytes] = []
-        self._numbers: dict[V, int] = {}
-
-    def number(self, value: V) -> int:
-        """The number of `value`."""
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = len(self.values)
-            self.values.append(value)
-            self.digests.append(digest(value))
-        return number
-
-
 class Remembered(dict[K, R]):
     """The results of a pure function, each computed once."""
 
@@ -46,3 +28,20 @@ class Remembered(dict[K, R]):
     def __missing__(self, key: K) -> R:
         result = self[key] = self._compute(key)
         return result
+
+
+class Interned(Generic[V]):
+    """Values by number, in the order in which they come, and the digest of each."""
+
+    def __init__(self) -> None:
+        self.values: list[V] = []
+        self.digests: Remembered[int, bytes] = Remembered(lambda number: digest(self.values[number]))
+        self._numbers: dict[V, int] = {}
+
+    def number(self, value: V) -> int:
+        """The number of `value`."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return number

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from harness.search.exploration.cluster_values import TOPIC, TOPIC_ID, BrokerState, MetadataUpdate
 from harness.search.exploration.memory_log import MemoryLog, produced
-from images.broker.controller.alter_partition import AlterPartitionAnswer
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
 from images.broker.log.leader_epochs import EpochEnd
 from images.broker.replication.alter_partition_manager import RETRIABLE
 from images.broker.replication.partition import (
@@ -143,6 +143,16 @@ def lag(broker: BrokerState, member: int, limits: Limits) -> BrokerState:
     return opened.closed()
 
 
+def alter_partition_of(broker: BrokerState) -> AlterPartition | None:
+    """The request for the ISR change that this leader proposes, None without one."""
+    proposal = broker.proposal
+    if proposal is None:
+        return None
+    members = tuple(zip(proposal.members, proposal.broker_epochs, strict=True))
+    isr = IsrProposal(TOPIC_ID, 0, proposal.leader_epoch, proposal.partition_epoch, members)
+    return AlterPartition(broker.partition.node, broker.broker_epoch, (isr,))
+
+
 def isr_answered(broker: BrokerState, answer: AlterPartitionAnswer, limits: Limits, *, certain: bool) -> BrokerState:
     """The controller's answer to the proposal of this leader. As in `AlterPartitionManager`, an error that does not
     concern the change itself leaves the request to be sent again."""
@@ -254,6 +264,8 @@ def _matters(update: MetadataUpdate, later: tuple[MetadataUpdate, ...], state: P
 
 
 def _at_partition_epoch(update: MetadataUpdate, partition_epoch: int) -> MetadataUpdate:
+    if update.registration.partition_epoch == partition_epoch:
+        return update
     return update._replace(registration=replace(update.registration, partition_epoch=partition_epoch))
 
 

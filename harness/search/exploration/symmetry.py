@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
-from images.broker.replication.partition import NO_LEADER, LeaderState, PartitionRegistration, ProposeIsr
+from images.broker.replication.partition import NO_LEADER, Follower, LeaderState, PartitionRegistration, ProposeIsr
 
 Names = Mapping[int, int]
 """The new id of every broker."""
@@ -46,10 +45,12 @@ def renamed_controller(controller: ControllerState, names: Names) -> ControllerS
     )
 
 
-def nameless_broker(broker: BrokerState) -> BrokerState:
-    """The broker as it is in every renaming: itself has id 0, and all others have id 1."""
+def nameless_broker(broker: BrokerState) -> tuple[object, ...]:
+    """What is the same of the broker in every renaming."""
     state = broker.partition
-    return renamed_broker(broker, {it: int(it != state.node) for it in (*state.replicas, *_others(broker))})
+    leads, proposes = state.leadership is not None, broker.proposal is not None
+    epochs = tuple(update.registration.leader_epoch for update in broker.unread)
+    return leads, proposes, state.leader_epoch, state.high_watermark, broker.records, state.epochs.entries, epochs
 
 
 def nameless_place(controller: ControllerState, broker: int) -> tuple[object, ...]:
@@ -58,11 +59,6 @@ def nameless_place(controller: ControllerState, broker: int) -> tuple[object, ..
     places = (known.replicas, known.isr, known.elr, known.last_known_elr, (known.leader,))
     (registered,) = (it._replace(id=0) for it in controller.brokers if it.id == broker)
     return (registered, *(broker in place for place in places))
-
-
-def _others(broker: BrokerState) -> tuple[int, ...]:
-    unread = (it for update in broker.unread for it in (*update.registration.replicas, *dict(update.active)))
-    return (broker.partition.node, *dict(broker.active), *unread)
 
 
 def _members(members: Iterable[int], names: Names) -> tuple[int, ...]:
@@ -78,9 +74,8 @@ def _epochs(epochs: Iterable[tuple[int, int]], names: Names) -> tuple[tuple[int,
 
 
 def _leadership(leadership: LeaderState, names: Names) -> LeaderState:
-    followers = (it._replace(id=names[it.id]) for it in leadership.followers)
     return leadership._replace(
-        followers=tuple(sorted(followers, key=_by_id)),
+        followers=tuple(sorted((it._replace(id=names[it.id]) for it in leadership.followers), key=_id)),
         proposed=leadership.proposed and _members(leadership.proposed, names),
         unresolved_members=_members(leadership.unresolved_members, names),
     )
@@ -106,6 +101,5 @@ def _proposal(proposal: ProposeIsr, names: Names) -> ProposeIsr:
     )
 
 
-def _by_id(follower: Any) -> tuple[int, str]:
-    """By id; several followers with one id, as in `nameless_broker`, by their state."""
-    return follower.id, repr(follower)
+def _id(follower: Follower) -> int:
+    return follower.id
