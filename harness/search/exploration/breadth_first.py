@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from signal import SIG_IGN, SIGINT, signal
@@ -176,12 +176,10 @@ def _serve(connection: Connection, scope: Scope, index: int, count: int) -> None
     signal(SIGINT, SIG_IGN)  # an interruption is of the process that waits for the shards, which ends them
     shard = StateShard(scope, index, count)
     connection.send("ready")
-    while True:
-        try:
+    with suppress(EOFError, BrokenPipeError):  # the process that waits for the shards is gone
+        while True:
             call, arguments = connection.recv()
-        except EOFError:
-            return
-        connection.send(_called(shard, call, arguments))
+            connection.send(_called(shard, call, arguments))
 
 
 def _called(shard: StateShard, call: str, arguments: tuple[Any, ...]) -> Any:

@@ -12,10 +12,16 @@ from itertools import combinations
 from typing import NamedTuple
 
 from harness.search.exploration import controller_steps, promises, replica_steps
-from harness.search.exploration.cluster_values import BrokerState, ClusterHistory, ControllerState, MetadataUpdate
+from harness.search.exploration.cluster_values import (
+    BrokerState,
+    ClusterHistory,
+    ControllerState,
+    FollowerRequest,
+    LeaderAnswer,
+    MetadataUpdate,
+)
 from harness.search.exploration.controller_steps import ControllerStep, ControllerSteps
 from harness.search.exploration.interning import Interned, Remembered
-from harness.search.exploration.replica_steps import FollowerRequest, LeaderAnswer
 from harness.search.exploration.scope import Scope
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.replication.partition import NO_LEADER, Partition, ReplicaRole
@@ -79,6 +85,8 @@ class ClusterModel:
         self._published = Remembered(self._compute_published)
         self._request = Remembered(self._compute_request)
         self._served = Remembered(self._compute_served)
+        self._in_flight = Remembered(self._compute_in_flight)
+        self._answered = Remembered(self._compute_answered)
         self._received = Remembered(self._compute_received)
         self._appended = Remembered(self._compute_appended)
         self._committed = Remembered(self._compute_committed)
@@ -108,8 +116,9 @@ class ClusterModel:
         for place, broker in enumerate(brokers):
             for move in self._moves[broker]:
                 yield self._moved(state, move.action, {place: move.broker}, broken=move.broken)
-            fetch = self._request[broker]
-            if fetch is not None:
+            if self.scope.fetches_in_flight:
+                yield from self._serves(state, place)
+            elif (fetch := self._request[broker]) is not None:
                 leader, request = fetch
                 leader_after, answer, broken = self._served[brokers[leader], request]
                 follower_after = self._received[broker, request, answer]
@@ -163,6 +172,13 @@ class ClusterModel:
         changes[place] = leader
         return self._moved(state, Action("alter_partition", place + 1), changes, controller_after, broken)
 
+    def _serves(self, state: Numbers, place: int) -> Iterator[ClusterStep]:
+        """The requests of a follower that may reach a leader now, one of a lost connection included."""
+        for late, leader, request in self._in_flight[state[place]]:
+            leader_after, answer, broken = self._served[state[leader], request]
+            changes = {leader: leader_after, place: self._answered[state[place], late, answer]}
+            yield self._moved(state, Action("late" if late else "serve", leader + 1, place + 1), changes, broken=broken)
+
     def _settled(self, step: ClusterStep) -> ClusterStep:
         """The step, with every AlterPartition that it sends answered at once."""
         for place in range(self.scope.replicas):
@@ -204,6 +220,11 @@ class ClusterModel:
                 (Action("lag", state.node, member), replica_steps.lag(broker, member, self._limits))
                 for member in state.isr
                 if member != state.node
+            ]
+        if self.scope.fetches_in_flight:
+            after += [
+                (Action(kind, state.node, (broker.exchange.leader if broker.exchange else state.leader)), it)
+                for kind, it in replica_steps.exchanged(broker, self._limits)
             ]
         moves = (_Move(action, self.brokers.number(it), promises.broken_by_step(broker, it)) for action, it in after)
         return [move for move in moves if move.broker != number]
@@ -260,6 +281,21 @@ class ClusterModel:
         leader, request = self.brokers.values[key[0]], self._requests.values[key[1]]
         after, answer = replica_steps.serve(leader, request, self._limits)
         return self.brokers.number(after), self._answers.number(answer), promises.broken_by_step(leader, after)
+
+    def _compute_in_flight(self, number: int) -> list[tuple[bool, int, int]]:
+        """Whether it is late, the place of its leader, and the request: of each request that may arrive."""
+        broker = self.brokers.values[number]
+        return [
+            (late, exchange.leader - 1, self._requests.number(exchange.request))
+            for late, exchange in ((False, broker.exchange), (True, broker.late))
+            if exchange is not None and exchange.answer is None
+        ]
+
+    def _compute_answered(self, key: tuple[int, bool, int]) -> int:
+        follower, late, answer = key
+        return self.brokers.number(
+            replica_steps.answered(self.brokers.values[follower], self._answers.values[answer], late=late)
+        )
 
     def _compute_received(self, key: tuple[int, int, int]) -> int:
         follower, request, answer = (

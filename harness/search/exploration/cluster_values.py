@@ -10,8 +10,10 @@ from __future__ import annotations
 import uuid
 from typing import Final, NamedTuple
 
+from images.broker.log.leader_epochs import EpochEnd
 from images.broker.metadata.image import PartitionImage
-from images.broker.replication.partition import Partition, PartitionRegistration, ProposeIsr
+from images.broker.replication.partition import Partition, PartitionRegistration, ProposeIsr, ReplicaFetch
+from images.broker.replication.replica_results import FetchResult
 
 TOPIC: Final = "explored"
 TOPIC_ID: Final = uuid.UUID(int=1)
@@ -32,6 +34,35 @@ class MetadataUpdate(NamedTuple):
     """Id and broker epoch of the brokers that may be in an ISR."""
 
 
+class FollowerRequest(NamedTuple):
+    """A follower's Fetch, or with `epoch_query` its OffsetForLeaderEpoch."""
+
+    fetch: ReplicaFetch
+    leader_epoch: int
+    """The follower's leader epoch, which decides whether the answer still applies."""
+    fence: int
+    """The leader epoch in requests other than Fetch."""
+    epoch_query: int | None = None
+
+
+class LeaderAnswer(NamedTuple):
+    """The answer to a `FollowerRequest`."""
+
+    fetched: FetchResult | None = None
+    leader_end: int | None = None
+    """The answer of ListOffsets, with which a follower goes on whose offset is out of range."""
+    epoch_end: EpochEnd | None = None
+    """The answer of OffsetForLeaderEpoch, None for an error."""
+
+
+class Exchange(NamedTuple):
+    """A request on its way to a leader, or its answer on its way back."""
+
+    leader: int
+    request: FollowerRequest
+    answer: LeaderAnswer | None = None
+
+
 class BrokerState(NamedTuple):
     """One broker: its replica, and what it has sent and not yet read."""
 
@@ -47,6 +78,10 @@ class BrokerState(NamedTuple):
     """Updates that this broker has yet to read, oldest first. Those that would change nothing are left out."""
     proposal: ProposeIsr | None = None
     """The AlterPartition that this leader sends until it is answered."""
+    exchange: Exchange | None = None
+    """The request in flight of this follower; None where a request and its answer are one step."""
+    late: Exchange | None = None
+    """A request on a connection that is lost: it may still reach the leader, and nobody waits for the answer."""
 
 
 class RegisteredBroker(NamedTuple):

@@ -10,17 +10,25 @@ Times are left out of the states: which member of the ISR lags too long is the e
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from harness.search.exploration.cluster_values import TOPIC, TOPIC_ID, BrokerState, MetadataUpdate
+from harness.search.exploration.cluster_values import (
+    TOPIC,
+    TOPIC_ID,
+    BrokerState,
+    Exchange,
+    FollowerRequest,
+    LeaderAnswer,
+    MetadataUpdate,
+)
 from harness.search.exploration.memory_log import MemoryLog, produced
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
-from images.broker.log.leader_epochs import EpochEnd
 from images.broker.replication.alter_partition_manager import RETRIABLE
 from images.broker.replication.partition import (
     NO_EPOCH,
+    NO_LEADER,
     Follower,
     IsrCommitted,
     IsrRefused,
@@ -31,34 +39,12 @@ from images.broker.replication.partition import (
     ReplicaRole,
 )
 from images.broker.replication.replica import ACKS_ALL, Replica
-from images.broker.replication.replica_results import FetchResult
 from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
 
 _MAX_BATCH_BYTES = 1 << 20
 _LATE_MS = 1
 """Now, when a member lags: the others were caught up at this time, the late one at 0."""
-
-
-class FollowerRequest(NamedTuple):
-    """A follower's Fetch, or with `epoch_query` its OffsetForLeaderEpoch."""
-
-    fetch: ReplicaFetch
-    leader_epoch: int
-    """The follower's leader epoch, which decides whether the answer still applies."""
-    fence: int
-    """The leader epoch in requests other than Fetch."""
-    epoch_query: int | None = None
-
-
-class LeaderAnswer(NamedTuple):
-    """The answer to a `FollowerRequest`."""
-
-    fetched: FetchResult | None = None
-    leader_end: int | None = None
-    """The answer of ListOffsets, with which a follower goes on whose offset is out of range."""
-    epoch_end: EpochEnd | None = None
-    """The answer of OffsetForLeaderEpoch, None for an error."""
 
 
 class OpenedReplica:
@@ -226,6 +212,35 @@ def receive(broker: BrokerState, request: FollowerRequest, answer: LeaderAnswer,
     return opened.closed()
 
 
+def exchanged(broker: BrokerState, limits: Limits) -> list[tuple[str, BrokerState]]:
+    """The steps of a follower's exchange with its leader, by name: a request is sent; its answer is received; the
+    connection is lost, and the request perhaps with it."""
+    exchange, state = broker.exchange, broker.partition
+    if exchange is None:
+        if state.role is not ReplicaRole.FOLLOWER or state.leader == NO_LEADER:
+            return []
+        return [("send", broker._replace(exchange=Exchange(state.leader, request_of(broker, limits))))]
+    left = _without_exchange(broker)
+    lost = receive(left, exchange.request, LeaderAnswer(), limits)
+    if exchange.answer is None:
+        return [("lose", lost)]
+    return [("receive", receive(left, exchange.request, exchange.answer, limits)), ("lose", lost)]
+
+
+def answered(broker: BrokerState, answer: LeaderAnswer, *, late: bool) -> BrokerState:
+    """The leader has answered the follower's request; the answer to a late one goes nowhere."""
+    if late:
+        return broker._replace(late=None)
+    return broker._replace(exchange=broker.exchange and broker.exchange._replace(answer=answer))
+
+
+def _without_exchange(broker: BrokerState) -> BrokerState:
+    """The broker once the connection is lost: a request without an answer may still arrive."""
+    exchange = broker.exchange
+    unanswered = exchange is not None and exchange.answer is None
+    return broker._replace(exchange=None, late=exchange if unanswered else broker.late)
+
+
 def _normalised(broker: BrokerState) -> BrokerState:
     """The same broker without the differences that decide nothing.
 
@@ -233,6 +248,8 @@ def _normalised(broker: BrokerState) -> BrokerState:
     read (`_matters`), so the partition epochs of those left are 0 for the newest, -1 for the one before it, and so on.
     """
     state = broker.partition
+    if broker.exchange is not None and broker.exchange.leader != state.leader:
+        broker = _without_exchange(broker)  # its fetcher is closed
     left = [
         update for number, update in enumerate(broker.unread) if _matters(update, broker.unread[number + 1 :], state)
     ]

@@ -58,6 +58,16 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
             return f"broker {action.broker} reads the metadata of leader epoch {update.leader_epoch}, ISR {isr}"
         case "fetch":
             return f"broker {action.broker} fetches from broker {action.other}"
+        case "send":
+            return f"broker {action.broker} sends a request to broker {action.other}"
+        case "serve":
+            return f"broker {action.broker} answers the request of broker {action.other}"
+        case "late":
+            return f"a request of broker {action.other}, of a lost connection, reaches broker {action.broker}"
+        case "receive":
+            return f"broker {action.broker} receives the answer of broker {action.other}"
+        case "lose":
+            return f"broker {action.broker} loses its connection to broker {action.other}"
         case "append":
             return f"a producer appends a record at broker {action.broker}"
         case "lag":

@@ -25,6 +25,8 @@ class Scope:
     """Safety rules that are off."""
     isr_changes_in_flight: bool = False
     """Whether other steps come between a leader's AlterPartition and its answer. Otherwise it is answered at once."""
+    fetches_in_flight: bool = False
+    """Whether other steps come between a request of a follower, its arrival and its answer; else they are one step."""
     symmetry: bool = True
     """Whether states that differ only by the names of the brokers count as one."""
 

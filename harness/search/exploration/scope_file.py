@@ -15,8 +15,8 @@ from images.broker.truncation_protocol import TruncationProtocol
 SHIPPED: Final = Path(__file__).parents[1] / "scopes"
 _LARGEST: Final = {"replicas": 5, "records": 10, "leader_epochs": 10, "min.insync.replicas": 5}
 """The numbers of a scope, and the largest of each: no machine could explore more."""
-_ALTER_PARTITION: Final = {"at once": False, "in flight": True}
-_FIELDS: Final = (*_LARGEST, "protocol", "without", "alter_partition", "symmetry")
+_IN_FLIGHT: Final = {"at once": False, "in flight": True}
+_FIELDS: Final = (*_LARGEST, "protocol", "without", "alter_partition", "fetch", "symmetry")
 
 
 def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ()) -> tuple[str, Scope]:
@@ -43,9 +43,6 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
     for rule in without:
         if rule not in NAMES:
             raise SpecError(f"without: {rule!r} is not a rule; `faultline rules` lists them")
-    alter_partition = fields.get("alter_partition", "at once")
-    if alter_partition not in _ALTER_PARTITION:
-        raise SpecError(f"alter_partition: {alter_partition!r} is not one of {', '.join(_ALTER_PARTITION)}")
     symmetry = fields.get("symmetry", default.symmetry)
     if not isinstance(symmetry, bool):
         raise SpecError(f"symmetry: {symmetry!r} is not true or false")
@@ -53,13 +50,21 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
         **{_attribute(field): number for field, number in numbers.items()},
         protocol=TruncationProtocol(protocol),
         without=tuple(dict.fromkeys(without)),
-        isr_changes_in_flight=_ALTER_PARTITION[alter_partition],
+        isr_changes_in_flight=_in_flight(fields, "alter_partition"),
+        fetches_in_flight=_in_flight(fields, "fetch"),
         symmetry=symmetry,
     )
 
 
 def _attribute(field: str) -> str:
     return "min_insync_replicas" if field == "min.insync.replicas" else field
+
+
+def _in_flight(fields: Mapping[str, Any], field: str) -> bool:
+    value = fields.get(field, "at once")
+    if value not in _IN_FLIGHT:
+        raise SpecError(f"{field}: {value!r} is not one of {', '.join(_IN_FLIGHT)}")
+    return _IN_FLIGHT[value]
 
 
 def _number(fields: Mapping[str, Any], field: str, default: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
+from harness.search.exploration.cluster_values import BrokerState, ControllerState, Exchange, MetadataUpdate
 from images.broker.replication.partition import NO_LEADER, Follower, LeaderState, PartitionRegistration, ProposeIsr
 
 Names = Mapping[int, int]
@@ -26,6 +26,8 @@ def renamed_broker(broker: BrokerState, names: Names) -> BrokerState:
         active=_epochs(broker.active, names),
         unread=tuple(_update(update, names) for update in broker.unread),
         proposal=broker.proposal and _proposal(broker.proposal, names),
+        exchange=broker.exchange and _exchange(broker.exchange, names),
+        late=broker.late and _exchange(broker.late, names),
     )
 
 
@@ -99,6 +101,12 @@ def _proposal(proposal: ProposeIsr, names: Names) -> ProposeIsr:
         members=tuple(member for member, _ in members),
         broker_epochs=tuple(epoch for _, epoch in members),
     )
+
+
+def _exchange(exchange: Exchange, names: Names) -> Exchange:
+    request = exchange.request
+    fetch = request.fetch._replace(replica=names[request.fetch.replica])
+    return exchange._replace(leader=names[exchange.leader], request=request._replace(fetch=fetch))
 
 
 def _id(follower: Follower) -> int:

@@ -28,9 +28,16 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 
 from harness.search.exploration import replica_steps
 from harness.search.exploration.cluster_model import ClusterModel, Numbers
-from harness.search.exploration.cluster_values import TOPIC, TOPIC_ID, BrokerState, LogRecord
+from harness.search.exploration.cluster_values import (
+    TOPIC,
+    TOPIC_ID,
+    BrokerState,
+    FollowerRequest,
+    LeaderAnswer,
+    LogRecord,
+)
 from harness.search.exploration.memory_log import MemoryLog
-from harness.search.exploration.replica_steps import FollowerRequest, LeaderAnswer, OpenedReplica
+from harness.search.exploration.replica_steps import OpenedReplica
 from harness.search.exploration.scope import Scope
 from images.broker.config import Endpoint
 from images.broker.log.leader_epochs import EpochCache
