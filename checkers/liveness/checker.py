@@ -74,11 +74,10 @@ def check(evidence: RunEvidence) -> Verdict:
         lines = ("a fault could not be healed, so nothing is promised:", *unhealed[:4], *_more(unhealed, 4))
         return Verdict(NAME, Validity.UNKNOWN, (Finding("not-healed", (*lines, *waiting[:4])),), figures)
     if not recovery["recovered"]:
-        head = f"not whole {limit_seconds:g} s after the last fault was healed; still missing:"
-        lines = (head, *waiting[:4], *_more(waiting, 4))
-        if evidence.settings.has_ordered_trace:
-            causes = out_of_sync.reasons(evidence.trace)
-            lines += (*causes[:4], *_more(causes, 4))
+        head = f"not whole {limit_seconds:g} s after the last fault was healed"
+        causes = out_of_sync.reasons(evidence.trace) if evidence.settings.has_ordered_trace else []
+        missing = [f"still missing: {line}" for line in waiting[:1]] + waiting[1:]
+        lines = (head, *causes[:4], *_more(causes, 4), *missing[:4], *_more(missing, 4))
         excuse = _leaderless_by_design(evidence)
         if excuse:
             return Verdict(NAME, Validity.UNKNOWN, (Finding("leaderless-by-design", (*excuse, *lines)),), figures)

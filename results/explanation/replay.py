@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +37,18 @@ class Proposal:
     time_ns: int
 
 
+class BatchCopy(NamedTuple):
+    """A batch in the log of a replica."""
+
+    offset: int
+    """Of its first record."""
+    leader: int
+    """From which it was replicated; -1 where the replica appended it as the leader itself."""
+
+    def __str__(self) -> str:
+        return f"at {self.offset} already, " + (f"replicated from b{self.leader}" if self.leader >= 0 else "as leader")
+
+
 @dataclass(slots=True)
 class ReplicaView:
     """One node's own view."""
@@ -61,8 +73,8 @@ class ReplicaView:
     """The furthest that its log ever reached."""
     following_since: TraceRow | None = None
     """The `became_follower` after which its log was not compared with its leader's yet."""
-    batches: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    """(producer id, sequence, checksum) → base offset, of the batches in its log."""
+    batches: dict[tuple[int, int, int], BatchCopy] = field(default_factory=dict)
+    """By producer id, sequence and checksum, the batches in its log."""
 
     def belief(self) -> Belief:
         """Its view as a value."""
@@ -202,13 +214,14 @@ def _appended(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
     replica.greatest_end = max(replica.greatest_end, len(replica.log))
     replica.following_since = None
     if (batch := batch_of(event)) is not None:
-        replica.batches[batch] = event.offset
+        leader = event.leader if event.leader != event.number else -1
+        replica.batches[batch] = BatchCopy(event.offset, leader)
 
 
 def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.resize(event.offset)
     replica.shortened = event
-    replica.batches = {batch: offset for batch, offset in replica.batches.items() if offset < event.offset}
+    replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < event.offset}
     start = event.details().get("log_start")
     if isinstance(start, int):
         replica.log_start = start
@@ -218,7 +231,7 @@ def _recovered(state: PartitionReplay, replica: ReplicaView, event: TraceRow) ->
     if event.log_end < len(replica.log):
         replica.shortened = event
     replica.resize(event.log_end)
-    replica.batches = {batch: offset for batch, offset in replica.batches.items() if offset < event.log_end}
+    replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < event.log_end}
     replica.log_start = max(event.offset, 0)
     replica.high_watermark = event.high_watermark
     replica.role, replica.proposal, replica.removed = "", None, False

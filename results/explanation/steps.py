@@ -142,14 +142,16 @@ def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 
 def _latest_told(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    start = state.replica(event.node).epoch_start
+    leader = state.replica(event.node)
+    start, watermark = leader.epoch_start, leader.high_watermark
     if event.high_watermark < start:
+        later = f", although its high watermark was {watermark} by then" if watermark >= start else ""
         yield Step(
             StepKind.LATEST_OFFSET_BELOW_EPOCH_START,
             event.time_ns,
             event.node,
             f"{event.node} reported {event.high_watermark} as the latest offset, below the start {start} of its leader "
-            f"epoch {event.leader_epoch}: what lies between may be committed",
+            f"epoch {event.leader_epoch}{later}: what lies between may be committed",
             max(event.high_watermark, 0),
             start,
         )
@@ -190,6 +192,7 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
     if event.offset < state.metadata_offset or before is None:
         return
     yield from _kept_in_elr(state, Decision.of(event), event)
+    yield from _joined_elr(state, before, event)
     if event.leader >= 0 and event.leader_epoch != before.leader_epoch:
         yield from _elected(state, event)
     elif event.leader >= 0 and (led := state.leaders.get(event.leader_epoch, f"b{event.leader}")) != f"b{event.leader}":
@@ -238,6 +241,27 @@ def _kept_in_elr(state: PartitionReplay, decision: Decision, event: TraceRow) ->
             f"{event.node} kept {listed(decision.elr)} in the ELR beside the ISR {brokers(decision.isr)}, which "
             f"commits without it: min.insync.replicas is {decision.min_isr}",
             len(state.committed),
+        )
+
+
+def _joined_elr(state: PartitionReplay, before: Decision, event: TraceRow) -> Iterator[Step]:
+    """Replicas that enter the ELR from elsewhere than the ISR. What a new controller has taken over may be several
+    changes at once."""
+    if event.details().get("taken_over"):
+        return
+    for broker in sorted(Decision.of(event).elr - before.isr - before.elr):
+        replica = state.replicas.get(f"b{broker}")
+        missing = state.first_missing(replica) if replica is not None else None
+        first, end = (missing, len(state.committed)) if missing is not None else (len(state.committed), -1)
+        lacks = f"; its log lacks the committed {span(first, end)}" if missing is not None else ""
+        yield Step(
+            StepKind.ELR_JOIN_FROM_OUTSIDE,
+            event.time_ns,
+            event.node,
+            f"{event.node} put b{broker} into the ELR, which was neither in the ISR {brokers(before.isr)} nor in the "
+            f"ELR {brokers(before.elr)}{lacks}",
+            first,
+            end,
         )
 
 
@@ -299,14 +323,14 @@ def _appended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     if event.leader == event.number or event.leader < 0:
         batch = batch_of(event)
-        if batch is not None and (first := replica.batches.get(batch)) is not None and first < event.offset:
+        if batch is not None and (copy := replica.batches.get(batch)) is not None and copy.offset < event.offset:
             yield Step(
                 StepKind.BATCH_APPENDED_AGAIN,
                 event.time_ns,
                 event.node,
-                f"{event.node} appended a batch at {event.offset} that it holds at {first} already: producer id "
-                f"{batch[0]}, sequence {batch[1]}",
-                first,
+                f"{event.node} appended a batch at {event.offset} that it holds {copy}: producer id {batch[0]}, "
+                f"sequence {batch[1]}",
+                copy.offset,
                 event.log_end,
             )
         return

@@ -38,6 +38,8 @@ OF_GROUPS: Final = frozenset({"coordinator", "groups"})
 INSIDE: Final = frozenset({"raft", "protocol", "coordinator", "processes"})
 """Checks of the trace and of processes: they see a failure when it happens."""
 BEYOND_THE_FAULT_MODEL: Final = "fault-model-exceeded"
+_LINES_OF_A_CAUSE: Final = 3
+"""Of a finding that stands for the cause."""
 
 
 def explain(verdicts: Sequence[Verdict], evidence: RunEvidence) -> tuple[Story, ...]:
@@ -165,7 +167,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
         partition=partition,
         offsets=tuple(sorted(group.offsets)),
         step=step,
-        first=replace(_consequence(first), text="; ".join(first.finding.lines[:2])),
+        first=replace(_consequence(first), text="; ".join(first.finding.lines[:_LINES_OF_A_CAUSE])),
         consequences=tuple(_consequences(found, time_ns)),
         faults=faults_at(evidence.faults, time_ns),
         requests=requests_about(evidence.history, topic, partition, group.offsets, group.operations) if topic else (),

@@ -42,6 +42,7 @@ class StepKind(StrEnum):
     ISR_JOIN_OF_EARLIER_LIFE = "isr-join-of-earlier-life"
     UNCLEAN_BROKER_KEPT = "unclean-broker-kept"
     ELR_BESIDE_FULL_ISR = "elr-beside-full-isr"
+    ELR_JOIN_FROM_OUTSIDE = "elr-join-from-outside"
     ELECTED_OUTSIDE_ISR = "elected-outside-isr"
     UNCLEAN_ELECTION = "unclean-election"
     ELECTED_WITHOUT_COMMITTED_RECORDS = "elected-without-committed-records"

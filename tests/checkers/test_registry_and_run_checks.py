@@ -40,7 +40,7 @@ def test_a_recovered_cluster_that_was_read_to_the_end_is_live() -> None:
 def test_not_recovering_in_time_is_invalid_and_says_what_was_missing() -> None:
     verdict = liveness.check(RunEvidence(recovery=STUCK))
     assert verdict.validity is Validity.INVALID
-    assert "no leader of t-0" in verdict.findings[0].lines
+    assert "still missing: no leader of t-0" in verdict.findings[0].lines
 
 
 def test_a_fault_that_could_not_be_healed_leaves_liveness_unknown_and_is_named() -> None:
@@ -114,7 +114,7 @@ def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_
         )
 
     assert stuck(["b1", "b2"], -1).validity is Validity.UNKNOWN
-    assert "no leader of t-0" in stuck(["b1", "b2"], -1).findings[0].lines
+    assert "still missing: no leader of t-0" in stuck(["b1", "b2"], -1).findings[0].lines
     assert stuck(["b1", "b2"], 3).validity is Validity.INVALID
     assert stuck(["b1"], -1).validity is Validity.INVALID
     assert stuck(["b1", "c1"], -1).validity is Validity.INVALID

@@ -301,7 +301,15 @@ NAMED: Final = frozenset(
 )
 """The flaws of which the first lines said the sentence when they were measured first, as read by a person."""
 NAMED_SINCE: Final = frozenset(
-    {"produce-outlives-leadership", "retry-one-short", "divergence-one-late", "elr-emptied-one-late"}
+    {
+        "produce-outlives-leadership",
+        "retry-one-short",
+        "divergence-one-late",
+        "elr-emptied-one-late",
+        "latest-of-the-beginning",
+        "followers-forget-producers",
+        "elr-of-all-replicas",
+    }
 )
 """Those of which they say it since the explanation was improved after that."""
 

@@ -242,6 +242,48 @@ def test_a_replica_that_stays_eligible_beside_a_full_isr_is_the_cause(isr: tuple
         )
 
 
+@pytest.mark.parametrize(("taken_over", "found"), [(False, True), (True, False)])
+def test_a_replica_that_enters_the_elr_from_outside_is_the_cause(taken_over: bool, found: bool) -> None:
+    """A new controller may have taken over several changes at once."""
+    out = decided(3.5, 1, 0, 1, [1, 2], "alter_partition")
+    place = {"leader": 1, "leader_epoch": 0, "partition_epoch": 2, "offset": 2, "members": [1]}
+    detail = {"elr": [2, 3], "replicas": [1, 2, 3], "min_isr": 2, "reason": "fenced", "unclean": False}
+    joined = event(4, "c1", "partition_changed", detail | ({"taken_over": True} if taken_over else {}), **place)
+    back = event(3.2, "b3", "log_recovered", offset=0, log_end=3, high_watermark=3)
+    (story,) = stories([*BORN, back, out, joined], seen_by("loss", "lost-append", 4, time_s=5))
+    assert (story.signature.cause == "elr-join-from-outside") is found
+    if found:
+        assert story.cause == (
+            "c1 put b3 into the ELR, which was neither in the ISR {b1, b2} nor in the ELR {}; its log lacks the "
+            "committed offsets 3 to 4"
+        )
+
+
+BATCH = {"producer_id": 4, "sequence": 7, "crc": 99}
+
+
+@pytest.mark.parametrize(("leader", "copy"), [(1, "at 5 already, replicated from b1"), (2, "at 5 already, as leader")])
+def test_a_batch_that_is_appended_again_comes_with_the_origin_of_its_first_copy(leader: int, copy: str) -> None:
+    first = event(4, "b2", "appended", BATCH, leader=leader, leader_epoch=0, offset=5, log_end=6)
+    again = event(6, "b2", "appended", BATCH, leader=2, leader_epoch=1, offset=6, log_end=7)
+    events = [*BORN, first, leads(5, "b2", 1, 1, 6, [1, 2, 3]), again]
+    (story,) = stories(events, seen_by("linearizability", "duplicate", 5, 6, time_s=7))
+    assert story.signature.cause == "batch-appended-again"
+    assert story.cause == f"b2 appended a batch at 6 that it holds {copy}: producer id 4, sequence 7"
+
+
+@pytest.mark.parametrize(("watermark", "later"), [(7, ", although its high watermark was 7 by then"), (5, "")])
+def test_a_latest_offset_below_the_start_of_the_epoch_is_told_with_the_high_watermark(
+    watermark: int, later: str
+) -> None:
+    events = [*BORN, appended(4, "b2", 1, 0, 5, 6), leads(5, "b2", 1, 1, 6, [1, 2, 3])]
+    if watermark > 5:
+        events += [appended(5.1, "b2", 2, 1, 6, 7), moved(5.2, "b2", 1, 5, 7, b2=7)]
+    told = event(6, "b2", "latest_told", leader=2, leader_epoch=1, offset=5, high_watermark=5)
+    (story,) = stories([*events, told], seen_by("linearizability", "end-offset-too-low", 5, time_s=7))
+    assert f"b2 reported 5 as the latest offset, below the start 6 of its leader epoch 1{later}: what" in story.cause
+
+
 CONTROLLERS = [
     event(1, "c1", "quorum_leader", leader=101, leader_epoch=1),
     event(1.1, "c2", "quorum_follower", leader=101, leader_epoch=1, log_end=0),
@@ -272,11 +314,13 @@ def test_a_controller_that_appends_behind_another_metadata_record_is_the_cause()
 
 
 def test_a_process_that_ended_comes_before_what_was_missing_then() -> None:
-    crashed = Finding("process-crashed", ("b3 ended by itself at 4.000 s", "ValueError"), time_ns=4_000_000_000)
+    crashed = Finding(
+        "process-crashed", ("b3 ended by itself at 4.000 s", "ValueError", "File files.py"), time_ns=4_000_000_000
+    )
     missing = Finding("not-recovered", ("not whole",))
     verdicts = [Verdict("liveness", Validity.INVALID, (missing,)), Verdict("processes", Validity.INVALID, (crashed,))]
     (story,) = explain(verdicts, evidence_of(BORN))
-    assert story.cause == "b3 ended by itself at 4.000 s; ValueError"
+    assert story.cause == "b3 ended by itself at 4.000 s; ValueError; File files.py"
     assert [item.check for item in story.consequences] == ["processes", "liveness"]
     assert story.lacking == ()
 
