@@ -4,10 +4,10 @@ The history of a group is made of `assign` operations (a member, which is a proc
 from now on in a generation, and starts where the group had committed), the polls of those members, and their `commit`s.
 One partition at a time:
 
-owned-twice             two members own it in the same generation commit-beyond-read      a commit of more than its
-member had read by then records-skipped         a member fetched from beyond its position: no member of its generation
-read the records between stale-commit            a commit of one generation is acknowledged although a later generation
-had generation_starts before it was
+owned-twice             two members own it in the same generation
+commit-beyond-read      a commit of more than its member had read by then
+records-skipped         a member fetched from beyond its position: no member of its generation read the records between
+stale-commit            a commit of one generation is acknowledged although a later generation had begun before it was
                         invoked
 commit-went-back        a member's commits in one generation, each acknowledged before the next was invoked, go back
 committed-offset-lost   a member starts at an offset that was committed once, but later ones had been acknowledged since
@@ -212,7 +212,7 @@ def _stale(commits: Sequence[GroupOperation], generation_starts: Sequence[tuple[
     for commit in commits:
         later = [item for item in generation_starts if item[0] > commit.generation and item[1] < commit.invoked_ns]
         if commit.ok and later:
-            reason = f"generation {later[0][0]} had generation_starts at {later[0][1] / 1e9:.6f} s"
+            reason = f"generation {later[0][0]} had begun at {later[0][1] / 1e9:.6f} s"
             yield "stale-commit", commit.offset, commit.completed_ns, (commit,), reason
 
 

@@ -131,8 +131,9 @@ class MessageFault(Fault):
         await handle.intercept(one_way(nodes, against), rule)
 
     def effective_alone(self) -> bool:
-        """Some requests are sent only when something has changed."""
-        return self.api in _WITHOUT_CAUSE
+        """Some requests are sent only when something has changed, a broker that leads everything fetches from no other,
+        and the active controller from nobody."""
+        return self.api in _WITHOUT_CAUSE and self.against == ("controllers",) and self.nodes[0].startswith(("b", "l"))
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Messages that can be told apart."""

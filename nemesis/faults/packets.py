@@ -72,6 +72,10 @@ class Packets(Fault):
             tuple(dict.fromkeys(links)), LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss)
         )
 
+    def effective_alone(self) -> bool:
+        """A leader may be the very broker that it is to be cut from, and two brokers may share no partition."""
+        return self.against == ("all",)
+
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Loss alone needs nothing."""
         return frozenset({EnvironmentCapability.DELAY} if self.delay_ms or self.jitter_ms else ())

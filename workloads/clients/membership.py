@@ -139,7 +139,10 @@ class GroupMember:
             await asyncio.sleep(self._backoff.next_s())
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> CommitResult:
-        """Commit positions, asked once."""
+        """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
+        member that the group has forgotten would pass for one, and asks nobody, as in Kafka."""
+        if self._generation < 0 and self.rebalancing.is_set():
+            return CommitResult("fail", error_name(ErrorCode.unknown_member_id))
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), position in offsets.items():
             by_topic.setdefault(topic, []).append(
