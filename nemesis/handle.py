@@ -121,6 +121,13 @@ class FaultHandle:
         self.add_targets(nodes_of_targets)
         return tuple(nodes_of_targets)
 
+    async def resolve_peers(self, targets: Iterable[str]) -> tuple[str, ...]:
+        """As `resolve`, for the nodes at the other end of links: they are no targets of the fault."""
+        target_nodes = list(self.target_nodes)
+        peers = await self.resolve(targets)
+        self.target_nodes[:] = target_nodes
+        return peers
+
     def stood_for(self, targets: Iterable[str]) -> tuple[str, ...]:
         """The nodes that `targets` stood for when they were resolved."""
         return tuple(node for target in targets for node in self.resolved.get(target, [target]))
@@ -247,8 +254,7 @@ class FaultHandle:
 
     async def kill(self, node: str) -> Callable[[], Awaitable[None]]:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
-        self._situation.wholeness.went_down(node)
-        return await self._stop(node, lambda: self.cluster.kill(node), _KILLED)
+        return await self._end(node, lambda: self.cluster.kill(node), _KILLED)
 
     async def stop(self, node: str) -> Callable[[], Awaitable[None]]:
         """Stop a process cleanly; it starts again as after `kill`."""
@@ -256,13 +262,18 @@ class FaultHandle:
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses writes that were not synced."""
-        self._situation.wholeness.went_down(node)
-        return await self._stop(node, lambda: self.cluster.power_off(node, keep), _LOST)
+        return await self._end(node, lambda: self.cluster.power_off(node, keep), _LOST)
 
     async def wipe(self, node: str) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses everything on its disk."""
+        return await self._end(node, lambda: self.cluster.wipe(node), _LOST)
+
+    async def _end(
+        self, node: str, end: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]
+    ) -> Callable[[], Awaitable[None]]:
+        """As `_stop`, uncleanly."""
         self._situation.wholeness.went_down(node)
-        return await self._stop(node, lambda: self.cluster.wipe(node), _LOST)
+        return await self._stop(node, end, proof)
 
     async def _stop(
         self, node: str, stop: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]

@@ -124,16 +124,14 @@ class MessageFault(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Look at the messages between the nodes."""
         nodes = await handle.resolve(self.nodes)
-        target_nodes = len(handle.target_nodes)
-        against = await handle.resolve(self.against)
-        del handle.target_nodes[target_nodes:]
+        against = await handle.resolve_peers(self.against)
         rule = MessageRule(API_KEYS[self.api], self.part, self.effect, self.delay_ms, self.count)
         await handle.intercept(one_way(nodes, against), rule)
 
     def effective_alone(self) -> bool:
         """Some requests are sent only when something has changed, a broker that leads everything fetches from no other,
         and the active controller from nobody."""
-        return self.api in _WITHOUT_CAUSE and self.against == ("controllers",) and self.nodes[0].startswith(("b", "l"))
+        return self.api in _WITHOUT_CAUSE and self.against == ("controllers",) and not self.nodes[0].startswith("c")
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Messages that can be told apart."""

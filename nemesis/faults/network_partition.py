@@ -136,10 +136,8 @@ class NetworkPartition(Fault):
             handle.random.shuffle(rest)
             nodes = (*nodes, *rest)
             handle.add_targets(nodes)
-        # Not targets: these are the nodes that do not hear.
-        target_nodes = len(handle.target_nodes)
-        against = await handle.resolve(self.against or ("all",)) if self.shape is PartitionShape.ONE_WAY else ()
-        del handle.target_nodes[target_nodes:]
+        is_one_way = self.shape is PartitionShape.ONE_WAY
+        against = await handle.resolve_peers(self.against or ("all",)) if is_one_way else ()
         await handle.cut(
             links(self.shape, nodes, brokers, controllers, against), reset=self.flavour is ConnectionFate.RESET
         )

@@ -64,9 +64,7 @@ class Packets(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Degrade every link."""
         nodes = await handle.resolve(self.nodes)
-        target_nodes = len(handle.target_nodes)
-        against = await handle.resolve(self.against)
-        del handle.target_nodes[target_nodes:]
+        against = await handle.resolve_peers(self.against)
         links = one_way(nodes, against) if self.one_way else both_ways(nodes, against)
         await handle.degrade(
             tuple(dict.fromkeys(links)), LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss)
