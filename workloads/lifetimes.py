@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+REST_S_MIN = 0.2
+"""Least time between the end of a consumer and the next one."""
+_ALWAYS = (-math.inf, math.inf)
+
 
 def end_of_life_s(random: Random, mean_s: float) -> float:
     """When a life that begins now is over, by the loop's clock; never with a mean of 0."""
     return asyncio.get_running_loop().time() + random.expovariate(1 / mean_s) if mean_s else math.inf
-
-
-REST_S_MIN = 0.2
-"""Least time between the end of a consumer and the next one."""
-_ALWAYS = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)

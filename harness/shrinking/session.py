@@ -96,7 +96,7 @@ def failing(subject: ShrinkSubject) -> Failing:
         if expect.verdict is Validity.VALID or not expect.cause or wanted.unmet(outcome.verdicts, outcome.signatures):
             instead = f", not {wanted.describe()}" if wanted != Expectation() else ""
             raise NotShrinkable(f"{subject.origin}, run again in simulation, is {expect.describe()}{instead}")
-        scripted = replace(loads((outcome.directory / "schedule.yaml").read_text(encoding="utf-8")), drawn={})
+        scripted = loads((outcome.directory / "schedule.yaml").read_text(encoding="utf-8"))
     repaired = without_flaw(scripted)
     start = Reproducer(scripted, sighting_of(outcome, expect.signature))
     return Failing(subject, start, expect, repaired is not None and holds(repaired))

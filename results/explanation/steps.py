@@ -250,10 +250,9 @@ def _joined_elr(state: PartitionReplay, before: Decision, event: TraceRow) -> It
     if event.details().get("taken_over"):
         return
     for broker in sorted(Decision.of(event).elr - before.isr - before.elr):
-        replica = state.replicas.get(f"b{broker}")
-        missing = state.first_missing(replica) if replica is not None else None
-        first, end = (missing, len(state.committed)) if missing is not None else (len(state.committed), -1)
-        lacks = f"; its log lacks the committed {span(first, end)}" if missing is not None else ""
+        missing = _missing_committed(state, broker)
+        first, end = missing or (len(state.committed), -1)
+        lacks = f"; its log lacks the committed {span(*missing)}" if missing else ""
         yield Step(
             StepKind.ELR_JOIN_FROM_OUTSIDE,
             event.time_ns,
@@ -270,15 +269,14 @@ def _elected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     assert before is not None
     elected = f"{event.node} elected b{event.leader} in leader epoch {event.leader_epoch}"
     held = f"the ISR was {brokers(before.isr)} and the ELR {brokers(before.elr)}"
-    replica = state.replicas.get(f"b{event.leader}")
-    missing = state.first_missing(replica) if replica is not None else None
-    first, end = (missing, len(state.committed)) if missing is not None else (len(state.committed), -1)
-    lacks = f"; b{event.leader} lacks the committed {span(first, end)}" if missing is not None else ""
+    missing = _missing_committed(state, event.leader)
+    first, end = missing or (len(state.committed), -1)
+    lacks = f"; b{event.leader} lacks the committed {span(*missing)}" if missing else ""
     if event.leader not in before.isr | before.elr | frozenset(event.members if _requested(event) else ()):
         allowed = event.details().get("unclean") is True or "unclean" in str(event.details().get("reason"))
         kind = StepKind.UNCLEAN_ELECTION if allowed else StepKind.ELECTED_OUTSIDE_ISR
         yield Step(kind, event.time_ns, event.node, f"{elected}, outside of ISR and ELR: {held}{lacks}", first, end)
-    elif missing is not None:
+    elif missing:
         yield Step(
             StepKind.ELECTED_WITHOUT_COMMITTED_RECORDS,
             event.time_ns,
@@ -287,6 +285,14 @@ def _elected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             first,
             end,
         )
+
+
+def _missing_committed(state: PartitionReplay, broker: int) -> tuple[int, int] | None:
+    """From the first committed record that a broker does not hold to the end of what is committed; None if it has all,
+    or nothing is known of it."""
+    replica = state.replicas.get(f"b{broker}")
+    first = state.first_missing(replica) if replica is not None else None
+    return (first, len(state.committed)) if first is not None else None
 
 
 def _requested(event: TraceRow) -> bool:
@@ -299,13 +305,13 @@ def _kept_unclean(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         if event.time_ns <= time_ns:
             continue
         del state.unclean[broker]
-        decision, replica = state.decision, state.replicas.get(f"b{broker}")
+        decision = state.decision
         if decision is None or broker not in decision.isr | decision.elr:
             continue
         where = "ISR" if broker in decision.isr else "ELR"
-        missing = state.first_missing(replica) if replica is not None else None
-        first, end = (missing, len(state.committed)) if missing is not None else (0, -1)
-        lacks = f"; its log lacks the committed {span(first, end)}" if missing is not None else ""
+        missing = _missing_committed(state, broker)
+        first, end = missing or (0, -1)
+        lacks = f"; its log lacks the committed {span(*missing)}" if missing else ""
         yield Step(
             StepKind.UNCLEAN_BROKER_KEPT,
             time_ns,

@@ -24,14 +24,12 @@ from images.broker.groups.shard import Shard
 from images.broker.metadata.image import BrokerImage
 from images.broker.replication import replica
 from images.broker.replication.replica import AppendResult
-from images.wire.batch import assign, build
+from images.wire.batch import HEADER_BYTES, assign, build
 from workloads.clients import consumer, partition_sender
 from workloads.clients.completed_fetch import ConsumerRecord, read
 from workloads.clients.delivery import ProducerBatch
 from workloads.clients.partition_sender import PartitionSender
 
-_HEADER_BYTES = 61
-"""Of a record batch; the records that its checksum covers follow."""
 Patch = pytest.MonkeyPatch
 Bug = Callable[[Patch], None]
 
@@ -129,7 +127,7 @@ def _torn(patch: Patch) -> None:
 
 def _corrupt(patch: Patch) -> None:
     def flipped(data: bytearray) -> bytes:
-        data[_HEADER_BYTES] ^= 1
+        data[HEADER_BYTES] ^= 1
         return bytes(data)
 
     _at_the_end(patch, flipped)
