@@ -7,30 +7,45 @@ the whole cluster in simulation) and `node`.
 kind                      written by  meaning of the fields used
 ------------------------  ----------  -----------------------------------------------------------------------------
 node_started              any         broker_epoch of the previous life if it ended cleanly
-log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes
+log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
+                                      epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence}
 registered                broker      broker_epoch granted; detail: clean
-became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR
+became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
+                                      producers, as above
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
 appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id,
                                       sequence, crc (of the batch's header; it covers neither offset nor leader epoch)
-truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: log_start, if
-                                      that changed with it
+truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
+                                      producers, both as they are then; log_start, if that changed with it; answer, the
+                                      [epoch, end offset] of the leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader)
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
 high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
-                                      positions {replica: LEO the leader held for it}
+                                      positions {replica: LEO the leader held for it, -1 for none}
 follower_high_watermark   follower    high_watermark after, offset=before
 isr_proposed              leader      members=proposed ISR, partition_epoch it was proposed from, offset=LESO, log_end,
                                       high_watermark at that moment; detail: reason, positions {replica that joins: LEO
                                       the leader held for it, -1 before its first fetch}
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
-diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch
+fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of
+                                      the fetch, last_epoch=of the record before; written for the first fetch of a
+                                      follower in a leader epoch, and for each one that gives another leader epoch
+diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch; fetched, the
+                                      [last epoch, offset] of the fetch
 request_fenced            leader      leader_epoch held; detail: api, requested epoch, error
-acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: producer_id, acks
-latest_told               leader      high_watermark in the answer to a ListOffsets(latest)
+acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the
+                                      [producer id, sequence] of a batch that was taken for a duplicate
+latest_told               leader      high_watermark in the answer to a ListOffsets(latest), members=followers that have
+                                      fetched since the read began
+coordinator_loaded        leader      of __consumer_offsets: offset=log start, log_end of what it loaded,
+                                      high_watermark; detail: {group: {partition: committed offset}}
+generation_begun          leader      … log_end, high_watermark; detail: group, generation, members
+offsets_committed         leader      … offset=base of the record, log_end, high_watermark, when the commit is answered;
+                                      detail: group, member, generation it gave, current=of the group, offsets
+offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
                                       leader_epoch of its last batch
 producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
@@ -44,8 +59,10 @@ metadata_appended         controller  leader_epoch of the batch, offset=base, lo
 metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew
 metadata_trimmed          controller  offset=new start: a snapshot replaces the records below it
 metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
-metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before
-broker_registered         controller  broker=id, broker_epoch; detail: clean, incarnation
+metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before, log_end; detail:
+                                      positions {voter: log end the leader held for it, -1 for none}
+broker_registered         controller  broker=id, broker_epoch; detail: clean, incarnation, previous=broker epoch that it
+                                      presents, known=that of its last registration
 broker_fenced             controller  broker=id, broker_epoch; detail: reason
 broker_unfenced           controller  broker=id, broker_epoch
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
@@ -83,10 +100,15 @@ KINDS: Final = frozenset(
         "isr_proposed",
         "isr_committed",
         "isr_rejected",
+        "fetch_accepted",
         "diverging",
         "request_fenced",
         "acknowledged",
         "latest_told",
+        "coordinator_loaded",
+        "generation_begun",
+        "offsets_committed",
+        "offsets_told",
         "metadata_applied",
         "producer_id_assigned",
         "quorum_recovered",

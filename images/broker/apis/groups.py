@@ -262,7 +262,7 @@ class GroupCoordinator:
                     )
                     offsets.append((key, value))
             if offsets:
-                error = await shard.commit(body.group_id, offsets)
+                error = await shard.commit(body.group_id, caller, offsets)
         return OffsetCommitResponse(
             throttle_time=NO_THROTTLE,
             topics=tuple(

@@ -103,7 +103,7 @@ class ProduceFetchApis:
                     if body.acks == ACKS_ALL:
                         error = await replica.wait_until_committed(result, until)
                     if error is ErrorCode.none:
-                        replica.acknowledged(result.base_offset, result.end, body.acks)
+                        replica.acknowledged(result, body.acks)
                 answers.append(_produce_response(index, error, result, replica))
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
         return ProduceResponse(responses=tuple(topics), throttle_time=NO_THROTTLE)

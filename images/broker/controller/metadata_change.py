@@ -70,7 +70,8 @@ class MetadataChange:
         )
         self.append(RegisterBroker(request.id, request.incarnation, request.host, request.port))
         registered = self.image.brokers[request.id]
-        self._trace_broker("broker_registered", registered, clean=clean, incarnation=request.incarnation)
+        previous = {"previous": request.previous_epoch, "known": known.epoch if known is not None else -1}
+        self._trace_broker("broker_registered", registered, clean=clean, incarnation=request.incarnation, **previous)
 
     def fence(self, broker: BrokerImage, reason: str) -> None:
         if broker.fenced:

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from images.broker.groups.group import (
     NEVER_MS,
+    Caller,
     Group,
     GroupState,
     GroupStep,
@@ -148,6 +149,12 @@ class Shard:
         now_ms = self.now_ms()
         self.groups = {name: group.loaded(now_ms) for name, group in self.groups.items()}
         self.loaded = True
+        replica.coordinated(
+            "coordinator_loaded",
+            replica.log.start,
+            end,
+            {name: _values(offsets) for name, offsets in self._offsets.items()},
+        )
         self._changed.notify_all()
 
     def _replay(self, batch: bytes) -> None:
@@ -182,7 +189,9 @@ class Shard:
         kept."""
         if name not in self.groups and step.group == Group(name):
             return
-        self.groups[name] = step.group
+        before, self.groups[name] = self.groups.get(name), step.group
+        if step.group.generation > (before.generation if before is not None else 0) and step.group.members:
+            self._trace_generation(name, step.group)
         for decision in step.decisions:
             if isinstance(decision, StoreGroup):
                 self._store(name, decision)
@@ -193,6 +202,12 @@ class Shard:
             else:
                 _resolve(self._syncing.pop((name, decision.member_id), None), decision)
         self._changed.notify_all()
+
+    def _trace_generation(self, name: str, group: Group) -> None:
+        end = self._replica.state.log_end
+        members = [member.id for member in group.members]
+        detail = {"group": name, "generation": group.generation, "members": members}
+        self._replica.coordinated("generation_begun", end, end, detail)
 
     async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
         """Apply the step of a join, and wait for its response."""
@@ -276,18 +291,33 @@ class Shard:
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
-    async def commit(self, name: str, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> ErrorCode:
+    async def commit(
+        self, name: str, caller: Caller, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]
+    ) -> ErrorCode:
         """Append committed offsets of a group; no error once they are committed."""
         offsets = tuple(offsets)
-        if name not in self.groups:
-            self.groups[name] = Group(name)
+        group = self.groups.setdefault(name, Group(name))
+        detail = {
+            "group": name,
+            "member": caller.member_id,
+            "generation": caller.generation,
+            "current": group.generation,
+            "offsets": _values(dict(offsets)),
+        }
         append_result = self._append(encode_offset(name, key.topic, key.partition, value) for key, value in offsets)
         if append_result.error is ErrorCode.none:
             if not self._rules.offset_commit_after_high_watermark:
                 self._set_offsets(name, offsets)
+                self._trace_commit(append_result, detail)
                 return ErrorCode.none
             self._uncommitted.append(_Uncommitted(append_result.end, name, offsets))
-        return await self._wait_until_committed(append_result)
+        error = await self._wait_until_committed(append_result)
+        if error is ErrorCode.none:
+            self._trace_commit(append_result, detail)
+        return error
+
+    def _trace_commit(self, append_result: AppendResult, detail: Mapping[str, object]) -> None:
+        self._replica.coordinated("offsets_committed", append_result.base_offset, append_result.end, detail)
 
     async def committed_offsets(
         self, name: str, until: float
@@ -299,7 +329,10 @@ class Shard:
                 unconfirmed = error is ErrorCode.offset_not_available and self.leads
                 return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
         self._apply_committed_offsets()
-        return ErrorCode.none, dict(self._offsets.get(name, {}))
+        offsets = dict(self._offsets.get(name, {}))
+        end = self._replica.state.log_end
+        self._replica.coordinated("offsets_told", end, end, {"group": name, "offsets": _values(offsets)})
+        return ErrorCode.none, offsets
 
     async def delete(self, name: str) -> ErrorCode:
         """Delete a group without members, and its offsets."""
@@ -343,9 +376,14 @@ class Shard:
         if error is ErrorCode.none:
             error = await self._replica.wait_until_committed(append_result, self._clock() + self._commit_timeout_s)
         if error is ErrorCode.none:
-            self._replica.acknowledged(append_result.base_offset, append_result.end, ACKS_ALL)
+            self._replica.acknowledged(append_result, ACKS_ALL)
             self._apply_committed_offsets()
         return _ERRORS.get(error, error)
+
+
+def _values(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[str, int]:
+    """For the trace: offsets by the name of the partition."""
+    return {f"{key.topic}-{key.partition}": value.offset for key, value in sorted(offsets.items())}
 
 
 _SUPERSEDED = ErrorCode.rebalance_in_progress

@@ -268,7 +268,14 @@ class RaftNode:
 
     def _commit(self, before: int) -> None:
         state = self.state
-        self._trace("metadata_committed", offset=before, high_watermark=state.high_watermark)
+        positions = {str(voter): progress.offset for voter, progress in state.progress.items()}
+        self._trace(
+            "metadata_committed",
+            offset=before,
+            log_end=self.log.end,
+            high_watermark=state.high_watermark,
+            detail={"positions": positions},
+        )
         while self._pending_appends and self._pending_appends[0].end <= state.high_watermark:
             change = self._pending_appends.popleft()
             change.committed()

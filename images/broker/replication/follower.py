@@ -26,12 +26,13 @@ def answer_applies(partition: Partition, sent_offset: int, sent_epoch: int, limi
 def on_diverging(partition: Partition, epoch: int, end: int) -> PartitionStep:
     """The leader's log diverges from this one at or before (`epoch`, `end`): truncate to the last offset that both may
     have in common, see `truncation_offset`. The next fetch may be answered with another diverging epoch."""
-    return truncate(partition, truncation_offset(partition.epochs, partition.log_end, EpochEnd(epoch, end)))
+    to = truncation_offset(partition.epochs, partition.log_end, EpochEnd(epoch, end))
+    return truncate(partition, to, (epoch, end))
 
 
-def truncate(partition: Partition, to: int) -> PartitionStep:
-    """Truncate the log to `to`, or to its end if that is lower. High watermark and log start fall with it: the log of
-    an uncleanly elected leader may end below the log start."""
+def truncate(partition: Partition, to: int, answer: tuple[int, int] | None = None) -> PartitionStep:
+    """Truncate the log to `to`, or to its end if that is lower, upon the leader's `answer` if there is one. High
+    watermark and log start fall with it: the log of an uncleanly elected leader may end below the log start."""
     to = min(to, partition.log_end)
     cut = partition._replace(
         log_start=min(partition.log_start, to),
@@ -39,7 +40,7 @@ def truncate(partition: Partition, to: int) -> PartitionStep:
         epochs=partition.epochs.truncate_end(to),
         high_watermark=min(partition.high_watermark, to),
     )
-    return PartitionStep(cut, (Truncate(to, partition.log_end, partition.high_watermark),))
+    return PartitionStep(cut, (Truncate(to, partition.log_end, partition.high_watermark, answer),))
 
 
 def truncated(partition: Partition, epochs: EpochCache, log_start: int, log_end: int) -> Partition:

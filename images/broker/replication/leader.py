@@ -289,7 +289,7 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionSte
     candidate = min(positions, default=partition.high_watermark)
     if candidate <= partition.high_watermark:
         return PartitionStep(partition)
-    moved = HighWatermarkMoved(partition.high_watermark, candidate, quorum, tuple(positions))
+    moved = HighWatermarkMoved(partition.high_watermark, candidate, quorum)
     return PartitionStep(partition._replace(high_watermark=candidate), (moved,))
 
 
@@ -331,3 +331,8 @@ def confirms_latest(partition: Partition, read_index: int, limits: Limits) -> bo
         return False
     members = maximal_isr(partition, limits.rules)
     return all(follower.read_index >= read_index for follower in leadership.followers if follower.id in members)
+
+
+def confirmed_by(partition: Partition, read_index: int) -> tuple[int, ...]:
+    """The followers that have fetched since the read with this read index began."""
+    return tuple(follower.id for follower in partition.leader_state.followers if follower.read_index >= read_index)

@@ -201,6 +201,8 @@ class Truncate:
     to: int
     log_end_before: int
     high_watermark_before: int
+    answer: tuple[int, int] | None = None
+    """The leader's (epoch, end offset) that asked for it; None for a truncation to a known offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +232,11 @@ class Converged:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkMoved:
-    """The high watermark changed. For a leader with the positions that allowed it."""
+    """The high watermark changed. For a leader with the members whose positions allowed it."""
 
     before: int
     after: int
     quorum: tuple[int, ...] = ()
-    positions: tuple[int, ...] = ()
-    """The LEO of each member of `quorum`, as the leader has it."""
 
 
 @dataclass(frozen=True, slots=True)

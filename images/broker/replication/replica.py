@@ -98,6 +98,8 @@ class Replica:
         change except of the high watermark alone."""
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
+        self._fetched_in: dict[int, tuple[int, int]] = {}
+        """Follower → leader epoch in which its last fetch was accepted, and the one that it gave, for the trace."""
         self.fetched_epoch = NO_EPOCH
         """The leader epoch in which a fetch of this follower was answered last."""
         self._latest_reads = 0
@@ -172,7 +174,9 @@ class Replica:
             )
             if isinstance(verdict, Duplicate):
                 end = verdict.last_offset + 1
-                return AppendResult(ErrorCode.none, verdict.base_offset, end, self.state.leader_epoch, self.log.start)
+                retry = (header.producer_id, header.base_sequence)
+                epoch = self.state.leader_epoch
+                return AppendResult(ErrorCode.none, verdict.base_offset, end, epoch, self.log.start, retry)
             if isinstance(verdict, Refuse):
                 return self._refuse_append(verdict.error)
         base = self.log.end
@@ -216,9 +220,11 @@ class Replica:
             self._trace.fenced(self.state, "fetch", fetch.leader_epoch, answer.error, fetch.replica)
             return FetchResult(answer.error)
         if answer.diverging is not None:
-            epoch, end = answer.diverging
-            self._trace.event(self.state, "diverging", offset=end, detail={"replica": fetch.replica, "epoch": epoch})
+            self._trace.diverging(self.state, fetch, answer.diverging)
             return FetchResult(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
+        if self._fetched_in.get(fetch.replica) != (fetched_in := (self.state.leader_epoch, fetch.leader_epoch)):
+            self._fetched_in[fetch.replica] = fetched_in
+            self._trace.fetch_accepted(self.state, fetch)
         result = self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one)
         # As in Kafka, a fetch that finds a new high watermark is answered at once, but a waiting one is not woken for
         # it.
@@ -293,7 +299,8 @@ class Replica:
             self._latest_reads -= 1
         if self.state.leader_epoch != leader_epoch:
             return ErrorCode.not_leader_or_follower, -1
-        self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark)
+        confirmed = leader.confirmed_by(self.state, read_index)
+        self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark, members=confirmed)
         return ErrorCode.none, self.state.high_watermark
 
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
@@ -454,7 +461,7 @@ class Replica:
             else:
                 self.log.truncate_fully_and_start_at(decision.at)
             self.state = follower.truncated(state, self.log.epochs, self.log.start, self.log.end)
-            self._trace.truncated(self.state, decision, self.log.start if self.log.start != before else None)
+            self._trace.truncated(self.state, decision, self.log.start if self.log.start != before else None, self.log)
         elif isinstance(decision, LogStartAdvanced):
             # Traced first: a crash in between may leave a new log start, which would have no event otherwise.
             self._trace.log_start(state, decision)
@@ -469,9 +476,7 @@ class Replica:
             if self.limits.rules.enter_leader_epoch_start:
                 self.log.assign_epoch(decision.leader_epoch, decision.start)
             self.state = state._replace(epochs=self.log.epochs)
-            self._trace.event(
-                self.state, "became_leader", offset=decision.start, log_end=state.log_end, members=state.isr
-            )
+            self._trace.became_leader(self.state, decision.start, self.log)
         elif isinstance(decision, BecameFollower):
             self._trace.event(state, "became_follower", log_end=state.log_end)
         elif isinstance(decision, Resigned):
@@ -485,6 +490,11 @@ class Replica:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def acknowledged(self, base: int, end: int, acks: int) -> None:
+    def acknowledged(self, appended: AppendResult, acks: int) -> None:
         """Trace that an append is acknowledged to its producer."""
-        self._trace.acknowledged(self.state, base, end, acks)
+        self._trace.acknowledged(self.state, appended, acks)
+
+    def coordinated(self, kind: str, offset: int, log_end: int, detail: Mapping[str, object]) -> None:
+        """Trace an event of the group coordinator whose log this is."""
+        watermark = self.state.high_watermark
+        self._trace.event(self.state, kind, offset=offset, log_end=log_end, high_watermark=watermark, detail=detail)

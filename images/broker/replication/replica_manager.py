@@ -28,6 +28,7 @@ from images.broker.ports import Files, NodePorts
 from images.broker.replication.fetcher import Fetcher, FetchLimits
 from images.broker.replication.partition import Limits, PartitionRegistration, ProposeIsr, ReplicaRole
 from images.broker.replication.replica import Replica
+from images.broker.replication.replica_trace import log_detail
 from images.broker.runtime.files import read_whole, write_durably
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
@@ -171,7 +172,7 @@ class ReplicaManager:
                 offset=log.start,
                 log_end=log.end,
                 high_watermark=high_watermark,
-                detail={"clean": log.recovery.clean, "cut_bytes": log.recovery.cut_bytes},
+                detail={"clean": log.recovery.clean, "cut_bytes": log.recovery.cut_bytes, **log_detail(log)},
             )
         )
         limits = Limits(

@@ -18,6 +18,8 @@ class AppendResult(NamedTuple):
     log_start: int = -1
     """The log start after the append. As in Kafka, the errors of a batch that the log does not even look into come
     without it."""
+    retry: tuple[int, int] | None = None
+    """Producer id and first sequence number of a duplicate; None for a batch that was appended now."""
 
 
 class FetchResult(NamedTuple):

@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from images.broker.log.log import Log
 from images.broker.replication.partition import (
     HighWatermarkMoved,
     IsrResolved,
     LogStartAdvanced,
     Partition,
     ProposeIsr,
+    ReplicaFetch,
     ReplicaRole,
     Truncate,
     TruncateFullyAndStartAt,
 )
+from images.broker.replication.replica_results import AppendResult
 from images.trace import TraceEvent
 from images.wire.batch import Header
 
@@ -75,11 +78,35 @@ class ReplicaTrace:
             )
         )
 
-    def acknowledged(self, state: Partition, base: int, end: int, acks: int) -> None:
-        """An append is acknowledged to its producer."""
-        high_watermark = state.high_watermark
+    def acknowledged(self, state: Partition, appended: AppendResult, acks: int) -> None:
+        """An append is acknowledged to its producer; of a retry with the batch for which it was taken."""
+        detail: dict[str, object] = {"acks": acks}
+        if appended.retry is not None:
+            detail["retry"] = list(appended.retry)
         self.event(
-            state, "acknowledged", offset=base, log_end=end, high_watermark=high_watermark, detail={"acks": acks}
+            state,
+            "acknowledged",
+            offset=appended.base_offset,
+            log_end=appended.end,
+            high_watermark=state.high_watermark,
+            detail=detail,
+        )
+
+    def fetch_accepted(self, state: Partition, fetch: ReplicaFetch) -> None:
+        """The first fetch of a follower in a leadership, or one of another leader epoch, was accepted as a position."""
+        detail = {"replica": fetch.replica, "requested": fetch.leader_epoch, "last_epoch": fetch.last_fetched_epoch}
+        self.event(state, "fetch_accepted", offset=fetch.offset, log_end=state.log_end, detail=detail)
+
+    def diverging(self, state: Partition, fetch: ReplicaFetch, answer: tuple[int, int]) -> None:
+        """A fetch was answered with the epoch and offset where the logs part."""
+        epoch, end = answer
+        detail = {"replica": fetch.replica, "epoch": epoch, "fetched": [fetch.last_fetched_epoch, fetch.offset]}
+        self.event(state, "diverging", offset=end, detail=detail)
+
+    def became_leader(self, state: Partition, start: int, log: Log) -> None:
+        """This replica leads, from the offset `start` on."""
+        self.event(
+            state, "became_leader", offset=start, log_end=state.log_end, members=state.isr, detail=log_detail(log)
         )
 
     def fenced(self, state: Partition, api: str, requested: int, error: ErrorCode, replica: int) -> None:
@@ -92,7 +119,9 @@ class ReplicaTrace:
         if state.role is not ReplicaRole.LEADER:
             self.event(state, "follower_high_watermark", offset=moved.before, high_watermark=moved.after)
             return
-        positions = dict(zip(map(str, moved.quorum), moved.positions, strict=True))
+        ends = {follower.id: follower.log_end for follower in state.leader_state.followers}
+        ends[state.node] = state.log_end
+        positions = {str(member): -1 if (end := ends.get(member)) is None else end for member in moved.quorum}
         self.event(
             state,
             "high_watermark",
@@ -102,15 +131,22 @@ class ReplicaTrace:
             detail={"positions": positions},
         )
 
-    def truncated(self, state: Partition, cut: Truncate | TruncateFullyAndStartAt, log_start: int | None) -> None:
+    def truncated(
+        self, state: Partition, cut: Truncate | TruncateFullyAndStartAt, log_start: int | None, log: Log
+    ) -> None:
         """The log was truncated to the end in `state`; `log_start` is its start if that has changed."""
+        detail = log_detail(log)
+        if log_start is not None:
+            detail["log_start"] = log_start
+        if isinstance(cut, Truncate) and cut.answer is not None:
+            detail["answer"] = list(cut.answer)
         self.event(
             state,
             "truncated",
             offset=state.log_end,
             log_end=cut.log_end_before,
             high_watermark=cut.high_watermark_before,
-            detail={"log_start": log_start} if log_start is not None else None,
+            detail=detail,
         )
 
     def log_start(self, state: Partition, moved: LogStartAdvanced) -> None:
@@ -149,3 +185,11 @@ class ReplicaTrace:
             return
         detail = {"error": change.error.name, "rolled_back": change.rolled_back}
         self.event(state, "isr_rejected", members=change.isr, detail=detail)
+
+
+def log_detail(log: Log) -> dict[str, object]:
+    """What a log knows besides its records: its epoch cache, and the last sequence number of each producer."""
+    return {
+        "epochs": [list(entry) for entry in log.epochs.entries],
+        "producers": {str(producer): state.batches[-1].last_sequence for producer, state in log.producers.items()},
+    }

@@ -23,6 +23,7 @@ from tests.broker.replication.test_replica import LIMITS, Node, catch_up, fetch
 from tests.workloads.virtual_time import run
 
 P0 = TopicPartition("orders", 0)
+MEMBER = Caller("m", 1)
 UNIX_MS = 1_790_000_000_000
 GROUPS = GroupLimits(1_000, 60_000, 0, Rules())
 
@@ -99,7 +100,7 @@ async def test_a_commit_is_answered_only_when_its_record_is_below_the_high_water
     cluster.replicate(1)
     await turns()
     assert shard.loaded
-    committing = asyncio.ensure_future(shard.commit("g", [(P0, OffsetAndMetadata(7, 3))]))
+    committing = asyncio.ensure_future(shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7, 3))]))
     await turns()
     assert not committing.done()
     assert cluster.nodes[1].replica.log.end == 1
@@ -114,7 +115,7 @@ async def test_without_the_rule_a_commit_is_answered_that_nobody_else_has() -> N
     shard = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    assert await shard.commit("g", [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
     assert cluster.nodes[2].replica.log.end == 0
 
 
@@ -124,7 +125,7 @@ async def test_a_commit_whose_wait_ended_counts_from_when_it_is_committed_after_
     shard = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    assert await shard.commit("g", [(P0, OffsetAndMetadata(7))]) is ErrorCode.coordinator_not_available
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.coordinator_not_available
     assert await told(cluster, 1, shard) == {P0: OffsetAndMetadata(7)}
 
 
@@ -138,7 +139,7 @@ async def test_a_new_coordinator_finds_every_acknowledged_offset_and_the_newest_
     await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
     step = sync(shard.groups["g"], Caller("m1", 1), (None, None), {"m1": b"mine"}, shard.now_ms())
     assert (await shard.sync_answer("g", step)).assignment == b"mine"
-    assert await shard.commit("g", [(P0, OffsetAndMetadata(7, 3, "note"))]) is ErrorCode.none
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7, 3, "note"))]) is ErrorCode.none
     fetching.cancel()
     shard.close()
 
@@ -159,7 +160,7 @@ async def test_a_new_coordinator_serves_once_all_it_read_is_committed(rule_on: b
     first = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    committing = asyncio.ensure_future(first.commit("g", [(P0, OffsetAndMetadata(7))]))
+    committing = asyncio.ensure_future(first.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]))
     await turns()
     fetch(
         cluster.nodes[1].replica, cluster.nodes[2].replica
@@ -209,7 +210,7 @@ async def test_a_new_coordinator_serves_the_offsets_above_the_high_watermark_tha
     first = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    committing = asyncio.ensure_future(first.commit("g", [(P0, OffsetAndMetadata(7))]))
+    committing = asyncio.ensure_future(first.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]))
     await turns()
     fetch(cluster.nodes[1].replica, cluster.nodes[2].replica)
     second = cluster.lead(2, 2)
@@ -227,7 +228,7 @@ async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on:
     first = cluster.lead(1, 1)
     cluster.replicate(1)
     await turns()
-    committing = asyncio.ensure_future(first.commit("g", [(P0, OffsetAndMetadata(7))]))
+    committing = asyncio.ensure_future(first.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]))
     await turns()
     cluster.replicate(1)
     assert await committing is ErrorCode.none
@@ -259,7 +260,7 @@ async def test_records_of_groups_and_offsets_carry_the_time_of_records_not_that_
     await turns()
     ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
     await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
-    assert await shard.commit("g", [(P0, OffsetAndMetadata(7, commit_ms=shard.record_ms()))]) is ErrorCode.none
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7, commit_ms=shard.record_ms()))]) is ErrorCode.none
     fetching.cancel()
     log = cluster.nodes[1].replica.log
     headers = [header for header, _ in iterate(log.read(0, 1 << 20, log.end))]
@@ -288,7 +289,7 @@ async def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it()
     fetching = asyncio.ensure_future(cluster.keep_replicating(1))
     await turns()
     assert await shard.delete("g") is ErrorCode.group_id_not_found
-    assert await shard.commit("g", [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
     ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
     await shard.join_answer("g", join(shard.groups["g"], ask, shard.now_ms(), GROUPS))
     assert await shard.delete("g") is ErrorCode.non_empty_group

@@ -132,7 +132,7 @@ def test_a_cut_below_the_high_watermark_brings_it_down() -> None:
     epochs, end = log((1, 5))
     state = Partition(node=2, log_end=end, epochs=epochs, high_watermark=4, role=ReplicaRole.FOLLOWER)
     step = on_diverging(state, 1, 3)
-    assert step.decisions == (Truncate(3, 5, 4),)
+    assert step.decisions == (Truncate(3, 5, 4, (1, 3)),)
     assert step.partition.high_watermark == 3
 
 

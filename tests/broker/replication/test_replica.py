@@ -111,7 +111,7 @@ def test_a_repeated_batch_is_not_appended_again_and_is_acknowledged_no_sooner_th
         batch = produced(b"a", b"b", producer=7, sequence=0)
         original = first.replica.append(batch, ALL)
         repeated = first.replica.append(batch, ALL)
-        assert repeated == original
+        assert repeated == original._replace(retry=(7, 0))
         assert first.values == [b"a", b"b"]
         waiting = [
             asyncio.ensure_future(first.replica.wait_until_committed(each, await soon()))
@@ -316,6 +316,24 @@ def test_truncated_batches_are_new_to_the_producer_table_and_kept_ones_are_dupli
     assert leader.append(kept, LEADER_ONLY).end == 1
     assert leader.append(cut, LEADER_ONLY).end == 2
     assert first.values == [b"a", b"b"]
+
+
+def test_the_trace_of_a_truncation_tells_the_answer_behind_it_and_the_log_after_it() -> None:
+    first, second = pair()
+    first.replica.append(produced(b"a", producer=7, sequence=0), LEADER_ONLY)
+    catch_up(first.replica, second.replica)
+    first.replica.append(produced(b"b", producer=7, sequence=1), LEADER_ONLY)
+    second.lead(2)
+    first.follow(2, 2)
+    catch_up(second.replica, first.replica)
+    (cut,) = (event for event in first.trace if event.kind == "truncated")
+    assert cut.detail == {"epochs": [[1, 0]], "producers": {"7": 0}, "answer": [1, 1]}
+    (diverging,) = (event for event in second.trace if event.kind == "diverging")
+    assert diverging.detail == {"replica": 1, "epoch": 1, "fetched": [1, 2]}
+    (led,) = (event for event in second.trace if event.kind == "became_leader")
+    assert led.detail == {"epochs": [[1, 0], [2, 1]], "producers": {"7": 0}}
+    (accepted,) = (event for event in second.trace if event.kind == "fetch_accepted")
+    assert (accepted.offset, accepted.detail) == (1, {"replica": 1, "requested": 2, "last_epoch": 1})
 
 
 def test_a_cut_inside_a_batch_takes_all_of_it_and_the_machine_knows() -> None:

@@ -207,9 +207,9 @@ SECOND: Final = (
             ),
             Edit(
                 _REPLICA,
-                '"latest_told", high_watermark=self.state.high_watermark)\n'
+                '"latest_told", high_watermark=self.state.high_watermark, members=confirmed)\n'
                 "        return ErrorCode.none, self.state.high_watermark\n",
-                '"latest_told", high_watermark=latest)\n        return ErrorCode.none, latest\n',
+                '"latest_told", high_watermark=latest, members=confirmed)\n        return ErrorCode.none, latest\n',
             ),
         ),
         SECOND_TIME_LIMIT_S,
