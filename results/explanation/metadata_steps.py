@@ -1,41 +1,166 @@
-"""Broken steps of the controllers' metadata log: a follower that appends behind records which its leader does not hold.
+"""Broken steps of the controllers' metadata log: votes, elections, commits, truncations and appends.
 
-Everything else that can break there is named by the findings of `raft` themselves.
+A controller's log is that of its own events. Voters have ids of their own: the vote that a candidate casts for itself
+tells which node has which, and of the others the order of the names, which is that of the ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
-from results.explanation.replay import ReplicaView
+from results.explanation.replay import UNKNOWN, ReplicaView, differs, positions_of
 from results.explanation.steps import appended_behind
-from results.explanation.story import Step
+from results.explanation.story import Step, StepKind, span
 
 _KINDS: Final = (
-    "quorum_recovered", "quorum_leader", "quorum_follower", "quorum_resigned",
-    "metadata_appended", "metadata_truncated", "metadata_restored",
+    "quorum_recovered", "quorum_voted", "quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned",
+    "metadata_appended", "metadata_truncated", "metadata_restored", "metadata_committed",
 )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Quorum:
+    """The controllers after the events so far."""
+
+    controllers: dict[str, ReplicaView] = field(default_factory=dict)
+    leaders: dict[int, ReplicaView] = field(default_factory=dict)
+    """By the id of the voter."""
+    nodes: dict[int, str] = field(default_factory=dict)
+    """Id of a voter → its node."""
+    votes: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Controller epoch → node → the voter for which it voted last."""
+    committed: list[int] = field(default_factory=list)
+    """Epoch by offset of what leaders committed."""
+    counted: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Node → the furthest log end at which a leader counted it for a commit, and that leader."""
+
+    def controller(self, node: str) -> ReplicaView:
+        return self.controllers.setdefault(node, ReplicaView(node))
+
+    def name_voters(self, leader: str, positions: Mapping[int, int]) -> None:
+        """Learn from a leader's positions which node has which id."""
+        own = next((voter for voter, node in self.nodes.items() if node == leader), None)
+        if own is not None and len(positions) + 1 == len(self.controllers) > len(self.nodes):
+            self.nodes.update(zip(sorted({own, *positions}), sorted(self.controllers), strict=True))
 
 
 def metadata_steps(trace: pa.Table) -> Iterator[Step]:
     """The broken steps of the metadata log, in the order of its events."""
-    controllers: dict[str, ReplicaView] = {}
-    leaders: dict[int, ReplicaView] = {}
+    quorum = _Quorum()
     for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
-        controller = controllers.setdefault(event.node, ReplicaView(event.node))
-        if event.kind == "metadata_appended":
-            since, leader = controller.following_since, leaders.get(controller.leader)
-            if since is not None and leader is not None and _still_leads(leader, since):
-                yield from appended_behind(controller, leader, since, event)
-            controller.following_since = None
-        elif event.kind == "quorum_leader":
-            leaders[event.leader] = controller
-        _apply(controller, event)
+        controller = quorum.controller(event.node)
+        yield from _look(quorum, controller, event)
+        _apply(quorum, controller, event)
+
+
+def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator[Step]:
+    if event.kind == "metadata_appended":
+        since, leader = controller.following_since, quorum.leaders.get(controller.leader)
+        if since is not None and leader is not None and _still_leads(leader, since):
+            yield from appended_behind(controller, leader, since, event)
+    elif event.kind == "quorum_voted":
+        yield from _voted(quorum, controller, event)
+    elif event.kind == "quorum_leader":
+        yield from _elected(quorum, event)
+    elif event.kind == "metadata_committed":
+        yield from _committed(quorum, controller, event)
+    elif event.kind == "metadata_truncated":
+        yield from _truncated(quorum, controller, event)
+    elif event.kind == "quorum_recovered":
+        end, leader_name = quorum.counted.get(event.node, (0, ""))
+        if event.log_end < min(end, len(controller.log)):
+            text = (
+                f"the metadata log of {event.node} came back ending at {event.log_end}, and {leader_name} had counted "
+                f"it at {end} for a commit: its fetch had counted before the records were on its disk"
+            )
+            yield _step(StepKind.COUNTED_METADATA_LOST, event, text)
+
+
+def _step(kind: StepKind, event: TraceRow, text: str) -> Step:
+    return Step(kind, event.time_ns, event.node, text)
+
+
+def _end(controller: ReplicaView) -> tuple[int, int]:
+    """The end of a log as votes compare it: the epoch of the last record, and the log end."""
+    return (controller.log[-1] if controller.log else 0), len(controller.log)
+
+
+def _voted(quorum: _Quorum, voter: ReplicaView, event: TraceRow) -> Iterator[Step]:
+    candidate = quorum.controllers.get(quorum.nodes.get(event.broker, ""))
+    if candidate is None or candidate is voter or UNKNOWN in (_end(candidate)[0], _end(voter)[0]):
+        return
+    if _end(candidate) < _end(voter):
+        yield _step(
+            StepKind.VOTE_FOR_OLDER_LOG,
+            event,
+            f"{voter.node} voted for {candidate.node} in controller epoch {event.leader_epoch}, whose log ends at "
+            f"{_end(candidate)[1]} with epoch {_end(candidate)[0]}: its own, which ends at {_end(voter)[1]} with epoch "
+            f"{_end(voter)[0]}, is more up to date",
+        )
+
+
+def _elected(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
+    votes = quorum.votes.get(event.leader_epoch, {})
+    voters = sorted(node for node, voted in votes.items() if quorum.nodes.get(voted) == event.node)
+    known = len(quorum.controllers)
+    if 0 < len(voters) < known // 2 + 1:
+        yield _step(
+            StepKind.CONTROLLER_WITHOUT_MAJORITY,
+            event,
+            f"{event.node} became the leader of controller epoch {event.leader_epoch} with the votes of "
+            f"{', '.join(voters)} alone, of {known} controllers",
+        )
+
+
+def _committed(quorum: _Quorum, leader: ReplicaView, event: TraceRow) -> Iterator[Step]:
+    end, positions = event.high_watermark, positions_of(event)
+    quorum.name_voters(event.node, positions)
+    committed = f"{event.node} committed metadata up to {end} in controller epoch {event.leader_epoch}"
+    last = leader.log[end - 1] if 0 < end <= len(leader.log) else UNKNOWN
+    if last not in (UNKNOWN, event.leader_epoch):
+        yield _step(
+            StepKind.METADATA_OF_EARLIER_EPOCH_COMMITTED,
+            event,
+            f"{committed}, the last of it of epoch {last}, without a record of its own epoch: records of earlier "
+            "epochs may be on a majority and still be overwritten",
+        )
+    counted = {voter for voter, position in positions.items() if position >= end}
+    if positions and 1 + len(counted) < (1 + len(positions)) // 2 + 1:
+        held = ", ".join(f"{quorum.nodes.get(voter, voter)} at {at}" for voter, at in sorted(positions.items()))
+        yield _step(
+            StepKind.METADATA_COMMITTED_WITHOUT_MAJORITY,
+            event,
+            f"{committed} and had counted {held}: that is no majority of {1 + len(positions)} controllers",
+        )
+    for voter in sorted(counted):
+        member = quorum.controllers.get(quorum.nodes.get(voter, ""))
+        place = differs(member.log[:end], leader.log[:end]) if member is not None else None
+        if member is not None and place is not None:
+            lacks = f"ends at {len(member.log)}" if place >= len(member.log) else f"has another record at {place}"
+            yield _step(
+                StepKind.METADATA_POSITION_NOT_HELD,
+                event,
+                f"{committed} and counted {member.node} at {positions[voter]}, whose log {lacks}",
+            )
+
+
+def _truncated(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator[Step]:
+    end = min(len(controller.log), len(quorum.committed))
+    held = differs(controller.log[event.offset : end], quorum.committed[event.offset : end])
+    if event.offset < end and held != 0:
+        last = end if held is None else event.offset + held
+        yield _step(
+            StepKind.COMMITTED_METADATA_TRUNCATED,
+            event,
+            f"{event.node} cut its metadata log {event.log_end} → {event.offset} in controller epoch "
+            f"{event.leader_epoch}, and with it the committed {span(event.offset, last)}",
+        )
 
 
 def _still_leads(leader: ReplicaView, since: TraceRow) -> bool:
@@ -43,20 +168,36 @@ def _still_leads(leader: ReplicaView, since: TraceRow) -> bool:
     return leader.role == "leader" and leader.leader_epoch == since.leader_epoch
 
 
-def _apply(controller: ReplicaView, event: TraceRow) -> None:
+def _apply(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> None:
     if event.kind == "metadata_appended":
         controller.resize(event.offset)
         controller.log += [event.leader_epoch] * (event.log_end - event.offset)
+        controller.following_since = None
     elif event.kind == "metadata_truncated":
         controller.resize(event.offset)
         controller.shortened = event
+        quorum.counted.pop(event.node, None)
     elif event.kind == "metadata_restored":
         controller.resize(0)
         controller.resize(event.offset)
+    elif event.kind == "metadata_committed":
+        quorum.committed += controller.log[len(quorum.committed) : event.high_watermark]
+        for voter, position in positions_of(event).items():
+            if (node := quorum.nodes.get(voter)) is not None and position > 0:
+                quorum.counted[node] = position, event.node
     elif event.kind == "quorum_recovered":
         controller.role = ""
         controller.resize(event.log_end)
+        for epoch, start in event.details().get("epochs") or ():
+            controller.log[max(start, 0) :] = [epoch] * (event.log_end - max(start, 0))
+    elif event.kind == "quorum_voted":
+        quorum.votes.setdefault(event.leader_epoch, {})[event.node] = event.broker
     else:
         controller.role = event.kind.removeprefix("quorum_")
         controller.leader, controller.leader_epoch = event.leader, event.leader_epoch
         controller.following_since = event if controller.role == "follower" else None
+        if event.kind == "quorum_candidate":
+            quorum.nodes[quorum.votes[event.leader_epoch][event.node]] = event.node
+        elif event.kind == "quorum_leader":
+            quorum.leaders[event.leader] = controller
+            quorum.nodes[event.leader] = event.node

@@ -18,7 +18,7 @@ from results.explanation.story import Belief, brokers
 
 UNKNOWN: Final = -1
 """The leader epoch of a record that the trace does not have; it equals every other."""
-NODE_KINDS: Final = ("node_started", "broker_registered")
+NODE_KINDS: Final = ("node_started", "broker_registered", "broker_fenced", "broker_unfenced")
 """Events of a whole node that matter to each of its partitions."""
 
 
@@ -35,6 +35,7 @@ class Proposal:
     members: frozenset[int]
     partition_epoch: int
     time_ns: int
+    leader_epoch: int = -1
 
 
 class BatchCopy(NamedTuple):
@@ -44,6 +45,7 @@ class BatchCopy(NamedTuple):
     """Of its first record."""
     leader: int
     """From which it was replicated; -1 where the replica appended it as the leader itself."""
+    end: int = -1
 
     def __str__(self) -> str:
         return f"at {self.offset} already, " + (f"replicated from b{self.leader}" if self.leader >= 0 else "as leader")
@@ -108,6 +110,8 @@ class Decision:
     isr: frozenset[int]
     elr: frozenset[int]
     min_isr: int
+    replicas: frozenset[int] = frozenset()
+    adding: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, event: TraceRow) -> Decision:
@@ -122,6 +126,8 @@ class Decision:
             frozenset(event.members),
             frozenset(detail.get("elr") or ()),
             min(minimum, len(replicas) or minimum),
+            frozenset(replicas),
+            frozenset(detail.get("adding") or ()),
         )
 
     def __str__(self) -> str:
@@ -150,6 +156,13 @@ class PartitionReplay:
     """Broker → when its process started last."""
     unclean: dict[int, int] = field(default_factory=dict)
     """Broker → when it registered after an unclean shutdown, until the instant after that is seen."""
+    decisions: dict[int, Decision] = field(default_factory=dict)
+    """By partition epoch."""
+    fenced: set[int] = field(default_factory=set)
+    leaving: dict[int, int] = field(default_factory=dict)
+    """Broker → when it was fenced, until the instant after that is seen."""
+    broker_offsets: dict[int, int] = field(default_factory=dict)
+    """Broker → the metadata offset of its newest change."""
 
     def replica(self, node: str) -> ReplicaView:
         """The view of `node`."""
@@ -170,9 +183,8 @@ class PartitionReplay:
         if event.kind == "node_started":
             if event.number >= 0:
                 self.started_ns[event.number] = event.time_ns
-        elif event.kind == "broker_registered":
-            if event.details().get("clean") is False:
-                self.unclean[event.broker] = event.time_ns
+        elif event.kind in NODE_KINDS:
+            self._change_broker(event)
         elif event.kind == "partition_changed":
             self._decide(event)
         elif event.kind in _APPLY and event.number >= 0:
@@ -182,7 +194,21 @@ class PartitionReplay:
         if event.offset < self.metadata_offset:
             return  # a deposed controller traced it late
         self.metadata_offset = event.offset
-        self.decision = Decision.of(event)
+        self.decision = self.decisions[event.partition_epoch] = Decision.of(event)
+
+    def _change_broker(self, event: TraceRow) -> None:
+        if event.offset < self.broker_offsets.get(event.broker, -1):
+            return  # a deposed controller traced it late
+        self.broker_offsets[event.broker] = event.offset
+        if event.kind == "broker_unfenced":
+            self.fenced.discard(event.broker)
+            self.leaving.pop(event.broker, None)
+            return
+        self.fenced.add(event.broker)
+        if event.kind == "broker_fenced":
+            self.leaving[event.broker] = event.time_ns
+        elif event.details().get("clean") is False:
+            self.unclean[event.broker] = event.time_ns
 
 
 def _role(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
@@ -215,7 +241,7 @@ def _appended(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
     replica.following_since = None
     if (batch := batch_of(event)) is not None:
         leader = event.leader if event.leader != event.number else -1
-        replica.batches[batch] = BatchCopy(event.offset, leader)
+        replica.batches[batch] = BatchCopy(event.offset, leader, event.log_end)
 
 
 def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
@@ -224,7 +250,9 @@ def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) ->
     replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < event.offset}
     start = event.details().get("log_start")
     if isinstance(start, int):
-        replica.log_start = start
+        replica.log_start = replica.high_watermark = start
+        replica.log[:] = [UNKNOWN] * len(replica.log)
+        replica.batches = {}
 
 
 def _recovered(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
@@ -249,7 +277,7 @@ def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TraceRo
 
 
 def _proposed(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
-    replica.proposal = Proposal(frozenset(event.members), event.partition_epoch, event.time_ns)
+    replica.proposal = Proposal(frozenset(event.members), event.partition_epoch, event.time_ns, event.leader_epoch)
     state.proposals.append(replica.proposal)
 
 

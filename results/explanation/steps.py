@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from checkers.tables import TraceRow
+from results.explanation import decision_steps, log_steps
 from results.explanation.replay import Decision, PartitionReplay, ReplicaView, batch_of, differs, positions_of
 from results.explanation.story import Step, StepKind, brokers, listed, span
 
@@ -29,7 +30,13 @@ def broken_steps(events: Iterable[TraceRow]) -> list[Step]:
     for event in events:
         fresh = [
             *_kept_unclean(state, event),
-            *(step for look in _LOOKS.get(event.kind, ()) for step in look(state, event)),
+            *decision_steps.ALWAYS(state, event),
+            *(
+                step
+                for looks in (log_steps.LOOKS, decision_steps.LOOKS, _LOOKS)
+                for look in looks.get(event.kind, ())
+                for step in look(state, event)
+            ),
         ]
         state.apply(event)
         decided = str(state.decision) if state.decision is not None else ""
@@ -80,6 +87,10 @@ def _counted_wrongly(
     counted as far."""
     before, after, positions = max(event.offset, 0), event.high_watermark, positions_of(event)
     for number in sorted(quorum - {event.number}):
+        if positions.get(number, after) < 0:
+            why = f"it had no fetch of b{number} yet, whose position it does not know"
+            yield StepKind.UNKNOWN_POSITION_COUNTED, why, (), ""
+            continue
         if positions.get(number, after) < after:
             why = f"it had counted b{number} at {positions[number]} only"
             yield StepKind.HIGH_WATERMARK_ABOVE_COUNTED_POSITION, why, (), ""
@@ -379,6 +390,8 @@ def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if held == 0:
         return  # other records than the committed ones
     watermark = f", its own high watermark was {event.high_watermark}" if event.high_watermark >= 0 else ""
+    if (answer := event.details().get("answer")) is not None:
+        watermark += f"; its leader had answered that epoch {answer[0]} ends at {answer[1]}"
     yield Step(
         StepKind.COMMITTED_RECORDS_TRUNCATED,
         event.time_ns,
@@ -395,14 +408,16 @@ def _recovered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     known = len(replica.log)
     if event.log_end < known and not replica.removed:
+        clean = event.details().get("clean") is True and event.log_end > 0
+        closed = ", although it had been closed as clean, all of it on disk" if clean else ""
         yield Step(
-            StepKind.LOG_CAME_BACK_SHORTER,
+            StepKind.CLEAN_LOG_CAME_BACK_SHORTER if clean else StepKind.LOG_CAME_BACK_SHORTER,
             event.time_ns,
             event.node,
-            f"the log of {event.node} ended at {known} and came back ending at {event.log_end}",
+            f"the log of {event.node} ended at {known} and came back ending at {event.log_end}{closed}",
             event.log_end,
             known,
-            is_loss=True,
+            is_loss=not clean,
         )
 
 

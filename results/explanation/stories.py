@@ -13,13 +13,17 @@ comes first in `NEAREST_FIRST`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 from results.explanation.context import faults_at, requests_about
+from results.explanation.group_steps import group_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
@@ -110,18 +114,33 @@ def _by_records(found: list[_Found], evidence: RunEvidence) -> list[_Group]:
     traced = evidence.settings.has_ordered_trace and not any(gap.part is EvidencePart.TRACE for gap in evidence.gaps)
     groups = []
     for (topic, partition), ones in places.items():
-        steps = _steps(evidence, topic, partition) if traced else ()
+        steps = _steps(evidence, topic, partition, {one.check for one in ones}) if traced else ()
         groups += _groups_of_partition(ones, steps)
     return groups
 
 
-def _steps(evidence: RunEvidence, topic: str, partition: int) -> Sequence[Step]:
-    """The broken steps of one partition, in time; of the metadata log without a topic."""
-    if not topic:
-        return list(metadata_steps(evidence.trace))
-    events = list(events_of(evidence.trace, topic, partition))
-    steps = [*broken_steps(events), *read_steps(events, evidence.history, topic, partition)]
+def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection[str]) -> Sequence[Step]:
+    """The broken steps that findings of these checks about one partition may have as their cause, in time. Findings
+    without a topic are about the metadata log, or, unless they are those of Raft, about any partition."""
+    steps: list[Step] = []
+    if topic:
+        events = list(events_of(evidence.trace, topic, partition))
+        steps += (*broken_steps(events), *read_steps(events, evidence.history, topic, partition))
+        if OF_GROUPS & set(checks):
+            steps += group_steps(evidence.trace, topic, partition)
+    else:
+        steps += metadata_steps(evidence.trace)
+        if not {"raft"} & set(checks):
+            for name, number in _partitions(evidence.trace):
+                named = broken_steps(events_of(evidence.trace, name, number))
+                steps += (replace(step, text=f"{name}-{number}: {step.text}") for step in named)
     return sorted(steps, key=lambda step: step.time_ns)
+
+
+def _partitions(trace: pa.Table) -> list[tuple[str, int]]:
+    """The partitions that have an event in the trace, by name."""
+    rows = trace.filter(pc.field("topic") != "").select(["topic", "partition"]).group_by(["topic", "partition"])
+    return sorted((row["topic"], row["partition"]) for row in rows.aggregate([]).to_pylist())
 
 
 def _groups_of_partition(found: list[_Found], steps: Sequence[Step]) -> list[_Group]:

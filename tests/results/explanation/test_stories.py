@@ -213,7 +213,9 @@ def test_an_acknowledgement_without_records_concerns_the_record_at_its_offset() 
     (story,) = stories([*BORN, appended(3.4, "b1", 1, 0, 5, 6), early], seen_by("loss", "lost-append", 5))
     assert story.cause == "b1 acknowledged offset 5 with acks=all while its high watermark was 5"
     late = early | {"high_watermark": 6}
-    (story,) = stories([*BORN, appended(3.4, "b1", 1, 0, 5, 6), late], seen_by("loss", "lost-append", 5))
+    events = [*BORN, *(appended(3.4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3"))]
+    passed = moved(3.45, "b1", 0, 5, 6, b1=6, b2=6, b3=6)
+    (story,) = stories([*events, passed, late], seen_by("loss", "lost-append", 5))
     assert story.step is None
 
 
@@ -266,7 +268,7 @@ BATCH = {"producer_id": 4, "sequence": 7, "crc": 99}
 def test_a_batch_that_is_appended_again_comes_with_the_origin_of_its_first_copy(leader: int, copy: str) -> None:
     first = event(4, "b2", "appended", BATCH, leader=leader, leader_epoch=0, offset=5, log_end=6)
     again = event(6, "b2", "appended", BATCH, leader=2, leader_epoch=1, offset=6, log_end=7)
-    events = [*BORN, first, leads(5, "b2", 1, 1, 6, [1, 2, 3]), again]
+    events = [*BORN, appended(3.9, "b1", 1, 0, 5, 6), first, leads(5, "b2", 1, 1, 6, [1, 2, 3]), again]
     (story,) = stories(events, seen_by("linearizability", "duplicate", 5, 6, time_s=7))
     assert story.signature.cause == "batch-appended-again"
     assert story.cause == f"b2 appended a batch at 6 that it holds {copy}: producer id 4, sequence 7"
@@ -276,7 +278,7 @@ def test_a_batch_that_is_appended_again_comes_with_the_origin_of_its_first_copy(
 def test_a_latest_offset_below_the_start_of_the_epoch_is_told_with_the_high_watermark(
     watermark: int, later: str
 ) -> None:
-    events = [*BORN, appended(4, "b2", 1, 0, 5, 6), leads(5, "b2", 1, 1, 6, [1, 2, 3])]
+    events = [*BORN, *(appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2")), leads(5, "b2", 1, 1, 6, [1, 2, 3])]
     if watermark > 5:
         events += [appended(5.1, "b2", 2, 1, 6, 7), moved(5.2, "b2", 1, 5, 7, b2=7)]
     told = event(6, "b2", "latest_told", leader=2, leader_epoch=1, offset=5, high_watermark=5)

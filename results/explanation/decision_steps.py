@@ -1,0 +1,138 @@
+"""Broken steps of decisions about a partition: what controllers accept and elect, and how brokers take it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from checkers.tables import TraceRow
+from results.explanation.replay import Decision, PartitionReplay
+from results.explanation.story import Step, StepKind, brokers, listed
+
+
+def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    before, after = state.decision, Decision.of(event)
+    detail = event.details()
+    if before is None or event.offset < state.metadata_offset:
+        return
+    first = len(state.committed)
+
+    def step(kind: StepKind, text: str) -> Step:
+        return Step(kind, event.time_ns, event.node, f"{event.node} {text}", first)
+
+    if after.partition_epoch <= before.partition_epoch or after.leader_epoch < before.leader_epoch:
+        was = f"partition epoch {before.partition_epoch}, leader epoch {before.leader_epoch}"
+        text = f"changed the partition to partition epoch {after.partition_epoch}, leader epoch {after.leader_epoch}"
+        yield step(StepKind.DECIDED_WITH_OLD_EPOCH, f"{text}, and it had {was} already")
+    removed = before.replicas - after.replicas
+    if removed and after.leader_epoch == before.leader_epoch:
+        text = f"removed the replica {listed(removed)} and kept the leader epoch {after.leader_epoch}: its requests"
+        yield step(StepKind.REPLICA_REMOVED_IN_LEADER_EPOCH, f"{text} and its position still count")
+    if after.leader >= 0 and after.isr and after.leader not in after.isr:
+        text = f"decided the leader b{after.leader} outside of its ISR {brokers(after.isr)}"
+        yield step(StepKind.LEADER_OUTSIDE_ISR, text)
+    if after.leader >= 0 and after.leader != before.leader and after.leader in state.fenced:
+        text = f"elected b{after.leader} in leader epoch {after.leader_epoch}, which is fenced"
+        yield step(StepKind.FENCED_BROKER_ELECTED, f"{text}: it has no session, so nothing says that it lives")
+    if detail.get("taken_over"):
+        return
+    joined = after.isr - before.isr
+    reason = detail.get("reason")
+    unasked = joined - {after.leader} if reason != "alter_partition" else frozenset[int]()
+    if unasked:
+        text = f"put {listed(unasked)} into the ISR upon {reason}, which no leader had proposed"
+        yield step(StepKind.ISR_JOIN_UNREQUESTED, text)
+    if fenced := joined & state.fenced:
+        yield step(
+            StepKind.FENCED_BROKER_JOINED_ISR,
+            f"put {listed(fenced)} into the ISR {brokers(after.isr)}, and it is fenced",
+        )
+    if removed and reason != "reassignment_cancelled":
+        adding = before.adding & after.replicas
+        if missing := adding - after.isr:
+            text = f"completed the reassignment and removed {listed(removed)} while {listed(missing)}, which it adds,"
+            yield step(StepKind.REASSIGNMENT_COMPLETED_EARLY, f"{text} is not in the ISR {brokers(after.isr)}")
+    if reason == "alter_partition" and (asked := [one for one in state.proposals if one.members == after.isr]):
+        epoch = max(one.leader_epoch for one in asked)
+        if epoch < before.leader_epoch:
+            text = f"accepted the ISR {brokers(after.isr)} of a leader of epoch {epoch}"
+            yield step(StepKind.ISR_CHANGE_OF_DEPOSED_LEADER, f"{text} in leader epoch {before.leader_epoch}")
+
+
+def _registered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    detail = event.details()
+    known, previous = detail.get("known", -1), detail.get("previous", -1)
+    if detail.get("clean") and known >= 0 and previous != known:
+        presents = "no broker epoch" if previous < 0 else f"broker epoch {previous}"
+        yield Step(
+            StepKind.UNCLEAN_TAKEN_FOR_CLEAN,
+            event.time_ns,
+            event.node,
+            f"{event.node} took the shutdown of b{event.broker} for clean, though it presents {presents} and was "
+            f"registered with {known}: it may have lost records that it held",
+        )
+
+
+def _fenced(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A broker that was fenced in an earlier instant and is still in the ISR or leads."""
+    for broker, time_ns in sorted(state.leaving.items()):
+        if event.time_ns <= time_ns:
+            continue
+        del state.leaving[broker]
+        decision = state.decision
+        if decision is not None and (broker in decision.isr or broker == decision.leader):
+            where = "leader" if broker == decision.leader else "member of the ISR"
+            yield Step(
+                StepKind.FENCED_BROKER_KEPT,
+                time_ns,
+                f"b{broker}",
+                f"the controllers fenced b{broker} and kept it as {where}: ISR {brokers(decision.isr)}",
+                len(state.committed),
+            )
+
+
+def _applied(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A broker takes up its role, or the ISR, otherwise than the controllers decided in that partition epoch."""
+    decision = state.decisions.get(event.partition_epoch)
+    if decision is None or not event.leader_epoch >= 0:
+        return
+    wrong = ""
+    if event.kind == "isr_committed" and frozenset(event.members) != decision.isr:
+        wrong = f"counts on the ISR {brokers(frozenset(event.members))}"
+    elif event.kind != "isr_committed" and (event.leader, event.leader_epoch) != (
+        decision.leader,
+        decision.leader_epoch,
+    ):
+        wrong = f"has b{event.leader} for the leader of epoch {event.leader_epoch}"
+    if wrong:
+        yield Step(
+            StepKind.DECISION_APPLIED_WRONGLY,
+            event.time_ns,
+            event.node,
+            f"{event.node} {wrong} in partition epoch {event.partition_epoch}; the controllers had {decision}",
+            len(state.committed),
+        )
+
+
+def _proposed_again(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    leader = state.replica(event.node)
+    if leader.proposal is not None and leader.proposal.members != frozenset(event.members):
+        yield Step(
+            StepKind.ISR_PROPOSED_DURING_CHANGE,
+            event.time_ns,
+            event.node,
+            f"{event.node} proposed the ISR {brokers(frozenset(event.members))} while its proposal "
+            f"{brokers(leader.proposal.members)} was not decided yet",
+            len(state.committed),
+        )
+
+
+ALWAYS: Final = _fenced
+LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
+    "partition_changed": (_changed,),
+    "broker_registered": (_registered,),
+    "became_leader": (_applied,),
+    "became_follower": (_applied,),
+    "isr_committed": (_applied,),
+    "isr_proposed": (_proposed_again,),
+}

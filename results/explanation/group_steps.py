@@ -1,0 +1,118 @@
+"""Broken steps of group coordinators: what they load, the generations that they begin, the offsets that they commit and
+tell. The partition of `__consumer_offsets` does not matter: every group has one coordinator at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.tables import TraceRow, trace_rows
+from results.explanation.story import Step, StepKind
+
+_KINDS: Final = ("coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told")
+
+
+@dataclass(slots=True)
+class _GroupAnswers:
+    """A group as its coordinators have answered so far."""
+
+    generations: dict[int, TraceRow] = field(default_factory=dict)
+    commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
+    """By partition, the offsets whose commit was answered, in order."""
+
+
+def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
+    """The broken steps of coordinators that concern the committed offset of one partition, or the whole group."""
+    groups: dict[str, _GroupAnswers] = {}
+    place = f"{topic}-{partition}"
+    for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
+        detail = event.details()
+        if event.kind == "coordinator_loaded":
+            if event.log_end > event.high_watermark:
+                yield _step(
+                    StepKind.COORDINATOR_LOADED_UNCOMMITTED,
+                    event,
+                    f"began to serve its groups with what it had read up to {event.log_end} of {_log(event)}, and its "
+                    f"high watermark was {event.high_watermark}: what lies between may be lost",
+                )
+            for name, offsets in detail.items():
+                yield from _outdated(groups.setdefault(name, _GroupAnswers()), event, place, offsets, "loaded")
+            continue
+        group = groups.setdefault(detail["group"], _GroupAnswers())
+        if event.kind == "generation_begun":
+            yield from _begun(group, event, detail)
+        elif event.kind == "offsets_told":
+            yield from _outdated(group, event, place, detail["offsets"], "told a member")
+        elif place in detail["offsets"]:
+            yield from _committed(group, event, detail, place)
+
+
+def _step(kind: StepKind, event: TraceRow, text: str) -> Step:
+    return Step(kind, event.time_ns, event.node, f"{event.node} {text}")
+
+
+def _log(event: TraceRow) -> str:
+    return f"{event.topic}-{event.partition}"
+
+
+def _begun(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
+    number = detail["generation"]
+    later = max(group.generations, default=-1)
+    if number <= later:
+        begun = group.generations[later]
+        yield _step(
+            StepKind.GENERATION_NUMBER_REUSED,
+            event,
+            f"began generation {number} of the group {detail['group']}, and {begun.node} had begun generation {later} "
+            f"{begun.at}: members of both have a valid number",
+        )
+    group.generations.setdefault(number, event)
+
+
+def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], place: str) -> Iterator[Step]:
+    offset, generation = detail["offsets"][place], detail["generation"]
+    commit = f"answered the commit of {offset} for {place}"
+    later = max((number for number in group.generations if number > generation), default=None)
+    if generation >= 0 and (detail["current"] != generation or later is not None):
+        number = later if later is not None else detail["current"]
+        begun = f", which {group.generations[number].node} had begun" if number in group.generations else ""
+        yield _step(
+            StepKind.COMMIT_OF_EARLIER_GENERATION,
+            event,
+            f"accepted the commit of {offset} for {place} by {detail['member'][:12]} in generation {generation}, while "
+            f"the group is in generation {number}{begun}",
+        )
+    if event.log_end > event.high_watermark:
+        yield _step(
+            StepKind.COMMIT_ANSWERED_ABOVE_HIGH_WATERMARK,
+            event,
+            f"{commit}, whose record is at {event.offset} of {_log(event)}, while its high watermark was "
+            f"{event.high_watermark}: the record is not committed",
+        )
+    group.commits.setdefault(place, []).append((offset, event))
+
+
+def _outdated(group: _GroupAnswers, event: TraceRow, place: str, offsets: dict[str, int], did: str) -> Iterator[Step]:
+    """An offset other than the one that was committed last, and that an earlier commit wrote, or none at all."""
+    commits = group.commits.get(place, [])
+    if not commits or (did != "loaded" and not offsets and not group.generations):
+        return
+    (last, answered), told = commits[-1], offsets.get(place)
+    if told == last or (told is not None and told not in [offset for offset, _ in commits[:-1]]):
+        return
+    value = f"the offset {told} of {place}" if told is not None else f"no offset of {place}"
+    read = (
+        f"reading {_log(event)} up to {event.log_end}"
+        if did == "loaded"
+        else f"its high watermark was {event.high_watermark}"
+    )
+    yield _step(
+        StepKind.COMMITTED_OFFSET_OUTDATED,
+        event,
+        f"{did} {value} ({read}), and the commit of {last} had been answered by {answered.node} {answered.at}, at "
+        f"{answered.offset} of that log",
+    )

@@ -1,0 +1,318 @@
+"""Broken steps of one replica's log: what it fetched, cut, appended and knows about its records.
+
+At the turning points of a log the trace has its epoch cache and its producers' last sequence numbers. It also has the
+fetch that a leader took for a position, and the answer upon which a follower truncated. Each is compared with the
+records that the log holds at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from checkers.tables import TraceRow
+from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView, batch_of
+from results.explanation.story import Step, StepKind, span
+
+Epochs = list[tuple[int, int]]
+"""(epoch, offset of its first record), oldest first."""
+
+
+def epochs_of(log: list[int], start: int = 0) -> Epochs | None:
+    """The epoch cache that a log with these records has; None if one of them is not known."""
+    entries: Epochs = []
+    for offset in range(start, len(log)):
+        if log[offset] == UNKNOWN:
+            return None
+        if not entries or entries[-1][0] != log[offset]:
+            entries.append((log[offset], offset))
+    return entries
+
+
+def end_of_epoch(entries: Epochs, log_end: int, epoch: int) -> tuple[int, int]:
+    """Where `epoch`, or the greatest one below it, ends: the lookup of a leader epoch cache."""
+    above = [start for number, start in entries if number > epoch]
+    known = [number for number, _ in entries if number <= epoch]
+    if not entries or (not above and known[-1] != epoch):
+        return UNKNOWN, UNKNOWN
+    return (known[-1] if known else epoch), (above[0] if above else log_end)
+
+
+def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """Epoch cache and producer state of a log that was truncated or recovered, or that a new leader begins with."""
+    detail, replica = event.details(), state.replica(event.node)
+    end = event.offset if event.kind == "truncated" else event.log_end
+    if "epochs" not in detail or "log_start" in detail or end > len(replica.log):
+        return
+    did = {
+        "truncated": f"{event.node} cut its log {event.log_end} → {event.offset}",
+        "log_recovered": f"{event.node} opened its log, which ends at {end}",
+    }.get(event.kind, f"{event.node} became leader in epoch {event.leader_epoch}")
+    start = max(event.offset, 0) if event.kind == "log_recovered" else replica.log_start
+    expected = epochs_of(replica.log[:end], start)
+    cached = [(int(epoch), int(first)) for epoch, first in detail["epochs"]]
+    if (
+        expected is not None
+        and event.kind == "became_leader"
+        and (not expected or expected[-1][0] != event.leader_epoch)
+    ):
+        expected.append((event.leader_epoch, event.offset))
+    if expected is not None and cached != expected:
+        wrong = min(first for _, first in set(cached) ^ set(expected))
+        yield Step(
+            StepKind.EPOCH_CACHE_CONTRADICTS_LOG,
+            event.time_ns,
+            event.node,
+            f"{did}, and its epoch cache has {_cache(cached)}, where its log has {_cache(expected)}: its fetches and "
+            "its answers to them name the wrong epochs from now on",
+            wrong,
+        )
+    yield from _producers(replica, event, end, did, detail["producers"])
+
+
+def _cache(entries: Epochs) -> str:
+    return "{" + ", ".join(f"epoch {epoch} from {first}" for epoch, first in entries) + "}"
+
+
+def _producers(replica: ReplicaView, event: TraceRow, end: int, did: str, known: Mapping[str, int]) -> Iterator[Step]:
+    last: dict[int, tuple[int, int]] = {}
+    for (producer, sequence, _), copy in replica.batches.items():
+        if copy.end <= end and copy.offset >= last.get(producer, (-1, 0))[0]:
+            last[producer] = copy.offset, sequence + copy.end - copy.offset - 1
+    for producer, (offset, sequence) in sorted(last.items()):
+        if known.get(str(producer)) == sequence:
+            continue
+        knows = f"{known[str(producer)]} for its last one" if str(producer) in known else "nothing of it"
+        yield Step(
+            StepKind.PRODUCER_STATE_CONTRADICTS_LOG,
+            event.time_ns,
+            event.node,
+            f"{did}, and its producer state is not that of its log: of producer id {producer} its log holds sequence "
+            f"{sequence} at {offset}, the state has {knows}, so a retry is taken for new, or the next batch for a gap",
+            offset,
+        )
+        return
+
+
+# ---- fetches ---------------------------------------------------------------------------------------------------------
+
+
+def _fetch_accepted(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    detail, leader = event.details(), state.replica(event.node)
+    name, position, epoch = f"b{detail['replica']}", event.offset, detail["last_epoch"]
+    follower = state.replicas.get(name)
+
+    def step(kind: StepKind, text: str, first: int) -> Step:
+        return Step(kind, event.time_ns, event.node, text, first)
+
+    if detail["requested"] not in (UNKNOWN, event.leader_epoch):
+        held = f"; the log of {name} ends at {len(follower.log)} now" if follower is not None else ""
+        yield step(
+            StepKind.FETCH_OF_OTHER_EPOCH_ACCEPTED,
+            f"{event.node} took a fetch of {name} from {position}, sent in leader epoch {detail['requested']}, for its "
+            f"position in leader epoch {event.leader_epoch}, and did not refuse it{held}",
+            0,
+        )
+        return
+    if epoch < 0 or not 0 < position:
+        return
+    held_epoch = _epoch_at(follower, position - 1)
+    theirs = _epoch_at(leader, position - 1)
+    if held_epoch not in (UNKNOWN, epoch) and theirs not in (UNKNOWN, held_epoch):
+        yield step(
+            StepKind.FETCH_GAVE_WRONG_EPOCH,
+            f"{name} fetched from {position} with {epoch} as the epoch of the record before, which is of epoch "
+            f"{held_epoch} in its log: so its leader {event.node}, which holds one of epoch {theirs} there, saw no "
+            "divergence",
+            position - 1,
+        )
+    elif theirs not in (UNKNOWN, epoch) or position > len(leader.log):
+        there = f"holds a record of epoch {theirs}" if theirs != UNKNOWN else f"ends at {len(leader.log)}"
+        yield step(
+            StepKind.DIVERGING_FETCH_ACCEPTED,
+            f"{event.node} accepted the fetch of {name} from {position} behind a record of epoch {epoch}, where its "
+            f"own log {there}: the logs diverge, and it did not answer so",
+            position - 1,
+        )
+
+
+def _epoch_at(replica: ReplicaView | None, offset: int) -> int:
+    return replica.log[offset] if replica is not None and offset < len(replica.log) else UNKNOWN
+
+
+def _diverging(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    detail, leader = event.details(), state.replica(event.node)
+    entries = epochs_of(leader.log, leader.log_start)
+    if "fetched" not in detail or entries is None or leader.role != "leader":
+        return
+    if not entries or entries[-1][0] != leader.leader_epoch:
+        entries.append((leader.leader_epoch, leader.epoch_start))
+    epoch, offset = detail["fetched"]
+    answered, right = (detail["epoch"], event.offset), end_of_epoch(entries, len(leader.log), epoch)
+    if answered != right and right[1] != UNKNOWN:
+        yield Step(
+            StepKind.WRONG_DIVERGENCE_ANSWERED,
+            event.time_ns,
+            event.node,
+            f"{event.node} answered the fetch of b{detail['replica']} from {offset}, behind a record of epoch {epoch}, "
+            f"with the end of epoch {answered[0]} at {answered[1]}; in its log epoch {right[0]} ends at {right[1]}",
+            min(answered[1], right[1]),
+        )
+
+
+def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """The cut upon a leader's answer: to the last offset that both logs may share."""
+    detail, replica = event.details(), state.replica(event.node)
+    entries = epochs_of(replica.log, replica.log_start)
+    if "answer" not in detail or "log_start" in detail or entries is None:
+        return
+    epoch, end = detail["answer"]
+    own_epoch, own_end = end_of_epoch(entries, len(replica.log), epoch)
+    right = min(len(replica.log), end if own_end == UNKNOWN else own_end if own_epoch != epoch else min(own_end, end))
+    inside_batch = any(copy.offset == event.offset and copy.end > right for copy in replica.batches.values())
+    if event.offset == right or (event.offset < right and inside_batch):
+        return
+    side = "more" if event.offset < right else "less"
+    yield Step(
+        StepKind.TRUNCATED_TO_WRONG_OFFSET,
+        event.time_ns,
+        event.node,
+        f"{event.node} cut its log {len(replica.log)} → {event.offset}, {side} than diverges: its leader "
+        f"b{event.leader} answered that epoch {epoch} ends at {end}, so that both logs may share the records below "
+        f"{right}",
+        min(event.offset, right),
+    )
+
+
+# ---- appends and acknowledgements ------------------------------------------------------------------------------------
+
+
+def _appended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    replica, log = state.replica(event.node), state.replica(event.node).log
+
+    def step(kind: StepKind, text: str) -> Step:
+        return Step(
+            kind, event.time_ns, event.node, f"{event.node} appended {records}{text}", event.offset, event.log_end
+        )
+
+    records = span(event.offset, event.log_end)
+    if event.offset != len(log):
+        yield step(StepKind.APPENDED_OUT_OF_PLACE, f" to a log that ends at {len(log)}")
+    leader = state.replicas.get(f"b{event.leader}")
+    if event.leader == event.number or leader is None:
+        yield from _sequence(replica, event, step)
+        return
+    if leader.role != "leader" or leader.leader_epoch != replica.leader_epoch or replica.role != "follower":
+        return
+    theirs = _epoch_at(leader, event.offset)
+    if event.log_end > len(leader.log):
+        text = (
+            f" as follower of {leader.node} in epoch {replica.leader_epoch}, whose log ends at {len(leader.log)}: they"
+        )
+        yield step(StepKind.APPENDED_RECORDS_NOT_OF_LEADER, f"{text} are the answer of an earlier fetch")
+    elif theirs not in (UNKNOWN, event.leader_epoch):
+        text = (
+            f" of epoch {event.leader_epoch} as follower of {leader.node} in epoch {replica.leader_epoch}, which holds"
+        )
+        yield step(StepKind.APPENDED_RECORDS_NOT_OF_LEADER, f"{text} one of epoch {theirs} there")
+
+
+def _sequence(replica: ReplicaView, event: TraceRow, step: Callable[[StepKind, str], Step]) -> Iterator[Step]:
+    batch = batch_of(event)
+    if batch is None or batch[1] <= 0 or batch in replica.batches:
+        return
+    of_producer = [(copy, key[1]) for key, copy in replica.batches.items() if key[0] == batch[0]]
+    if of_producer:
+        copy, sequence = max(of_producer, key=lambda one: one[0].offset)
+        expected = sequence + copy.end - copy.offset
+        if batch[1] != expected:
+            text = (
+                f" with sequence {batch[1]} of producer id {batch[0]}, whose last batch in its log asks for {expected}"
+            )
+            yield step(StepKind.SEQUENCE_GAP_APPENDED, text)
+
+
+def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    replica, retry = state.replica(event.node), event.details().get("retry")
+    if retry is None or replica.role != "leader":
+        return
+    producer, sequence = retry
+    offsets = [copy.offset for key, copy in replica.batches.items() if key[:2] == (producer, sequence)]
+    if event.offset not in offsets and len(replica.log) and UNKNOWN not in replica.log:
+        held = (
+            f"it holds it at {offsets[0]}"
+            if offsets
+            else f"its log, which ends at {len(replica.log)}, does not hold it"
+        )
+        yield Step(
+            StepKind.RETRY_ACKNOWLEDGED_WITHOUT_BATCH,
+            event.time_ns,
+            event.node,
+            f"{event.node} took a batch for a retry, sequence {sequence} of producer id {producer}, and acknowledged "
+            f"it at {event.offset}: {held}",
+            event.offset,
+        )
+
+
+def _unmoved(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A leader acts on a high watermark that it never moved there."""
+    leader, named = state.replica(event.node), event.offset if event.kind == "high_watermark" else event.high_watermark
+    if leader.role == "leader" and 0 <= leader.high_watermark < named:
+        did = {"high_watermark": "moved on", "latest_told": "answered a read of the latest offset"}.get(
+            event.kind, "acknowledged"
+        )
+        yield Step(
+            StepKind.HIGH_WATERMARK_NOT_COUNTED,
+            event.time_ns,
+            event.node,
+            f"{event.node} {did} with the high watermark {named} in epoch {leader.leader_epoch}, and had counted its "
+            f"replicas up to {leader.high_watermark} only",
+            leader.high_watermark,
+        )
+
+
+def _latest_told(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    leader = state.replica(event.node)
+    asked = leader.isr | (leader.proposal.members if leader.proposal is not None else frozenset())
+    silent = sorted(asked - {event.number} - set(event.members))
+    told, committed = event.high_watermark, len(state.committed)
+    if leader.role == "leader" and silent and leader.epoch_start <= told < committed:
+        who = ", ".join(f"b{member}" for member in silent)
+        yield Step(
+            StepKind.LATEST_OFFSET_UNCONFIRMED,
+            event.time_ns,
+            event.node,
+            f"{event.node} reported {event.high_watermark} as the latest offset in epoch {event.leader_epoch}, and "
+            f"{who} of its ISR had not fetched since the read began: a later leader had committed up to {committed}",
+            told,
+            committed,
+        )
+
+
+def _log_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    detail: dict[str, Any] = event.details()
+    committed = len(state.committed)
+    if event.offset > committed:
+        yield Step(
+            StepKind.UNCOMMITTED_RECORDS_DELETED,
+            event.time_ns,
+            event.node,
+            f"{event.node} moved its log start {detail.get('before')} → {event.offset} ({detail.get('reason')}), "
+            f"above its high watermark {event.high_watermark}: no leader had committed {span(committed, event.offset)}",
+            committed,
+            event.offset,
+        )
+
+
+LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
+    "log_recovered": (_knowledge,),
+    "became_leader": (_knowledge,),
+    "truncated": (_truncated, _knowledge),
+    "fetch_accepted": (_fetch_accepted,),
+    "diverging": (_diverging,),
+    "appended": (_appended,),
+    "acknowledged": (_unmoved, _acknowledged),
+    "high_watermark": (_unmoved,),
+    "latest_told": (_unmoved, _latest_told),
+    "log_start": (_log_start,),
+}
