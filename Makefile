@@ -8,10 +8,12 @@ READY := $(VENV)/.ready
 ARGS ?=
 # Two more than there are cores: tests of containers wait half of their time.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 2)')
+# Tests start hundreds of processes: their modules are compiled once, not by each of them.
+unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types pythons format pytest torture bench fuzz incidents shrinking docs constraints clean
+.PHONY: help run test lint types pythons collect format pytest torture bench fuzz incidents shrinking docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -20,7 +22,7 @@ run: $(READY) ## set up, then one run under faults (ARGS="--seed 7 --faults kill
 	$(BIN)/faultline run $(ARGS)
 
 test: $(READY) ## run everything that CI checks
-	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types pythons
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types pythons collect
 	@$(MAKE) --no-print-directory pytest
 
 pythons: $(READY) ## give another Python of this machine the libraries of the simulation, so that tests compare digests
@@ -33,6 +35,9 @@ lint: $(READY) ## check format, style and import contracts
 
 types: $(READY) ## run mypy, strict
 	$(BIN)/mypy
+
+collect: $(READY) ## find the tests, which compiles them and all that they import for the processes of `make pytest`
+	-@$(BIN)/pytest --collect-only -q $(ARGS) >/dev/null
 
 format: $(READY) ## format the sources
 	$(BIN)/ruff format $(PACKAGES)
@@ -76,7 +81,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo 'Faultline needs Python 3.11 or later; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo 'Python lacks venv; on Debian: apt-get install python3-venv' >&2; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]' -c constraints.txt
 	@touch $@
 
 clean: ## remove the environment and the caches, never results/
