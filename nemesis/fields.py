@@ -16,6 +16,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -35,8 +36,8 @@ def read(cls: type[T], values: object, where: str = "") -> T:
     """The `cls` that the mapping `values` stands for. Raises FieldError; `where` precedes the names in messages."""
     if not isinstance(values, Mapping):
         raise FieldError(f"{where or cls.__name__.lower()}: {values!r} is not a mapping of names to values")
-    known = _names(cls)
-    hints = get_type_hints(cls)
+    kind: type = cls
+    known, hints = _names(kind), _hints(kind)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         item = known.get(name) if isinstance(name, str) else None
@@ -129,7 +130,13 @@ def _setting(value: object, where: str) -> str:
     raise FieldError(f"{where}: {value!r} is not a single value")
 
 
-def _names(cls: type) -> dict[str, Field[Any]]:
+@cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    return get_type_hints(cls)
+
+
+@cache
+def _names(cls: type) -> Mapping[str, Field[Any]]:
     known: dict[str, Field[Any]] = {}
     for item in fields(cls):
         if not item.init:
