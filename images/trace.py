@@ -42,7 +42,8 @@ latest_told               leader      high_watermark in the answer to a ListOffs
                                       fetched since the read began
 coordinator_loaded        leader      of __consumer_offsets: offset=log start, log_end of what it loaded,
                                       high_watermark; detail: {group: {partition: committed offset}}
-generation_begun          leader      … log_end, high_watermark; detail: group, generation, members
+generation_begun          leader      … log_end, high_watermark, when members get its number; detail: group, generation,
+                                      members
 offsets_committed         leader      … offset=base of the record, log_end, high_watermark, when the commit is answered;
                                       detail: group, member, generation it gave, current=of the group, offsets
 offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer

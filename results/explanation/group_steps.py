@@ -62,7 +62,7 @@ def _log(event: TraceRow) -> str:
 def _begun(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
     number = detail["generation"]
     later = max(group.generations, default=-1)
-    if number <= later:
+    if number < later or (number == later and group.generations[number].leader_epoch != event.leader_epoch):
         begun = group.generations[later]
         yield _step(
             StepKind.GENERATION_NUMBER_REUSED,

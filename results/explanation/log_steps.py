@@ -273,8 +273,8 @@ def _unmoved(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 def _latest_told(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     leader = state.replica(event.node)
-    asked = leader.isr | (leader.proposal.members if leader.proposal is not None else frozenset())
-    silent = sorted(asked - {event.number} - set(event.members))
+    known = state.decisions.get(event.partition_epoch)
+    silent = sorted((known.isr if known is not None else frozenset()) - {event.number} - set(event.members))
     told, committed = event.high_watermark, len(state.committed)
     if leader.role == "leader" and silent and leader.epoch_start <= told < committed:
         who = ", ".join(f"b{member}" for member in silent)

@@ -189,8 +189,8 @@ class Shard:
         kept."""
         if name not in self.groups and step.group == Group(name):
             return
-        before, self.groups[name] = self.groups.get(name), step.group
-        if step.group.generation > (before.generation if before is not None else 0) and step.group.members:
+        self.groups[name] = step.group
+        if any(isinstance(one, JoinAnswer) and one.error is ErrorCode.none for one in step.decisions):
             self._trace_generation(name, step.group)
         for decision in step.decisions:
             if isinstance(decision, StoreGroup):

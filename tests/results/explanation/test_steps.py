@@ -76,7 +76,7 @@ def told(*members: int) -> list[Event]:
     """A deposed leader tells the latest offset."""
     later = [appended(3.5, "b2", 2, 1, 5, 6), event(4, "b2", "high_watermark", {"positions": {"2": 6}}, leader=2,
              leader_epoch=1, offset=5, high_watermark=6, members=[2])]  # fmt: skip
-    place = {"leader": 1, "leader_epoch": 0, "high_watermark": 5}
+    place = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0, "high_watermark": 5}
     return [*BORN, *later, event(5, "b1", "latest_told", members=list(members), **place)]
 
 
@@ -255,7 +255,8 @@ def of_group(time_s: float, node: str, kind: str, end: int, watermark: int, **de
 
 
 def begun(time_s: float, node: str, generation: int) -> Event:
-    return of_group(time_s, node, "generation_begun", 1, 1, generation=generation, members=["m"])
+    begins = of_group(time_s, node, "generation_begun", 1, 1, generation=generation, members=["m"])
+    return begins | {"leader_epoch": int(node[1:])}
 
 
 def commit(time_s: float, offset: int, generation: int, current: int, end: int, watermark: int) -> Event:
