@@ -1,14 +1,16 @@
 """Coverage marks of a run, counted over many runs: a suite has not tested what no run exercised.
 
-kind     name                                   counts
--------  -------------------------------------  ----------------------------------------------------------------------
-event    a kind of protocol event               how often it was traced (images/trace.py)
-case     kind/a field of its detail              the same, by reason, error or API: `partition_changed/reassigned`
-rule     a safety rule (images/broker/rules.py) how often the trace shows that it decided something; see RULES
-fault    a fault                                how often it was injected and bit
-family   a fault family                         the same
-outcome  operation/outcome                      how many ended so: `append/info`
-world    dimension=value (harness/worlds.py)    one: drawn for the world of the run
+kind        name                                    counts
+----------  --------------------------------------  -----------------------------------------------------------------
+event       a kind of protocol event                how often it was traced (images/trace.py)
+case        kind/a field of its detail              the same, by reason, error or API: `partition_changed/reassigned`
+rule        a safety rule (images/broker/rules.py)  how often the trace shows that it decided something; see RULES
+fault       a fault                                 how often it was injected and bit
+family      a fault family                          the same
+outcome     operation/outcome                       how many ended so: `append/info`
+world       dimension=value (harness/worlds.py)     one: drawn for the world of the run
+situation   its code (results/situations)           how often a partition came into it
+transition  an event, the situations around it      how often it was so
 
 A rule whose effect leaves no event has no mark, whether it was needed or not.
 """
@@ -25,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import RunEvidence
+from results.situations.replay import RunSituations, situations_of
 
 _CASE_FIELDS: Final[Mapping[str, str]] = {
     "request_fenced": "api",
@@ -43,6 +46,8 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "partition_epoch_checked_in_alter_partition": ("alter_partition_refused/invalid_update_version",),
 }
 """The marks that show a rule at work: events, or cases of them."""
+SITUATION, TRANSITION = "situation", "transition"
+"""Kinds of marks of which a run has hundreds."""
 
 
 def marks(evidence: RunEvidence, drawn: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
@@ -70,8 +75,15 @@ def marks(evidence: RunEvidence, drawn: Mapping[str, str] = MappingProxyType({})
     outcomes = evidence.history.select(["kind", "outcome"]).group_by(["kind", "outcome"]).aggregate([([], "count_all")])
     for row in outcomes.to_pylist():
         counts["outcome", f"{row['kind']}/{row['outcome']}"] = row["count_all"]
+    if evidence.settings.comparable_clocks:  # else the events have no order
+        counts |= _of_situations(situations_of(evidence.trace))
     rows = [{"kind": kind, "name": name, "count": count} for (kind, name), count in sorted(counts.items()) if count]
     return pa.Table.from_pylist(rows, _SCHEMA)
+
+
+def without_situations(marks: pa.Table) -> pa.Table:
+    """The marks but those of situations and transitions, which are too many for a list."""
+    return marks.filter(pc.invert(pc.is_in(marks.column("kind"), value_set=pa.array([SITUATION, TRANSITION]))))
 
 
 def never_drawn(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) -> list[str]:
@@ -95,6 +107,11 @@ _SCHEMA: Final = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
     ]
 )
+
+
+def _of_situations(run: RunSituations) -> Counter[tuple[str, str]]:
+    situations = {(SITUATION, situation.code): count for situation, count in run.situations.items()}
+    return Counter(situations | {(TRANSITION, it.name): count for it, count in run.transitions.items()})
 
 
 def _counted(column: Any) -> list[tuple[str, int]]:

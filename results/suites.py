@@ -20,7 +20,7 @@ from typing import Any
 
 from checkers.verdict import checker_name
 from results.atomic_files import json_object
-from results.coverage import drawn_worlds
+from results.coverage import drawn_worlds, without_situations
 from results.errors import StoreError
 from results.run_figures import PLANNED
 from results.store import tables
@@ -178,7 +178,7 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
         commit=str(plan.get("commit") or ""),
         runs=tuple(sorted(runs, key=lambda run: (OUTCOMES.index(run.outcome), run.cell, run.seed, run.run))),
         planned=len(runs) + _missing_runs(plan, runs),
-        coverage=_coverage(read["coverage"].table.to_pylist()),
+        coverage=_coverage(without_situations(read["coverage"].table).to_pylist()),
         damaged=tuple(file for stored in read.values() for file in stored.damaged),
         mutants=tuple(sorted(mutants)),
         worlds=_worlds(plan.get("worlds")),

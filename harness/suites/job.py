@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.compute as pc
+
 from checkers.verdict import checker_name
 from harness.suites.plan import PlannedRun
 from harness.suites.record import SuiteRecord
@@ -215,9 +217,8 @@ def _results(tables: Mapping[str, Table]) -> Iterator[RunResult]:
     for row in tables["verdicts"].to_pylist():
         verdicts.setdefault(row["run"], []).append(row)
     families: dict[str, list[str]] = {}
-    for row in tables["coverage"].to_pylist():
-        if row["kind"] == "family":
-            families.setdefault(row["run"], []).append(row["name"])
+    for row in tables["coverage"].filter(pc.field("kind") == "family").to_pylist():
+        families.setdefault(row["run"], []).append(row["name"])
     for row in tables["runs"].to_pylist():
         facts = json.loads(row["facts"])
         findings = [

@@ -4,8 +4,8 @@ The columns of a cell are the counts of its runs by verdict (`failed` could not 
 of every entry of `results.measures`: shares are ratios of sums over the runs, latencies and recovery are medians over
 runs, lost, duplicated and reordered records are totals. A column is null where no run has the figure.
 
-Coverage has, for each mark (`results.coverage`), the number of runs that
-have it and its total count.
+Coverage has, for each mark (`results.coverage`) but those of situations, the number of runs that have it and its total
+count.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from results import measures
+from results.coverage import without_situations
 from results.measures import Aggregate
 from results.run_figures import PLANNED
 from results.store.schema import MEASURED
@@ -70,7 +71,7 @@ def summarise(spark: SparkSession, runs: pa.Table, metrics: pa.Table, coverage: 
     """Summarise tables as returned by `results.store.tables.read`."""
     metrics = _with_planned(runs, metrics)
     runs = runs.select(["suite", "run", "cell", "state", "validity"])
-    for name, table in (("runs", runs), ("metrics", metrics), ("coverage", coverage)):
+    for name, table in (("runs", runs), ("metrics", metrics), ("coverage", without_situations(coverage))):
         spark.createDataFrame(table).createOrReplaceTempView(name)
     names = dict.fromkeys([*(figure.name for figure in measures.stored_figures()), PLANNED.name])
     figures = ",\n".join(f"max(value) FILTER (WHERE figure = '{name}') AS {name}" for name in names)

@@ -21,6 +21,7 @@ from harness.incidents.schema import first_sentence
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
+from results.situations.situation import PARTITION_WORD, REPLICA_WORD
 from tests.docs import spec_tables
 from tests.docs.rules_in_runs import shown_by
 from tests.harness.shrinking import campaign
@@ -80,6 +81,16 @@ def _incidents() -> str:
     return _table(("what happened", "variants", "command", "CPU seconds", "tries in Docker"), rows)
 
 
+def _letters() -> str:
+    words = {"partition": PARTITION_WORD, "replica": REPLICA_WORD}
+    rows = [
+        (word, subject, "; ".join(f"`{letter}` {meaning or 'nothing to say'}" for letter, meaning in letters.items()))
+        for word, places in words.items()
+        for subject, letters in places.items()
+    ]
+    return _table(("word", "place", "letters"), rows)
+
+
 SHRINKING = ROOT / "docs" / "shrinking-measurements.jsonl"
 
 
@@ -89,6 +100,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/shrinking.md", "shrinking"): lambda: campaign.table(campaign.read_rows(SHRINKING)) + "\n",
     ("docs/explanations.md", "flaws"): flaws.passages,
     ("docs/rules.md", "rules"): _rules,
+    ("docs/situations.md", "letters"): _letters,
     ("docs/evidence.md", "rests-on"): _rests_on,
     ("docs/specs.md", "spec-fields"): lambda: _table(("field", "default", "meaning"), spec_tables.spec_fields()),
     ("docs/specs.md", "client-fields"): lambda: _table(("field", "default", "meaning"), spec_tables.client_fields()),
