@@ -26,6 +26,7 @@ from results.run_figures import PLANNED
 from results.store import tables
 from results.store.schema import MEASURED, SIGNATURES, tables_path
 from results.store.spec_facts import spec_facts
+from results.thoroughness import Thoroughness, thoroughness
 
 FAILED, NOT_CHECKED = "failed", "not checked"
 MUTANT_FOUND, MUTANT_MISSED = "mutant found", "mutant missed"
@@ -82,6 +83,8 @@ class SuiteResult:
     """Dimension of the world → the values that its runs were to draw from; empty where none was drawn."""
     damaged: tuple[tables.DamagedFile, ...] = field(default=())
     """Files of it that had to be left out."""
+    thoroughness: Thoroughness | None = None
+    """Of its runs without those of mutants and repeats; None when they have no situation."""
     mutants: tuple[str, ...] = ()
     """The cells with a rule switched off, in order; also those without a run."""
 
@@ -182,6 +185,7 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
         damaged=tuple(file for stored in read.values() for file in stored.damaged),
         mutants=tuple(sorted(mutants)),
         worlds=_worlds(plan.get("worlds")),
+        thoroughness=thoroughness(read["coverage"].table, _planned_runs(plan, runs)),
     )
 
 
@@ -240,6 +244,12 @@ def _missing_runs(plan: Mapping[str, Any], runs: Iterable[SuiteRun]) -> int:
     cells, seeds = _names(plan.get("cells")), plan.get("seeds")
     planned = len(cells) * seeds if isinstance(seeds, int) else 0
     return max(0, planned - sum(run.cell in cells for run in runs))
+
+
+def _planned_runs(plan: Mapping[str, Any], runs: Iterable[SuiteRun]) -> list[str]:
+    """The names of the runs, mutants and repeats aside; of a suite without a plan all of them."""
+    cells = _names(plan.get("cells"))
+    return [run.run for run in runs if run.cell in cells or not cells]
 
 
 def _worlds(value: object) -> dict[str, tuple[str, ...]]:

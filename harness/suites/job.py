@@ -17,7 +17,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
@@ -114,14 +114,16 @@ def _make(
 
 
 def summed_up(suite: SuiteRecord, spark: SparkSession) -> Summary:
-    """Figures and coverage of all runs of the suite in the tables."""
+    """Figures, coverage and situations of all runs of the suite in the tables."""
     from results.store import tables
     from results.store.summary import summarise
+    from results.thoroughness import thoroughness
 
     runs, metrics, coverage = (
         tables.read(suite.store, name, suite.name).table for name in ("runs", "metrics", "coverage")
     )
-    return summarise(spark, runs, metrics, coverage)
+    compared = [run.run for run in suite.plan.runs()]  # neither mutants nor repeats: their situations are no news
+    return replace(summarise(spark, runs, metrics, coverage), thoroughness=thoroughness(coverage, compared))
 
 
 class _SparkJob:

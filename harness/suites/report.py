@@ -180,14 +180,17 @@ def failures(plan: Suite, runs: Iterable[RunResult]) -> Table | None:
 
 def covered(plan: Suite, summary: Summary) -> str:
     """The events and fault families that the runs exercised, and the families and visible rules that none did; where
-    worlds are drawn, a second line for them."""
+    worlds are drawn, a line for them; and one for the situations."""
     families, rules = summary.marked("family"), summary.marked("rule")
     missing = [f"family {name}" for name in FAIR_FAMILIES if name not in families]
     missing += [f"rule {name}" for name in RULES if name not in rules]
     kinds, cases = len(summary.marked("event")), len(summary.marked("case"))
     text = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families took effect"
     text += f"; never: {', '.join(missing)}" if missing else ""
-    return f"{text}\n{drawn_worlds(plan.worlds, summary.marked('world'))}" if plan.worlds else text
+    lines = [text, *([drawn_worlds(plan.worlds, summary.marked("world"))] if plan.worlds else [])]
+    if summary.thoroughness is not None:
+        lines.append(summary.thoroughness.sentence())
+    return "\n".join(lines)
 
 
 def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> dict[str, Any]:
@@ -228,6 +231,7 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
         "figures": [dict(cell) for cell in figures.cells],
         "coverage": [dict(mark) for mark in figures.coverage],
         "never_drawn": never_drawn(suite.plan.worlds, figures.marked("world")),
+        "situations": figures.thoroughness and figures.thoroughness.to_json(),
     }
 
 

@@ -1,8 +1,8 @@
 """The page of a suite: failures and their causes, the measures of each cell, and the runs behind every number.
 
 Its order: outcomes; failures by finding; one line per cell, with 95 % intervals over its runs; a figure of the runs;
-coverage; the list of runs. A number links to the runs it was computed from: the list of runs, narrowed down by the
-page's script. A run links to its own page, where it has one.
+situations of the protocol; coverage; the list of runs. A number links to the runs it was computed from: the list of
+runs, narrowed down by the page's script. A run links to its own page, where it has one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from results import measures
 from results.figures.canvas import GREY, NODE_COLOURS, Figure
+from results.figures.situations import accumulation
 from results.measures import Measure
 from results.number_format import counted, numeral
 from results.pages import page
@@ -59,6 +60,7 @@ def body(suite: SuiteResult, link: RunLink) -> Markup:
         measures=measures.per_run(),
         cells=[_cell(suite, cell) for cell in suite.cells],
         pictures=_pictures(suite, link),
+        accumulation=suite.thoroughness and accumulation(suite.thoroughness),
         coverage=_coverage(suite),
         runs=suite.runs[:RUNS_MAX],
         runs_left_out=len(suite.runs) - RUNS_MAX,

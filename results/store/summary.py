@@ -23,6 +23,7 @@ from results.measures import Aggregate
 from results.run_figures import PLANNED
 from results.store.schema import MEASURED
 from results.store.spec_facts import spec_facts
+from results.thoroughness import Thoroughness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +62,8 @@ class Summary:
 
     cells: tuple[Mapping[str, Any], ...]
     coverage: tuple[Mapping[str, Any], ...]
+    thoroughness: Thoroughness | None = None
+    """Of a suite whose runs have situations."""
 
     def marked(self, kind: str) -> set[str]:
         """The names of the marks of one kind."""
@@ -77,7 +80,8 @@ def summarise(spark: SparkSession, runs: pa.Table, metrics: pa.Table, coverage: 
     figures = ",\n".join(f"max(value) FILTER (WHERE figure = '{name}') AS {name}" for name in names)
     spark.sql(_FIGURES.format(figures=figures)).createOrReplaceTempView("figures")
     queries = (_CELLS.format(columns=",\n       ".join(_columns())), _MARKS)
-    return Summary(*(tuple(spark.sql(query).toArrow().to_pylist()) for query in queries))
+    cells, marks = (tuple(spark.sql(query).toArrow().to_pylist()) for query in queries)
+    return Summary(cells, marks)
 
 
 def _columns() -> Iterator[str]:

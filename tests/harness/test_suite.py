@@ -95,6 +95,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert process.returncode == INVALID, errors
     assert "mutant" in out
     assert "values drawn, in 2 dimensions; never: " in out
+    assert "\nsituations: " in out
     assert [line for line in errors.splitlines() if line.startswith("invalid mutant-seed")], errors
     assert "Spark" not in errors, "Spark is to be quiet"
     return directory
@@ -119,6 +120,21 @@ def test_the_values_that_runs_drew_are_counted_and_all_others_are_named(uninterr
     assert suite is not None
     page = render(suite, lambda run: "")
     assert f"worlds: {len(drawn)} of 8 values drawn, in 2 dimensions; never: {', '.join(never)}" in page
+
+
+def test_the_situations_of_all_runs_say_how_thorough_the_suite_was(uninterrupted: Path) -> None:
+    summary = json.loads((only_suite(uninterrupted) / "summary.json").read_text())
+    found = summary["situations"]
+    seen = {row["name"] for row in stored(uninterrupted)["coverage"] if row["kind"] == "situation"}
+    assert (found["runs"], found["seen"]) == (4, len(seen))
+    assert 5 < found["in_one_run"] < found["seen"] <= found["richness"]["value"]
+    assert found["transitions"] > 5
+    assert not [mark for mark in summary["coverage"] if mark["kind"] in ("situation", "transition")]
+    suite = read_suite(uninterrupted, only_suite(uninterrupted).name)
+    assert suite is not None
+    assert suite.thoroughness is not None
+    assert suite.thoroughness.to_json() == found
+    assert f"situations: {found['seen']} in 4 runs" in render(suite, lambda run: "")
 
 
 def test_a_run_that_failed_keeps_everything_and_one_that_passed_its_metrics(uninterrupted: Path) -> None:

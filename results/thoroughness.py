@@ -1,0 +1,163 @@
+"""How thorough many runs were: the protocol situations that they saw, and those that further runs would show.
+
+Incidence data: a run is a sample, and has a situation or not, however often (Chao and Colwell 2017). With `runs` runs,
+`seen` situations in any of them, Q1 in one run only and Q2 in two:
+
+chance of new    the share of runs that have a situation of their own. By the leave-one-out argument of Good and Turing
+                 that is how probable it is that the last of these runs, made after the others, shows a new situation
+new expected     Q1 / runs: by the same argument, how many new ones it shows
+richness         Chao2, how many situations such runs can show at all: seen + (1 - 1/runs) Q1² / 2 Q2, with its
+                 log-normal interval (Chao 1987). A lower bound: what is too rare to be seen at all leaves no mark
+
+All of it assumes that the next run is made as these were: the same specs in the same proportions, with another seed. It
+says nothing of other specs, and nothing of what the situations leave out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from results.coverage import SITUATION, TRANSITION
+from results.number_format import counted, numeral
+from results.statistics import CONFIDENCE, Interval, none_in
+
+CURVE_POINTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Thoroughness:
+    """The situations of many runs."""
+
+    runs: int
+    frequencies: Mapping[int, int]
+    """Number of runs → how many situations that many runs had."""
+    runs_with_own: int
+    """Runs with a situation that no other run has."""
+    transitions: int
+    """Transitions between situations in any run."""
+
+    @property
+    def seen(self) -> int:
+        """Situations in any run."""
+        return sum(self.frequencies.values())
+
+    @property
+    def once(self) -> int:
+        """Situations in one run only."""
+        return self.frequencies.get(1, 0)
+
+    @property
+    def expected_new(self) -> float:
+        """New situations that one more run is expected to show."""
+        return self.once / self.runs
+
+    @property
+    def chance_of_new(self) -> float:
+        """The probability that one more run shows a new situation."""
+        return self.runs_with_own / self.runs
+
+    @property
+    def richness(self) -> Interval:
+        """The situations that such runs can show, at least."""
+        return chao2(self.runs, self.seen, self.once, self.frequencies.get(2, 0))
+
+    def curve(self) -> list[tuple[int, float]]:
+        """A number of runs, and the situations that so many of these runs have together, whichever they are."""
+        step = max(1, math.ceil(self.runs / CURVE_POINTS))
+        counts = [*range(1, self.runs, step), self.runs]
+        return list(zip(counts, expected_distinct(self.runs, self.frequencies, counts), strict=True))
+
+    def sentence(self) -> str:
+        """The situations in a line."""
+        seen, runs = numeral(self.seen), counted(self.runs, "run")
+        text = f"situations: {seen} in {runs}, {numeral(self.once)} of them in one run only"
+        if self.runs == 1:
+            return text
+        if self.once:
+            estimate = self.richness
+            chance = f"{self.chance_of_new:.2g} ({self.expected_new:.2g} new ones expected)"
+            bounds = f"{numeral(round(estimate.low))} to {numeral(round(estimate.high))}"
+            return (
+                f"{text}; the next run shows a new one with probability {chance}, and such runs can show at least "
+                f"{numeral(round(estimate.value))} (Chao2; {CONFIDENCE:.0%} interval {bounds})"
+            )
+        return f"{text}; the next run shows a new one with probability {none_in(self.runs):.2g} at most"
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as one JSON object."""
+        richness = self.richness
+        return {
+            "runs": self.runs,
+            "seen": self.seen,
+            "in_one_run": self.once,
+            "in_two_runs": self.frequencies.get(2, 0),
+            "transitions": self.transitions,
+            "chance_of_new": self.chance_of_new,
+            "expected_new": self.expected_new,
+            "richness": {"value": richness.value, "low": richness.low, "high": richness.high},
+        }
+
+
+def thoroughness(marks: pa.Table, runs: Collection[str]) -> Thoroughness | None:
+    """Of these runs of one suite, by its coverage marks; None when they have no situation."""
+    marks = marks.filter(pc.is_in(marks.column("run"), value_set=pa.array(runs, pa.string())))
+    situations = marks.filter(pc.field("kind") == SITUATION)
+    if not situations.num_rows:
+        return None
+    by_name = situations.group_by("name").aggregate([([], "count_all")])
+    frequencies = pc.value_counts(by_name.column("count_all")).to_pylist()
+    own = by_name.filter(pc.field("count_all") == 1).column("name")
+    with_own = situations.filter(pc.is_in(situations.column("name"), value_set=own)).column("run")
+    return Thoroughness(
+        runs=pc.count_distinct(situations.column("run")).as_py(),
+        frequencies={row["values"]: row["counts"] for row in sorted(frequencies, key=lambda row: row["values"])},
+        runs_with_own=pc.count_distinct(with_own).as_py(),
+        transitions=pc.count_distinct(marks.filter(pc.field("kind") == TRANSITION).column("name")).as_py(),
+    )
+
+
+def chao2(runs: int, seen: int, once: int, twice: int) -> Interval:
+    """The richness estimate Chao2 with its log-normal interval; without situations in two runs the bias-corrected form.
+
+    Chao (1987), Biometrics 43, 783–791; the variance as in EstimateS and vegan, with the factor 1 - 1/runs.
+    """
+    share = (runs - 1) / runs
+    if twice:
+        ratio = once / twice
+        unseen = share * once * ratio / 2
+        variance = twice * (share * ratio**2 / 2 + share**2 * (ratio**3 + ratio**4 / 4))
+    else:
+        unseen = share * once * (once - 1) / 2
+        variance = unseen + share**2 * once * (2 * once - 1) ** 2 / 4 - share**2 * once**4 / (4 * (seen + unseen))
+    if not unseen:
+        return Interval(seen, seen, seen)
+    from scipy import stats  # here, because its import takes longer than most commands
+
+    quantile = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    spread = math.exp(quantile * math.sqrt(math.log(1 + variance / unseen**2)))
+    return Interval(seen + unseen, seen + unseen / spread, seen + unseen * spread)
+
+
+def expected_distinct(runs: int, frequencies: Mapping[int, int], counts: Sequence[int]) -> list[float]:
+    """The situations that so many of the runs, drawn at random, have together: one number for each of `counts`.
+
+    A situation that `k` runs have is missing in `n` of them with probability C(runs - k, n) / C(runs, n) (Colwell et
+    al. 2012, eq. 17).
+    """
+    from scipy.special import gammaln
+
+    had = np.array([*frequencies], dtype=np.float64)[:, None]
+    drawn = np.array(counts, dtype=np.float64)[None, :]
+    rest = np.maximum(runs - had - drawn, -1)  # no run is left without it: the pole of the gamma function
+    log_missing = gammaln(runs - had + 1) + gammaln(runs - drawn + 1) - gammaln(rest + 1) - gammaln(runs + 1)
+    weights = np.array([*frequencies.values()], dtype=np.float64)
+    distinct: npt.NDArray[np.float64] = weights @ (1 - np.exp(log_missing))
+    return [float(value) for value in distinct]
