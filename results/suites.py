@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from results.run_figures import PLANNED
 from results.store import tables
 from results.store.schema import MEASURED, SIGNATURES, tables_path
 from results.store.spec_facts import spec_facts
-from results.thoroughness import Thoroughness, thoroughness
+from results.thoroughness import Thoroughness, situation_codes, thoroughness
 
 FAILED, NOT_CHECKED = "failed", "not checked"
 MUTANT_FOUND, MUTANT_MISSED = "mutant found", "mutant missed"
@@ -130,6 +130,17 @@ class SuiteResult:
         return dict(sorted(groups.items(), key=order))
 
 
+@dataclass(frozen=True, slots=True)
+class SuiteSituations:
+    """The situations of the protocol that a suite visited, mutants and repeats aside."""
+
+    thoroughness: Thoroughness | None
+    """None when no run has a situation."""
+    codes: Collection[str]
+    damaged: tuple[tables.DamagedFile, ...]
+    """Files of it that had to be left out."""
+
+
 def series(suite: str) -> str:
     """The name that a suite shares with those of other nights."""
     night = _NIGHT.fullmatch(suite)
@@ -185,7 +196,17 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
         damaged=tuple(file for stored in read.values() for file in stored.damaged),
         mutants=tuple(sorted(mutants)),
         worlds=_worlds(plan.get("worlds")),
-        thoroughness=thoroughness(read["coverage"].table, _planned_runs(plan, runs)),
+        thoroughness=thoroughness(read["coverage"].table, _planned_runs(plan, ((run.run, run.cell) for run in runs))),
+    )
+
+
+def situations_of_suite(store: Path, name: str) -> SuiteSituations:
+    """The situations of a suite. StoreError for a name that can be none."""
+    runs, marks = (tables.read(store, table, name) for table in ("runs", "coverage"))
+    cells = zip(runs.table.column("run").to_pylist(), runs.table.column("cell").to_pylist(), strict=True)
+    names = _planned_runs(_plan(store, name), cells)
+    return SuiteSituations(
+        thoroughness(marks.table, names), situation_codes(marks.table, names), (*runs.damaged, *marks.damaged)
     )
 
 
@@ -246,10 +267,10 @@ def _missing_runs(plan: Mapping[str, Any], runs: Iterable[SuiteRun]) -> int:
     return max(0, planned - sum(run.cell in cells for run in runs))
 
 
-def _planned_runs(plan: Mapping[str, Any], runs: Iterable[SuiteRun]) -> list[str]:
+def _planned_runs(plan: Mapping[str, Any], cell_of_run: Iterable[tuple[str, str]]) -> list[str]:
     """The names of the runs, mutants and repeats aside; of a suite without a plan all of them."""
     cells = _names(plan.get("cells"))
-    return [run.run for run in runs if run.cell in cells or not cells]
+    return [run for run, cell in cell_of_run if cell in cells or not cells]
 
 
 def _worlds(value: object) -> dict[str, tuple[str, ...]]:

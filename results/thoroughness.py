@@ -108,8 +108,7 @@ class Thoroughness:
 
 def thoroughness(marks: pa.Table, runs: Collection[str]) -> Thoroughness | None:
     """Of these runs of one suite, by its coverage marks; None when they have no situation."""
-    marks = marks.filter(pc.is_in(marks.column("run"), value_set=pa.array(runs, pa.string())))
-    situations = marks.filter(pc.field("kind") == SITUATION)
+    situations = _of(marks, SITUATION, runs)
     if not situations.num_rows:
         return None
     by_name = situations.group_by("name").aggregate([([], "count_all")])
@@ -120,8 +119,19 @@ def thoroughness(marks: pa.Table, runs: Collection[str]) -> Thoroughness | None:
         runs=pc.count_distinct(situations.column("run")).as_py(),
         frequencies={row["values"]: row["counts"] for row in sorted(frequencies, key=lambda row: row["values"])},
         runs_with_own=pc.count_distinct(with_own).as_py(),
-        transitions=pc.count_distinct(marks.filter(pc.field("kind") == TRANSITION).column("name")).as_py(),
+        transitions=pc.count_distinct(_of(marks, TRANSITION, runs).column("name")).as_py(),
     )
+
+
+def situation_codes(marks: pa.Table, runs: Collection[str]) -> set[str]:
+    """The codes of the situations that these runs of one suite have."""
+    return set(pc.unique(_of(marks, SITUATION, runs).column("name")).to_pylist())
+
+
+def _of(marks: pa.Table, kind: str, runs: Collection[str]) -> pa.Table:
+    """The marks of one kind that these runs have."""
+    of_runs = pc.field("run").isin(pa.array(runs, pa.string()))
+    return marks.filter((pc.field("kind") == kind) & of_runs)
 
 
 def chao2(runs: int, seen: int, once: int, twice: int) -> Interval:

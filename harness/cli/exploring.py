@@ -1,5 +1,8 @@
 """`faultline explore`: every state of a small cluster, until a promise is broken or no state is left.
 
+With `--situations`, all situations of the protocol in the scope are written to a file, unless a promise is broken: then
+the exploration ends before it has seen them all.
+
 It ends with 0 when every state keeps every promise, and with 1 when one does not.
 """
 
@@ -7,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.usage import Commands, Usage, print_json, terminal
@@ -26,7 +31,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "scope",
         metavar="NAME|SCOPE.yaml",
-        help="a file, or the name of a shipped scope: fetches-in-flight, isr-changes, truncation, two-replicas",
+        help="a file, or the name of a shipped scope: fetches-in-flight, isr-changes, three-replicas, truncation, "
+        "two-replicas",
     )
     parser.add_argument("--protocol", metavar="NAME", help="truncation protocol (default: the scope's)")
     parser.add_argument(
@@ -35,6 +41,12 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one for each core)"
     )
+    parser.add_argument(
+        "--situations",
+        type=Path,
+        metavar="FILE",
+        help="write all situations of the scope to this file, each with the shortest schedule to it",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     parser.set_defaults(command=_explore)
 
@@ -42,6 +54,7 @@ def add(commands: Commands) -> None:
 def _explore(options: argparse.Namespace) -> int:
     from harness.search.exploration.breadth_first import explore
     from harness.search.exploration.scope_file import load
+    from harness.search.scope_situations import ScopeSituations
     from harness.yaml_document import SpecError
 
     if not 1 <= options.jobs <= _PROCESSES_MAX:
@@ -50,11 +63,17 @@ def _explore(options: argparse.Namespace) -> int:
         name, scope = load(options.scope, options.protocol, tuple(options.without))
     except SpecError as error:
         raise Usage(f"faultline explore: {error}") from None
+    path: Path | None = options.situations
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise Usage(f"faultline explore: --situations: {path} cannot be written: not a file in an existing directory")
     console = terminal(stderr=options.json)
     with _LevelProgress(console) as progress:
-        result = explore(scope, options.jobs, progress)
+        result = explore(scope, options.jobs, progress, schedules=path is not None)
+    if path is not None and result.violation is None:
+        ScopeSituations(name, asdict(scope), result.states, result.reached).write(path)
     if options.json:
-        print_json({"scope": name, **result._asdict(), "violation": result.violation and result.violation._asdict()})
+        figures = {key: value for key, value in result._asdict().items() if key != "reached"}
+        print_json({"scope": name, **figures, "violation": result.violation and result.violation._asdict()})
     else:
         _show(console, name, result)
     return VALID if result.violation is None else INVALID
@@ -93,8 +112,8 @@ class _LevelProgress:
 def _show(console: Console, name: str, result: ExplorationResult) -> None:
     rate = result.states / result.seconds
     console.print(
-        f"{name}: {result.states:,} states, {result.steps:,} steps, {result.depth} steps deep; {result.seconds:.1f} s, "
-        f"{rate:,.0f} states a second, {result.memory_mb:,} MB",
+        f"{name}: {result.states:,} states in {result.situations:,} situations, {result.steps:,} steps, "
+        f"{result.depth} steps deep; {result.seconds:.1f} s, {rate:,.0f} states a second, {result.memory_mb:,} MB",
         highlight=False,
         soft_wrap=True,
     )

@@ -149,7 +149,8 @@ def test_the_page_stands_alone_names_failures_first_and_draws_what_plotly_takes(
     assert page.text.index(SIGNATURE) < page.text.index("loss: lost-append")
     assert page.text.index("lost-append") < page.text.index("planned writes acknowledged")
     assert not [tag for tag, attributes in page.elements if tag in ("script", "link") and attributes.get("src")]
-    assert len(page.figures) == 2
+    assert len(page.figures) == 3
+    assert "situations: 61 in 60 runs, 60 of them in one run only" in page.text
     for figure in page.figures:
         plotly.graph_objects.Figure(json.loads(figure))
 

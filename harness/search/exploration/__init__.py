@@ -9,5 +9,6 @@ symmetry         states that differ only by the names of the brokers
 promises         the promises that every state and every step must keep
 cluster_model    the states of the whole cluster, and the steps between them
 breadth_first    the search, in several processes
-schedules        the shortest way to a broken promise, in words
+situations       the situation of a state, as the trace of a run shows it
+schedules        the shortest way to a state, in words
 """

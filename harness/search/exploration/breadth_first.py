@@ -12,9 +12,11 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from harness.search.exploration.canonical import Fingerprint
-from harness.search.exploration.schedules import schedule_of
+from harness.search.exploration.schedules import Schedules
 from harness.search.exploration.scope import Scope
-from harness.search.exploration.shard import BrokenPromise, Level, Round, StateShard, owner
+from harness.search.exploration.shard import BrokenPromise, FirstReach, Level, Round, StateShard, owner
+from harness.search.scope_situations import ReachedSituation
+from results.situations.situation import ProtocolSituation
 
 
 class ExplorationProgress(NamedTuple):
@@ -49,6 +51,10 @@ class ExplorationResult(NamedTuple):
     memory_mb: int
     """The greatest memory of all shards together."""
     violation: Violation | None
+    situations: int
+    """Of the protocol, in all states found."""
+    reached: tuple[ReachedSituation, ...] = ()
+    """All of them, if they were asked for; the nearest to the first state first."""
 
 
 class _Usage(NamedTuple):
@@ -90,9 +96,14 @@ class _Local:
 
 
 def explore(
-    scope: Scope, processes: int, progress: Callable[[ExplorationProgress], None] = lambda _: None
+    scope: Scope,
+    processes: int,
+    progress: Callable[[ExplorationProgress], None] = lambda _: None,
+    *,
+    schedules: bool = False,
 ) -> ExplorationResult:
-    """Explore every state of `scope` until a promise is broken or no state is left."""
+    """Explore every state of `scope` until a promise is broken or no state is left; with `schedules`, find the shortest
+    one to every situation."""
     with _shards(scope, processes) as shards:
         began = perf_counter()
         before: list[_Usage] = _all(shards, "usage")
@@ -117,6 +128,8 @@ def explore(
         violation = _violation(scope, shards, min(level.broken)) if level.broken else None
         seconds = perf_counter() - began
         after: list[_Usage] = _all(shards, "usage")
+        first = _first_reaches(shards)
+        reached = _reached(scope, shards, first) if schedules else ()
     return ExplorationResult(
         states,
         steps,
@@ -125,18 +138,44 @@ def explore(
         sum(end.cpu_seconds - start.cpu_seconds for start, end in zip(before, after, strict=True)),
         sum(it.memory_mb for it in after),
         violation,
+        len(first),
+        reached,
     )
 
 
 def _violation(scope: Scope, shards: Sequence[_Remote | _Local], broken: BrokenPromise) -> Violation:
+    path = _path(shards, broken.fingerprint)
+    return Violation(*Schedules(scope).to_broken_promise(path, by_step=broken.by_step))
+
+
+def _first_reaches(shards: Sequence[_Remote | _Local]) -> dict[str, FirstReach]:
+    first: dict[str, FirstReach] = {}
+    for reached in _all(shards, "reached"):
+        for code, reach in reached.items():
+            first[code] = min(reach, first.get(code, reach))
+    return first
+
+
+def _reached(
+    scope: Scope, shards: Sequence[_Remote | _Local], first: dict[str, FirstReach]
+) -> tuple[ReachedSituation, ...]:
+    schedules = Schedules(scope)
+    return tuple(
+        ReachedSituation(ProtocolSituation(code), schedules.along(_path(shards, reach.fingerprint)))
+        for code, reach in sorted(first.items(), key=lambda item: (item[1].depth, item[0]))
+    )
+
+
+def _path(shards: Sequence[_Remote | _Local], fingerprint: Fingerprint) -> tuple[Fingerprint, ...]:
+    """The fingerprints on a shortest way to this one, from the first state on."""
     path: list[Fingerprint] = []
-    fingerprint: Fingerprint | None = broken.fingerprint
-    while fingerprint is not None:
-        path.insert(0, fingerprint)
-        shard = shards[owner(fingerprint, len(shards))]
-        shard.send("parent", fingerprint)
-        fingerprint = shard.receive()
-    return Violation(*schedule_of(scope, path, broken.text if broken.by_step else None))
+    before: Fingerprint | None = fingerprint
+    while before is not None:
+        path.insert(0, before)
+        shard = shards[owner(before, len(shards))]
+        shard.send("parent", before)
+        before = shard.receive()
+    return tuple(path)
 
 
 def _end_level(shards: Sequence[_Remote | _Local]) -> Level:

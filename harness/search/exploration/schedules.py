@@ -1,12 +1,10 @@
-"""The shortest way to a broken promise, in words.
+"""The shortest way to a state, in words.
 
 The search keeps fingerprints of canonical states. Here the way is walked again without renaming any broker, so that a
 broker has one name from the first step to the last.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from harness.search.exploration.canonical import CanonicalStates, Fingerprint
 from harness.search.exploration.cluster_model import Action, ClusterModel, ClusterStep, Numbers
@@ -15,22 +13,37 @@ from harness.search.exploration.scope import Scope
 from images.broker.replication.partition import ReplicaRole
 
 
-def schedule_of(scope: Scope, path: Sequence[Fingerprint], broken_by_step: str | None) -> tuple[str, tuple[str, ...]]:
-    """The broken promise, and the steps along `path`. `broken_by_step`: the promise that a step after it breaks."""
-    model = ClusterModel(scope)
-    canonical = CanonicalStates(model)
-    state = model.initial()
-    lines = []
-    for fingerprint in path[1:]:
-        step = next(it for it in model.steps(state) if canonical.of(it.state)[0] == fingerprint)
-        lines.append(_line(model, state, step))
-        state = step.state
-    promise = model.broken(state)
-    if broken_by_step is not None:
-        step = min((it for it in model.steps(state) if it.broken is not None), key=lambda it: str(it.broken))
-        lines.append(_line(model, state, step))
-        promise = step.broken
-    return str(promise), tuple(lines)
+class Schedules:
+    """The schedules of a scope along paths of fingerprints, each from that of the first state on."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._model = ClusterModel(scope)
+        self._canonical = CanonicalStates(self._model)
+        self._ends: dict[tuple[Fingerprint, ...], tuple[Numbers, tuple[str, ...]]] = {}
+        """The state at the end of a path, and the lines of its steps."""
+
+    def along(self, path: tuple[Fingerprint, ...]) -> tuple[str, ...]:
+        """The steps along `path`."""
+        return self._end(path)[1]
+
+    def to_broken_promise(self, path: tuple[Fingerprint, ...], *, by_step: bool) -> tuple[str, tuple[str, ...]]:
+        """The broken promise, and the steps along `path`. `by_step`: a step after it breaks the promise."""
+        state, lines = self._end(path)
+        if not by_step:
+            return str(self._model.broken(state)), lines
+        breaking = (it for it in self._model.steps(state) if it.broken is not None)
+        step = min(breaking, key=lambda it: str(it.broken))
+        return str(step.broken), (*lines, _line(self._model, state, step))
+
+    def _end(self, path: tuple[Fingerprint, ...]) -> tuple[Numbers, tuple[str, ...]]:
+        if len(path) == 1:
+            return self._model.initial(), ()
+        end = self._ends.get(path)
+        if end is None:
+            state, lines = self._end(path[:-1])
+            step = next(it for it in self._model.steps(state) if self._canonical.of(it.state)[0] == path[-1])
+            end = self._ends[path] = step.state, (*lines, _line(self._model, state, step))
+        return end
 
 
 def _line(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from harness.search.exploration.canonical import CanonicalStates, Fingerprint
 from harness.search.exploration.cluster_model import ClusterModel, Numbers
 from harness.search.exploration.scope import Scope
+from harness.search.exploration.situations import StateSituations
 
 STATES_PER_ROUND = 5_000
 
@@ -42,6 +43,13 @@ class Round(NamedTuple):
     left: int
 
 
+class FirstReach(NamedTuple):
+    """The first state found in a situation: the nearest to the first state of all, and the least of those."""
+
+    depth: int
+    fingerprint: Fingerprint
+
+
 class Level(NamedTuple):
     """The end of a level of one shard."""
 
@@ -56,6 +64,9 @@ class StateShard:
         self._model = ClusterModel(scope)
         self._canonical = CanonicalStates(self._model)
         self._count = count
+        self._situations = StateSituations(self._model)
+        self._reached: dict[str, FirstReach] = {}
+        self._depth = 0
         self._tables = (self._model.brokers, self._model.controllers, self._model.histories)
         self._parents: dict[Fingerprint, Fingerprint | None] = {}
         self._frontier: list[tuple[Fingerprint, Numbers]] = []
@@ -94,12 +105,19 @@ class StateShard:
         """End the level: the states found are the next one."""
         for found in self._found.values():
             self._parents[found.fingerprint] = found.parent
+            code, reach = self._situations.code(found.state), FirstReach(self._depth, found.fingerprint)
+            self._reached[code] = min(reach, self._reached.get(code, reach))
             text = self._model.broken(found.state)
             if text is not None:
                 self._broken.append(BrokenPromise(text, found.fingerprint, by_step=False))
         self._frontier = [(found.fingerprint, found.state) for found in self._found.values()]
         self._found = {}
+        self._depth += 1
         return Level(len(self._frontier), tuple(self._broken))
+
+    def reached(self) -> dict[str, FirstReach]:
+        """By code, the situations that the states of this shard are in."""
+        return self._reached
 
     def parent(self, fingerprint: Fingerprint) -> Fingerprint | None:
         """The state before this one on a shortest way to it; None for the first."""

@@ -134,7 +134,8 @@ def test_processes_and_hash_seeds_change_no_count_and_no_schedule(tmp_path: Path
     assert ended.returncode == 1, ended.stderr
     other = json.loads(ended.stdout)
     assert result.violation is not None
-    assert (other["states"], other["steps"], other["depth"]) == (result.states, result.steps, result.depth)
+    figures = ("states", "steps", "depth", "situations")
+    assert [other[figure] for figure in figures] == [getattr(result, figure) for figure in figures]
     assert tuple(other["violation"]["schedule"]) == result.violation.schedule
 
 

@@ -90,7 +90,10 @@ def make_night(
                 {"run": run, "checker": MEASURED, "figure": figure, "value": value}
                 for figure, value in cell_figures.items()
             ]
-            rows["coverage"].append({"run": run, "kind": "fault", "name": "kill", "count": 2})
+            rows["coverage"] += [
+                {"run": run, "kind": kind, "name": name, "count": 2}
+                for kind, name in (("fault", "kill"), ("situation", "E> nI--.=.c nI--.=.c"), ("situation", run))
+            ]
     directory = store / "suites" / suite
     directory.mkdir(parents=True)
     cells = [cell for cell in CELLS if cell not in mutants]
