@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from checkers.evidence import CheckSettings
 from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
@@ -21,13 +21,15 @@ from checkers.tables import TraceRow
 def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
     """A broker has registered; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR
     again."""
-    node, clean = f"b{event.broker}", event.details().get("clean", True)
-    if node in cluster.awaiting_registration and event.details().get("clean") is True:
+    node, clean = f"b{event.broker}", event.details().get("clean")
+    started_ns = cluster.awaiting_registration.pop(node, None)
+    if started_ns is not None and clean is True:
         cluster.clean_lives[node] = event.time_ns
-    cluster.awaiting_registration.discard(node)
+    elif started_ns is not None and clean is False:
+        cluster.unclean_lives[node] = started_ns
     for partition in cluster.partitions.values():
         partition.candidates_to_check = True
-        if not clean:
+        if clean is False:
             partition.excluded.add(event.broker)
 
 
@@ -88,7 +90,7 @@ def check_candidates(cluster: ClusterState, now_ns: int) -> None:
             _check_candidates_of(partition, cluster.awaiting_registration, now_ns)
 
 
-def _check_candidates_of(partition: PartitionState, awaiting_registration: set[str], now_ns: int) -> None:
+def _check_candidates_of(partition: PartitionState, awaiting_registration: Collection[str], now_ns: int) -> None:
     for member in sorted((partition.isr or frozenset()) | partition.elr):
         node = f"b{member}"
         if node in awaiting_registration:

@@ -67,7 +67,7 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
     whole = node in partition.opened and node not in partition.removed
     if whole and event.log_end < known and node not in cluster.lied_to:
         back = f"the log of {node} came back {event.at} and ended at {event.log_end}: it had ended at {known}"
-        if node in cluster.clean_lives:
+        if cluster.clean_stop_covers(node, partition.opened[node]):
             accepted = (
                 f"the controllers had accepted at {cluster.clean_lives[node] / 1e9:.6f} s that it shut down cleanly"
             )

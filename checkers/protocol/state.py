@@ -193,14 +193,21 @@ class ClusterState:
     """The state of the cluster: every partition, and what concerns all of them."""
 
     partitions: dict[tuple[str, int], PartitionState] = field(default_factory=dict)
-    awaiting_registration: set[str] = field(default_factory=set)
-    """Nodes that have started and not yet registered."""
+    awaiting_registration: dict[str, int] = field(default_factory=dict)
+    """Node → start in ns of its life, while that has not registered."""
+    unclean_lives: dict[str, int] = field(default_factory=dict)
+    """Node → start in ns of its latest life that registered after an unclean shutdown."""
     clean_lives: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which the controllers accepted that its latest life follows a clean shutdown."""
     lossy_faults: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """Node → (begin, end) in ns of every fault that lost data on it."""
     lied_to: frozenset[str] = frozenset()
     """Nodes whose disk lied about fsync at some time."""
+
+    def clean_stop_covers(self, node: str, opened_ns: int) -> bool:
+        """Whether the clean shutdown before this life of `node` was that of a log opened at `opened_ns`; an unclean
+        start since then has given up what the log held."""
+        return node in self.clean_lives and opened_ns >= self.unclean_lives.get(node, 0)
 
     def lost_data(self, node: str, first_ns: int, last_ns: int) -> bool:
         """Whether a fault lost data on `node` between these times."""

@@ -34,7 +34,7 @@ def replay_trace(
             controller_promises.check_candidates(cluster, now_ns)
             now_ns = event.time_ns
         if event.kind == "node_started":
-            cluster.awaiting_registration.add(event.node)
+            cluster.awaiting_registration[event.node] = event.time_ns
             cluster.clean_lives.pop(event.node, None)
         elif event.kind == "broker_registered":
             controller_promises.broker_registered(cluster, event)

@@ -205,6 +205,15 @@ def test_a_fault_that_loses_data_explains_a_shorter_log_and_no_clean_shutdown() 
     assert kinds(BROKEN["clean-shutdown-lost-records"], faults=lying) == []
 
 
+def test_a_clean_shutdown_covers_no_log_that_an_unclean_start_gave_up() -> None:
+    lossy = small_evidence.faults(fault("wipe-disk", ["b2"], 3, 3.5, {"lost_bytes": 10}))
+    given_up = [*RESTARTED, registered(5, 2, False)]
+    stopped = [started(6, "b2"), registered(7, 2, True)]
+    assert kinds([*given_up, *stopped, opened(8, "b2", 0)], faults=lossy) == []
+    reopened = [*given_up, opened(5.5, "b2", 4), *stopped, opened(8, "b2", 0)]
+    assert kinds(reopened, faults=lossy) == ["clean-shutdown-lost-records"]
+
+
 def test_a_log_reaches_on_its_disk_as_far_as_its_node_traced() -> None:
     records, ends = small_evidence.logs(b1=[(1, value) for value in range(5)], b2=[(1, value) for value in range(4)])
     appends = [append(0, 1, 3, 0)]
