@@ -274,6 +274,13 @@ def test_separate_executors_are_sent_the_package_and_give_the_same_verdicts_and_
     assert stored(tmp_path / "store") == stored(uninterrupted)
 
 
+def test_the_process_that_tasks_are_forked_from_has_no_other_thread() -> None:
+    count = "import os; import harness.suites.worker_daemon; print(*os.listdir('/proc/self/task'))"
+    command = (sys.executable, "-c", count, "pyspark.worker")
+    threads = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert len(threads) == 1, f"{len(threads)} threads: a process forked from this one may wait for one it lacks"
+
+
 def test_a_suite_of_other_sources_is_not_resumed(
     mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
