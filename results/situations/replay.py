@@ -76,7 +76,7 @@ class _Replay:
             if row.time_ns != now_ns:
                 self._end_instant()
                 now_ns = row.time_ns
-            if row.topic:
+            if row.kind in _OF_PARTITIONS:
                 self._of_partition(row)
             else:
                 _OF_BROKERS[row.kind](self, row)

@@ -214,6 +214,11 @@ def test_a_trace_without_decisions_has_no_situation() -> None:
     assert situations_of(pa.Table.from_pylist([], small_evidence.trace().schema)) == RunSituations()
 
 
+def test_an_event_without_its_partition_is_of_no_other() -> None:
+    stray = appended(4, "b1", 0, 1) | {"topic": "", "partition": -1}
+    assert of([*COMMITTED, stray]) == of(COMMITTED)
+
+
 def test_a_situation_has_a_stable_id_and_a_sentence() -> None:
     situation = ProtocolSituation("L= FI--i==c LI--p>rc noxu+<sb")
     assert situation.id == "75d01bb42b2a"
