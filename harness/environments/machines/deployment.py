@@ -167,10 +167,10 @@ class MachineDeployment:
                 self._listener.on_trace(time_ns, node, event)
 
     async def close(self) -> None:
-        """Kill every process, as far as machines still answer."""
+        """Kill every process that `collect` has not, as far as machines still answer."""
         self._leader_lookup.close()
         try:
-            await on_all(self._all, self._end_process)
+            await on_all([handle for handle in self._all if handle.alive or not self._collected], self._end_process)
         finally:
             for task in self._watching:
                 task.cancel()

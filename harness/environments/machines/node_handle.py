@@ -25,7 +25,8 @@ T = TypeVar("T")
 AGENT = "faultline-node"
 COMMAND_LIMIT_S = 120.0
 """Far more than a command takes on a busy machine; a machine that does not answer is given up after it."""
-_WAIT_LIMIT_S = 20.0
+_WAIT_LIMIT_S = 120.0
+"""Longer than most runs: each wait is a process on the machine."""
 
 
 @runtime_checkable

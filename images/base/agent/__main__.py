@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from images.base.agent import clock, disk, netem, network, node_archive, process
+from images.base.agent import clock, disk, netem, network, process
 from images.base.agent.run_directory import AgentError, true_ns
 
 
@@ -92,6 +92,8 @@ def idle() -> NoReturn:
 
 
 def _collect(options: argparse.Namespace) -> None:
+    from images.base.agent import node_archive  # which imports tarfile
+
     node_archive.collect(options.sources, sys.stdout.buffer)
 
 
