@@ -19,6 +19,18 @@ hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("here
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def hypothesis_hidden_from_children(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Hides Hypothesis from processes that tests start, which then are as those of users.
+
+    kio imports it where it is installed: a third of the time in which a broker starts.
+    """
+    directory = tmp_path_factory.mktemp("hidden")
+    (directory / "hypothesis.py").write_text('raise ImportError("hidden from processes that tests start")\n')
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{directory}{os.pathsep}{before}" if before else str(directory)
+
+
 @cache
 def _engine_answers() -> bool:
     if shutil.which("docker") is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,9 +27,10 @@ def test_the_example_to_copy_passes() -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 passed" in ended.stdout
 
 
