@@ -22,11 +22,15 @@ from harness.environments.docker.engine import RUN_LABEL, connect
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
 from tests.machines.docker_proxy import docker_proxy
 from tests.machines.stretching import stretched
+from tests.machines.test_parity import COMMON, TABLE, TOO_SOON
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("broker_images")]
 
 ROOT = Path(__file__).parents[2]
 NODES = ("b1", "b2", "b3", "c1", "c2", "c3")
+FEW = "environment: docker\ncontrollers: 1\n"
+"""Four containers instead of six, for runs that need no quorum of controllers."""
+FEW_NODES = NODES[:4]
 EVERYTHING: dict[str, Any] = {
     "environment": "docker",
     "time_limit": 22,
@@ -43,15 +47,6 @@ EVERYTHING: dict[str, Any] = {
     ],
 }
 FAMILIES = {"partition", "pause", "power-loss", "clock", "packets", "kill"}
-TOO_SOON = """
-environment: docker
-time_limit: 16s
-recovery_limit: 300s
-without: [ack_after_high_watermark]
-faults:
-  - {at: 1, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]}
-  - {at: 2.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}
-"""
 ALL_OFF = """
 environment: docker
 time_limit: 8s
@@ -158,8 +153,10 @@ def test_a_run_with_every_kind_of_fault_is_valid_shows_that_each_bit_and_leaves_
 
 
 def test_records_acknowledged_too_soon_are_told_lost_by_value_and_offset(tmp_path: Path) -> None:
-    done = attempt(TOO_SOON, tmp_path)
+    expected = TABLE[TOO_SOON]
+    done = attempt(f"environment: docker\n{COMMON}{expected.spec}", tmp_path, "--json")
     assert done.returncode == INVALID, done.stdout + done.stderr
+    assert {family for family, counts in done.summary["faults"].items() if counts["bit"]} == expected.bit
     lost, stored = _lost(done.directory), _stored(done.directory)
     assert lost
     for record in lost:
@@ -198,7 +195,8 @@ def container_of(directory: Path, node: str) -> Any:
 def going(directory: Path, engine: str = "", time_limit_s: int = 120) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A long run, from when clients and faults began; killed if it still goes on after the block."""
     store = directory / "runs"
-    command = [sys.executable, "-m", "harness", "run", "--environment", "docker", "--faults", "kill,pause"]
+    (directory / "going.yaml").write_text(f"{FEW}faults: [kill, pause]\n")
+    command = [sys.executable, "-m", "harness", "run", str(directory / "going.yaml")]
     # A process that a shell starts in the background ignores SIGINT, and so do its children.
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *command, "--store", str(store), "--time-limit", str(time_limit_s)],
@@ -229,11 +227,11 @@ def containers_of(directory: Path) -> str:
 def test_an_interrupted_run_leaves_nothing_in_the_engine(tmp_path: Path, number: signal.Signals) -> None:
     with going(tmp_path) as (process, directory):
         run = containers_of(directory)
-        assert len(left_of(run)) == len(NODES) + 1
+        assert len(left_of(run)) == len(FEW_NODES) + 1
         process.send_signal(number)
         assert process.wait(300) == INTERRUPTED
     assert left_of(run) == []
-    for node in NODES:
+    for node in FEW_NODES:
         assert (directory / "nodes" / node / "node.log").exists()
 
 
@@ -245,10 +243,10 @@ def test_what_a_killed_run_left_is_judged_as_far_as_it_goes_and_cleaned(tmp_path
     with going(tmp_path) as (process, directory):
         run = containers_of(directory)
         spared = faultline("clean", "--run", run)
-        assert spared.stdout.count("the run is still going") == len(NODES) + 1, spared.stdout
+        assert spared.stdout.count("the run is still going") == len(FEW_NODES) + 1, spared.stdout
         process.kill()
         process.wait(300)
-    assert len(left_of(run)) == len(NODES) + 1
+    assert len(left_of(run)) == len(FEW_NODES) + 1
     checked = faultline("check", directory)
     assert checked.returncode == UNKNOWN, checked.stdout + checked.stderr
     assert "the run did not end" in checked.stdout
@@ -268,7 +266,7 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     words = {"faultline/broker": "faultline/absent", "faultline%2Fbroker": "faultline%2Fabsent"}
     with docker_proxy(tmp_path, words=words) as engine:
-        done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
+        done = attempt(f"{FEW}time_limit: 5s\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert done.complaint == "there is no image faultline/broker; build it: faultline images build"
     assert not done.directories
@@ -276,7 +274,7 @@ def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_an_engine_without_fuse_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     with docker_proxy(tmp_path, words={"/dev/fuse": "/dev/none"}) as engine:
-        done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
+        done = attempt(f"{FEW}time_limit: 5s\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "the engine's machine has no /dev/fuse" in done.complaint
     assert not done.directories

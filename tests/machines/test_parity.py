@@ -16,6 +16,8 @@ from harness.runner.run import run_in_simulation
 from harness.spec import loads
 
 ROOT = Path(__file__).parents[2]
+TOO_SOON = "a broker that acknowledges too soon"
+"""In Docker this row is run by test_docker_runs, which looks at the records that it lost, too."""
 COMMON = "seed: 1\nrate: 40\nrecovery_limit: 300s\n"
 RETURNS = {Validity.VALID: VALID, Validity.INVALID: INVALID}
 
@@ -35,7 +37,7 @@ def row(spec: str, *bit: str, verdict: Validity = Validity.VALID, controllers: i
 
 
 TABLE = {
-    "nothing": row("faults: none", controllers=3),
+    "nothing": row("faults: none"),
     "a leader cut off, one direction reset, a ring": row(
         "time_limit: 14s\n"
         "faults: [{at: 1, for: 3, fault: partition, shape: isolate, nodes: [leader/0]},"
@@ -80,7 +82,7 @@ TABLE = {
         "faults: [{at: 1, for: 10, fault: unclean-return, victim: b3, keep: nothing, patience_ms: 2000}]",
         "scripted",
     ),
-    "a broker that acknowledges too soon": row(
+    TOO_SOON: row(
         "without: [ack_after_high_watermark]\nfaults:"
         " [{at: 1, for: 6, fault: partition, shape: leader-only, nodes: [leader/0]},"
         " {at: 2.5, for: 5, fault: power-loss, nodes: [leader/0], keep: nothing}]",
@@ -101,7 +103,7 @@ def test_a_spec_comes_to_its_result_in_the_simulation(name: str) -> None:
 
 @pytest.mark.docker
 @pytest.mark.usefixtures("broker_images")
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [name for name in TABLE if name != TOO_SOON])
 def test_a_spec_comes_to_the_same_in_docker(name: str, tmp_path: Path) -> None:
     expected = TABLE[name]
     path = tmp_path / "spec.yaml"

@@ -51,7 +51,14 @@ def test_evidence_is_what_monitors_inside_the_containers_saw(tmp_path: Path) -> 
 @pytest.mark.usefixtures("broker_images")
 def test_a_container_removed_by_hand_accuses_nobody(tmp_path: Path) -> None:
     """Its trace and its disk are gone: what rests on them is unknown, and the node is named."""
-    values = {"environment": "docker", "seed": 1, "time_limit": 6, "recovery_limit": 8, "faults": "none"}
+    values = {
+        "environment": "docker",
+        "controllers": 1,
+        "seed": 1,
+        "time_limit": 6,
+        "recovery_limit": 8,
+        "faults": "none",
+    }
     directory = RunDirectory.create(tmp_path, "gone", 1)
     client, gone = connect(), []
 
