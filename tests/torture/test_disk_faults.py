@@ -11,6 +11,8 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 
+NO_SPACE = "[Errno 28] No space left on device"
+
 
 def outcome_of(**fault: Any) -> Outcome:
     faults = [{"at": "3s", "for": "8s", **fault}]
@@ -28,7 +30,7 @@ def test_a_leader_with_a_full_disk_says_so_ends_and_comes_back(room_bytes: int) 
     (injection,) = outcome.injections
     assert [dict(numbers) for numbers in injection.evidence["nodes"].values()] == [{"refused_writes": 1, "killed": 1}]
     (crash,) = outcome.recovery["crashes"]
-    assert crash["error"] == f"{injection.nodes[0]} failed: [Errno 28] No space left on device"
+    assert crash["error"] == f"{injection.nodes[0]} failed: {NO_SPACE}"
     assert figure(outcome, "processes", "crashes") == 0
 
 
@@ -38,6 +40,18 @@ def test_a_controller_with_a_full_disk_comes_back_as_well() -> None:
     outcome = run_in_simulation(parse({"seed": 1, "time_limit": "25s", "faults": [full, change]}))
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert {crash["node"][0] for crash in outcome.recovery["crashes"]} == {"c"}
+
+
+def test_a_vote_that_the_disk_refuses_is_not_given() -> None:
+    # The PreVote answers of two controllers arrive one after the other, the second while the candidate is ending over
+    # the disk that refused the vote for itself.
+    everyone = [f"c{number}" for number in range(1, 6)]
+    full = {"at": "6s", "for": "3s", "fault": "disk-full", "nodes": everyone, "room_bytes": 20}
+    election = {"at": "6.1s", "for": "2s", "fault": "kill", "nodes": ["controller"]}
+    spec = {"seed": 0, "rate": 5, "controllers": 5, "time_limit": "20s", "faults": [full, election]}
+    outcome = run_in_simulation(parse(spec))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert {crash["error"].split(" failed: ")[1] for crash in outcome.recovery["crashes"]} == {NO_SPACE}
 
 
 @pytest.mark.parametrize("delay_ms", [2.0, 40.0, 200.0])

@@ -227,8 +227,8 @@ class RaftNode:
         if state is before and not outgoing:
             return
         if state.election_state != self._election_state:
-            self._election_state = state.election_state
-            self.log.write_election_state(self._election_state)
+            self.log.write_election_state(state.election_state)
+            self._election_state = state.election_state  # only now: what the disk refused is not stored
         self.state = state
         self._trace_transition(before, state)
         if state.role is RaftRole.LEADER and before.role is not RaftRole.LEADER:
