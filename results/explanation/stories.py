@@ -29,7 +29,7 @@ from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
 from results.explanation.steps import broken_steps
-from results.explanation.story import Consequence, Step, Story
+from results.explanation.story import Consequence, Step, StepKind, Story
 from workloads.columns import NEVER
 
 NEAREST_FIRST: Final = (
@@ -41,6 +41,8 @@ OF_GROUPS: Final = frozenset({"coordinator", "groups"})
 """Checks of what groups committed, which no log of the workload's topic holds."""
 INSIDE: Final = frozenset({"raft", "protocol", "coordinator", "processes"})
 """Checks of the trace and of processes: they see a failure when it happens."""
+OF_FETCHES: Final = frozenset({StepKind.FETCH_OF_OTHER_EPOCH_ACCEPTED, StepKind.DIVERGING_FETCH_ACCEPTED})
+"""Steps that are traced after the decisions of the same instant that rest on them."""
 BEYOND_THE_FAULT_MODEL: Final = "fault-model-exceeded"
 _LINES_OF_A_CAUSE: Final = 3
 """Of a finding that stands for the cause."""
@@ -134,7 +136,7 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
             for name, number in _partitions(evidence.trace):
                 named = broken_steps(events_of(evidence.trace, name, number))
                 steps += (replace(step, text=f"{name}-{number}: {step.text}") for step in named)
-    return sorted(steps, key=lambda step: step.time_ns)
+    return sorted(steps, key=lambda step: (step.time_ns, step.kind not in OF_FETCHES))
 
 
 def _partitions(trace: pa.Table) -> list[tuple[str, int]]:

@@ -16,7 +16,8 @@ REGRESSIONS = Path(__file__).parents[2] / "torture" / "regressions"
 CAUSES = {
     "ack_after_high_watermark": "acknowledged-above-high-watermark",
     "maximal_isr": "high-watermark-without-proposed-member",
-    "truncate_on_divergence": "appended-behind-diverging-records",
+    "truncate_on_divergence": "diverging-fetch-accepted",
+    "fence_fetch_epoch": "fetch-of-other-epoch-accepted",
 }
 """Rule that is off → the kind of the step that breaks the promise."""
 

@@ -219,6 +219,14 @@ def test_an_acknowledgement_without_records_concerns_the_record_at_its_offset() 
     assert story.step is None
 
 
+def test_a_fetch_comes_before_the_decision_that_it_led_to_in_the_same_instant() -> None:
+    stale = {"replica": 3, "requested": 4, "last_epoch": 0}
+    joined = proposed(5, "b1", 0, (1, 2, 3), 0, 5, b3=4)
+    accepted = event(5, "b1", "fetch_accepted", stale, leader=1, leader_epoch=0, offset=5, log_end=5)
+    (story,) = stories([*BORN, joined, accepted], seen_by("loss", "lost-append", 4, time_s=6))
+    assert story.cause.startswith("b1 took a fetch of b3 from 5, sent in leader epoch 4, for its position")
+
+
 def test_an_acknowledgement_of_a_deposed_leader_is_the_cause() -> None:
     deposed = [one for one in BEHIND_DIVERGING if one["time_ns"] <= 7_000_000_000]
     cut = event(7.05, "b1", "truncated", leader=2, leader_epoch=1, offset=5, log_end=7, high_watermark=5)
