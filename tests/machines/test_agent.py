@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.base.agent import netem, network
+from images.base.agent import netem, network, process, run_directory
 from images.base.agent.clock import FROZEN, ClockSkew
 from images.base.agent.node_archive import collect
 
@@ -91,6 +91,18 @@ def test_a_stop_lets_the_process_finish_and_kills_it_when_it_does_not(agent: Age
     agent.start("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done")
     until_logged(agent, "deaf")
     assert agent("stop", "--limit", "0.3") == {"stopped": 0, "killed": 1}
+
+
+def test_a_process_that_ends_before_its_signal_has_stopped(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.start("sleep", "60")
+    monkeypatch.setattr(run_directory, "RUN", agent.directory / "run")
+    monkeypatch.setattr(process, "RUN", agent.directory / "run")
+    running = process.current()
+    assert running is not None
+    process._kill(running)
+    monkeypatch.setattr(process, "_expect_end", lambda: running)
+    assert process.stop(60) == {"stopped": 1, "killed": 0, "status": -9}
+    assert process.kill() == {"killed": 1}
 
 
 def test_a_wipe_kills_and_leaves_an_empty_directory(agent: Agent, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -109,8 +110,9 @@ def stop(limit_s: float) -> dict[str, Any]:
     running = _expect_end()
     if running is None:
         return {"stopped": 0, "killed": 0}
-    os.kill(running.pid, signal.SIGTERM)
-    os.killpg(running.pid, signal.SIGCONT)
+    with suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGTERM)
+    _signal_group(running, signal.SIGCONT)
     try:
         _wait_until(lambda: bool(_exit_record(running.incarnation)), "", limit_s)
     except AgentError:
@@ -146,7 +148,7 @@ def resume() -> dict[str, Any]:
     if running is None or not running.alive or paused is None or paused["incarnation"] != running.incarnation:
         return {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
     missed, missed_bytes = _unread_sockets(running.pid)
-    os.killpg(running.pid, signal.SIGCONT)
+    _signal_group(running, signal.SIGCONT)
     return {
         "frozen_seconds": (true_ns() - paused["since_ns"]) / 1e9,
         "missed": missed,
@@ -159,7 +161,7 @@ def restart_waits() -> None:
     running = current()
     if running is not None and running.alive and not _paused(running):
         _stop_group(running)
-        os.killpg(running.pid, signal.SIGCONT)
+        _signal_group(running, signal.SIGCONT)
 
 
 def status() -> dict[str, Any]:
@@ -270,13 +272,19 @@ def _paused(running: Incarnation) -> bool:
     return paused is not None and paused["incarnation"] == running.incarnation and running.held
 
 
+def _signal_group(running: Incarnation, number: signal.Signals) -> None:
+    """Signal every process of the group; no group is left if they have ended since they were looked at."""
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, number)
+
+
 def _stop_group(running: Incarnation) -> None:
-    os.killpg(running.pid, signal.SIGSTOP)
+    _signal_group(running, signal.SIGSTOP)
     _wait_until(lambda: running.held or not running.alive, "SIGSTOP does not hold the process")
 
 
 def _kill(running: Incarnation) -> None:
-    os.killpg(running.pid, signal.SIGKILL)
+    _signal_group(running, signal.SIGKILL)
     _wait_until(lambda: bool(_exit_record(running.incarnation)), "the process was killed and its end not recorded")
 
 
