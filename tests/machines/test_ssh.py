@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -179,6 +181,18 @@ def test_more_commands_than_sessions_wait_for_each_other(one: Lab) -> None:
         assert await asyncio.gather(*many) == [f"{number}\n".encode() for number in range(SESSIONS + 4)]
 
     on(one.hosts["b1"], use)
+
+
+def test_a_session_that_the_server_refuses_is_opened_when_another_has_ended(one: Lab) -> None:
+    connection = SshConnection.open("b1", one.hosts["b1"])
+    connection._sessions = threading.Semaphore(2 * SESSIONS)
+    commands = [["sh", "-c", f"sleep 0.5; echo {number}"] for number in range(2 * SESSIONS)]
+    try:
+        with ThreadPoolExecutor(len(commands)) as threads:
+            ended = [threads.submit(connection.run, command, b"", 120.0) for command in commands]
+        assert [run.result() for run in ended] == [f"{number}\n".encode() for number in range(2 * SESSIONS)]
+    finally:
+        connection.close()
 
 
 def test_a_file_that_is_put_is_there_whole_and_can_be_fetched(one: Lab) -> None:

@@ -1,7 +1,7 @@
 """Commands and files over one SSH connection to one host.
 
 Calls block and may come from several threads: every command has a channel of its own on the one connection. Everything
-runs as root: by `sudo -n` for any other user. Nothing here retries.
+runs as root: by `sudo -n` for any other user. Nothing that has begun is retried.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ SESSIONS: Final = 8
 """Channels open at once: sshd allows ten by default (MaxSessions)."""
 
 _CHUNK = 1 << 16
+_CONNECT_FAILED = 2  # RFC 4254, 5.1
+_REFUSED_POLL_S = 0.05
 _PATH = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -36,6 +38,8 @@ class SshConnection:
         self._host = host
         self._transport = transport
         self._sessions = threading.Semaphore(SESSIONS)
+        self._opening = threading.Lock()
+        """One session is opened at a time: paramiko has one place for the error of a refused one."""
 
     @classmethod
     def open(cls, name: str, host: Host) -> Self:
@@ -69,9 +73,10 @@ class SshConnection:
         staged = f"/tmp/.faultline-{secrets.token_hex(8)}"
         with self._sessions:
             try:
-                with paramiko.SFTPClient.from_transport(self._transport) or _no_sftp() as sftp:
-                    sftp.get_channel().settimeout(timeout_s)  # type: ignore[union-attr]
-                    with sftp.open(staged, "wx") as file:
+                with self._open_session(time.monotonic() + timeout_s) as channel:
+                    channel.settimeout(timeout_s)
+                    channel.invoke_subsystem("sftp")
+                    with paramiko.SFTPClient(channel).open(staged, "wx") as file:
                         file.chmod(0o600)
                         file.set_pipelined(True)
                         file.write(contents)
@@ -105,7 +110,7 @@ class SshConnection:
         if not self._sessions.acquire(timeout=timeout_s):
             raise late
         try:
-            with self._transport.open_session(timeout=max(deadline - time.monotonic(), 0.1)) as channel:
+            with self._open_session(deadline) as channel:
                 channel.exec_command(command)
                 out, err = bytearray(), bytearray()
                 unsent = memoryview(stdin)
@@ -136,6 +141,17 @@ class SshConnection:
             raise self._cut_off(what, "the connection broke")
         return status, bytes(out), bytes(err)
 
+    def _open_session(self, deadline: float) -> paramiko.Channel:
+        """A new session. sshd counts one that was closed for a moment longer, and refuses those beyond its limit."""
+        while True:
+            try:
+                with self._opening:
+                    return self._transport.open_session(timeout=max(deadline - time.monotonic(), 0.1))
+            except paramiko.ChannelException as refused:
+                if refused.code != _CONNECT_FAILED or time.monotonic() > deadline:
+                    raise
+                time.sleep(_REFUSED_POLL_S)
+
     def _cut_off(self, what: str, why: str) -> MachineError:
         return MachineError(f"{self._name}: {what} was cut off: SSH to {self._host.address}: {why}")
 
@@ -145,7 +161,3 @@ def _drain(channel: paramiko.Channel, out: bytearray, err: bytearray) -> None:
         out += channel.recv(_CHUNK)
     while channel.recv_stderr_ready():
         err += channel.recv_stderr(_CHUNK)
-
-
-def _no_sftp() -> paramiko.SFTPClient:
-    raise paramiko.SSHException("the connection is closed")
