@@ -118,12 +118,12 @@ def _fetch_accepted(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         return
     held_epoch = _epoch_at(follower, position - 1)
     theirs = _epoch_at(leader, position - 1)
-    if held_epoch not in (UNKNOWN, epoch) and theirs not in (UNKNOWN, held_epoch):
+    if held_epoch not in (UNKNOWN, epoch) and state.leaders.get(epoch) != name:
         yield step(
             StepKind.FETCH_GAVE_WRONG_EPOCH,
             f"{name} fetched from {position} with {epoch} as the epoch of the record before, which is of epoch "
-            f"{held_epoch} in its log: so its leader {event.node}, which holds one of epoch {theirs} there, saw no "
-            "divergence",
+            f"{held_epoch} in its log, and its leader {event.node}, which has one of epoch {theirs} there, accepted "
+            "it: so a divergence goes unnoticed",
             position - 1,
         )
     elif theirs not in (UNKNOWN, epoch) or position > len(leader.log):
