@@ -309,6 +309,8 @@ NAMED_SINCE: Final = frozenset(
         "latest-of-the-beginning",
         "followers-forget-producers",
         "elr-of-all-replicas",
+        "epoch-survives-truncation",
+        "unknown-position-skipped",
     }
 )
 """Those of which they say it since the explanation was improved after that."""

@@ -23,4 +23,4 @@ def test_the_page_tells_every_flaw() -> None:
 
 def test_a_flaw_was_named_at_first_or_since_or_not_at_all() -> None:
     assert not NAMED & NAMED_SINCE
-    assert {flaw.name for flaw in FLAWS} > NAMED | NAMED_SINCE
+    assert {flaw.name for flaw in FLAWS} >= NAMED | NAMED_SINCE
