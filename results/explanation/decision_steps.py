@@ -38,7 +38,7 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         return
     joined = after.isr - before.isr
     reason = detail.get("reason")
-    unasked = joined - {after.leader} if reason != "alter_partition" else frozenset[int]()
+    unasked = joined - {after.leader} if reason not in (None, "alter_partition") else frozenset[int]()
     if unasked:
         text = f"put {listed(unasked)} into the ISR upon {reason}, which no leader had proposed"
         yield step(StepKind.ISR_JOIN_UNREQUESTED, text)
