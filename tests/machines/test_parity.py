@@ -65,7 +65,7 @@ TABLE = {
     "a full disk, a slow one, a wiped one": row(
         "time_limit: 14s\n"
         "faults: [{at: 1, for: 3, fault: disk-full, nodes: [leader/0], room_bytes: 300},"
-        " {at: 5, for: 3, fault: slow-disk, nodes: [leader/0], delay_ms: 20},"
+        " {at: 5, for: 3, fault: slow-disk, nodes: [brokers], delay_ms: 20},"
         " {at: 10, for: 3, fault: wipe-disk, nodes: [leader/0]}]",
         "disk-full",
         "slow-disk",
