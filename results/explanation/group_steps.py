@@ -101,10 +101,10 @@ def _outdated(group: _GroupAnswers, event: TraceRow, place: str, offsets: dict[s
     commits = group.commits.get(place, [])
     if not commits or (did != "loaded" and not offsets and not group.generations):
         return
-    (last, answered), told = commits[-1], offsets.get(place)
-    if told == last or (told is not None and told not in [offset for offset, _ in commits[:-1]]):
+    (last, commit), offset = commits[-1], offsets.get(place)
+    if offset == last or (offset is not None and offset not in [earlier for earlier, _ in commits[:-1]]):
         return
-    value = f"the offset {told} of {place}" if told is not None else f"no offset of {place}"
+    value = f"the offset {offset} of {place}" if offset is not None else f"no offset of {place}"
     read = (
         f"reading {_log(event)} up to {event.log_end}"
         if did == "loaded"
@@ -113,6 +113,6 @@ def _outdated(group: _GroupAnswers, event: TraceRow, place: str, offsets: dict[s
     yield _step(
         StepKind.COMMITTED_OFFSET_OUTDATED,
         event,
-        f"{did} {value} ({read}), and the commit of {last} had been answered by {answered.node} {answered.at}, at "
-        f"{answered.offset} of that log",
+        f"{did} {value} ({read}), and the commit of {last} had been answered by {commit.node} {commit.at}, at "
+        f"{commit.offset} of that log",
     )
