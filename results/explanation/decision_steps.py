@@ -31,6 +31,9 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if after.leader >= 0 and after.isr and after.leader not in after.isr:
         text = f"decided the leader b{after.leader} outside of its ISR {brokers(after.isr)}"
         yield step(StepKind.LEADER_OUTSIDE_ISR, text)
+    if after.replicas and (strangers := after.isr - after.replicas):
+        text = f"upon {detail.get('reason')}: it is not among the replicas {brokers(after.replicas)}"
+        yield step(StepKind.ISR_OUTSIDE_REPLICAS, f"left {listed(strangers)} in the ISR {text}")
     if after.leader >= 0 and after.leader != before.leader and after.leader in state.fenced:
         text = f"elected b{after.leader} in leader epoch {after.leader_epoch}, which is fenced"
         yield step(StepKind.FENCED_BROKER_ELECTED, f"{text}: it has no session, so nothing says that it lives")

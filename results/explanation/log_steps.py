@@ -131,7 +131,8 @@ def _fetch_accepted(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         yield step(
             StepKind.DIVERGING_FETCH_ACCEPTED,
             f"{event.node} accepted the fetch of {name} from {position} behind a record of epoch {epoch}, where its "
-            f"own log {there}: the logs diverge, and it did not answer so",
+            f"own log {there}: the logs diverge, and it did not answer so (its high watermark is "
+            f"{leader.high_watermark})",
             position - 1,
         )
 

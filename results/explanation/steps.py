@@ -71,9 +71,14 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         return
     left_out = decision.isr - quorum
     if left_out and len(decision.isr) >= decision.min_isr:
+        why = f"without {listed(left_out)}, which the controllers have in the ISR"
+        if proposal is not None and not left_out & proposal.members:
+            why += (
+                f": {event.node} has proposed the ISR {brokers(proposal.members)} and counts on it before it is decided"
+            )
         yield step(
             StepKind.HIGH_WATERMARK_WITHOUT_ISR_MEMBER,
-            f"{moved}, without {listed(left_out)}, which the controllers have in the ISR",
+            f"{moved}, {why}",
             before=((decision.time_ns, f"the controllers decided the ISR {brokers(decision.isr)}"),),
         )
     if len(quorum) < decision.min_isr:
@@ -146,9 +151,10 @@ def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             (cut,) if cut is not None else (),
         )
     elif end > event.high_watermark and event.details().get("acks", -1) == -1:
+        batch = ", to a retry of a batch that it holds," if "retry" in event.details() else ""
         yield step(
             StepKind.ACKNOWLEDGED_ABOVE_HIGH_WATERMARK,
-            f"{acknowledged} with acks=all while its high watermark was {event.high_watermark}",
+            f"{acknowledged} with acks=all{batch} while its high watermark was {event.high_watermark}",
         )
 
 

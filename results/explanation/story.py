@@ -74,6 +74,7 @@ class StepKind(StrEnum):
     REPLICA_REMOVED_IN_LEADER_EPOCH = "replica-removed-in-leader-epoch"
     LEADER_OUTSIDE_ISR = "leader-outside-isr"
     FENCED_BROKER_ELECTED = "fenced-broker-elected"
+    ISR_OUTSIDE_REPLICAS = "isr-outside-replicas"
     ISR_JOIN_UNREQUESTED = "isr-join-unrequested"
     FENCED_BROKER_JOINED_ISR = "fenced-broker-joined-isr"
     REASSIGNMENT_COMPLETED_EARLY = "reassignment-completed-early"

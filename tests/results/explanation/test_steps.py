@@ -134,6 +134,11 @@ DECISIONS = {
         [*BORN, changed(4, 1, epoch, 1, (1, 2), replicas=[1, 2])] for epoch in (0, 1)
     ),
     "leader-outside-isr": ([*BORN, changed(4, 1, 0, 1, (2, 3))], [*BORN, changed(4, 2, 1, 1, (2, 3))]),
+    "isr-outside-replicas": tuple(
+        [*BORN, changed(4, 1, 1, 1, (1, 2, 3), replicas=[1, 2, 3, 4][:count], reason="alter_partition"),
+         changed(5, 1, 2, 2, isr, replicas=[1, 2, 4], reason="alter_partition")]
+        for count, isr in ((4, (1, 2, 3)), (4, (1, 2)))
+    ),
     "fenced-broker-elected": tuple(
         [of_broker(0.4, "broker_fenced", 2), *more, *BORN, changed(4, 2, 1, 1, (2, 3))]
         for more in ([], [of_broker(0.6, "broker_unfenced", 2)])
@@ -181,6 +186,32 @@ def test_a_step_is_told_of_the_events_that_break_a_promise_and_of_no_others(kind
     wrong, right = (LOGS | DECISIONS)[kind]
     assert kind in kinds(wrong)
     assert kinds(right) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "with_it", "without"),
+    [
+        (
+            "b1 has proposed the ISR {b1} and counts on it before it is decided",
+            [*BORN, appended(4, "b1", 1, 0, 5, 6), proposed(4.1, "b1", 0, [1], 5, 5), moved(4.2, "b1", 0, 5, 6, b1=6)],
+            [*BORN, appended(4, "b1", 1, 0, 5, 6), moved(4.2, "b1", 0, 5, 6, b1=6)],
+        ),
+        (
+            "acks=all, to a retry of a batch that it holds, while",
+            [*WITH_BATCH, acknowledged(5, 5, acks=-1, retry=[4, 7])],
+            [*WITH_BATCH, acknowledged(5, 5, acks=-1)],
+        ),
+        ("(its high watermark is 5)", [*BORN, accepted(6, 0, 0)], [*BORN, accepted(5, 0, 0)]),
+    ],
+    ids=["a proposed shrink", "a retry", "a fetch"],
+)
+def test_a_step_names_the_fact_that_makes_it_wrong(words: str, with_it: list[Event], without: list[Event]) -> None:
+    assert words in " ".join(_texts(with_it))
+    assert words not in " ".join(_texts(without))
+
+
+def _texts(events: Sequence[Event]) -> list[str]:
+    return [step.text for step in broken_steps(trace_rows(small_evidence.trace(*events)))]
 
 
 def controller(time_s: float, node: str, kind: str, detail: dict[str, Any] | None = None, **fields: Any) -> Event:
