@@ -17,7 +17,7 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         return
     first = len(state.committed)
 
-    def step(kind: StepKind, text: str) -> Step:
+    def step(kind: StepKind, text: str, first: int = first) -> Step:
         return Step(kind, event.time_ns, event.node, f"{event.node} {text}", first)
 
     if after.partition_epoch <= before.partition_epoch or after.leader_epoch < before.leader_epoch:
@@ -33,7 +33,7 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         yield step(StepKind.LEADER_OUTSIDE_ISR, text)
     if after.replicas and (strangers := after.isr - after.replicas):
         text = f"upon {detail.get('reason')}: it is not among the replicas {brokers(after.replicas)}"
-        yield step(StepKind.ISR_OUTSIDE_REPLICAS, f"left {listed(strangers)} in the ISR {text}")
+        yield step(StepKind.ISR_OUTSIDE_REPLICAS, f"left {listed(strangers)} in the ISR {text}", 0)
     if after.leader >= 0 and after.leader != before.leader and after.leader in state.fenced:
         text = f"elected b{after.leader} in leader epoch {after.leader_epoch}, which is fenced"
         yield step(StepKind.FENCED_BROKER_ELECTED, f"{text}: it has no session, so nothing says that it lives")
