@@ -75,7 +75,7 @@ def marks(evidence: RunEvidence, drawn: Mapping[str, str] = MappingProxyType({})
     outcomes = evidence.history.select(["kind", "outcome"]).group_by(["kind", "outcome"]).aggregate([([], "count_all")])
     for row in outcomes.to_pylist():
         counts["outcome", f"{row['kind']}/{row['outcome']}"] = row["count_all"]
-    if evidence.settings.comparable_clocks:  # else the events have no order
+    if evidence.settings.has_ordered_trace:
         counts |= _of_situations(situations_of(evidence.trace))
     rows = [{"kind": kind, "name": name, "count": count} for (kind, name), count in sorted(counts.items()) if count]
     return pa.Table.from_pylist(rows, _SCHEMA)

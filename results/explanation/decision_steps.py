@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from checkers.tables import TraceRow
-from results.explanation.replay import Decision, PartitionReplay
+from results.explanation.replay import Decision, PartitionReplay, take_past
 from results.explanation.story import Step, StepKind, brokers, listed
 
 
@@ -78,10 +78,7 @@ def _registered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 def _fenced(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """A broker that was fenced in an earlier instant and is still in the ISR or leads."""
-    for broker, time_ns in sorted(state.leaving.items()):
-        if event.time_ns <= time_ns:
-            continue
-        del state.leaving[broker]
+    for broker, time_ns in take_past(state.leaving, event.time_ns):
         decision = state.decision
         if decision is not None and (broker in decision.isr or broker == decision.leader):
             where = "leader" if broker == decision.leader else "member of the ISR"

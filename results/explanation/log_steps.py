@@ -276,16 +276,16 @@ def _latest_told(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     leader = state.replica(event.node)
     known = state.decisions.get(event.partition_epoch)
     silent = sorted((known.isr if known is not None else frozenset()) - {event.number} - set(event.members))
-    told, committed = event.high_watermark, len(state.committed)
-    if leader.role == "leader" and silent and leader.epoch_start <= told < committed:
+    latest, committed = event.high_watermark, len(state.committed)
+    if leader.role == "leader" and silent and leader.epoch_start <= latest < committed:
         who = ", ".join(f"b{member}" for member in silent)
         yield Step(
             StepKind.LATEST_OFFSET_UNCONFIRMED,
             event.time_ns,
             event.node,
-            f"{event.node} reported {event.high_watermark} as the latest offset in epoch {event.leader_epoch}, and "
+            f"{event.node} reported {latest} as the latest offset in epoch {event.leader_epoch}, and "
             f"{who} of its ISR had not fetched since the read began: a later leader had committed up to {committed}",
-            told,
+            latest,
             committed,
         )
 

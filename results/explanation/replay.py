@@ -211,6 +211,14 @@ class PartitionReplay:
             self.unclean[event.broker] = event.time_ns
 
 
+def take_past(pending: dict[int, int], now_ns: int) -> list[tuple[int, int]]:
+    """Take out of `pending`, brokers with the instant of an event, those whose instant is over."""
+    over = sorted((broker, time_ns) for broker, time_ns in pending.items() if time_ns < now_ns)
+    for broker, _ in over:
+        del pending[broker]
+    return over
+
+
 def _role(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     leads = event.kind == "became_leader"
     changed = not replica.role or (replica.leader, replica.leader_epoch) != (event.leader, event.leader_epoch)

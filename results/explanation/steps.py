@@ -18,7 +18,15 @@ from typing import Final
 
 from checkers.tables import TraceRow
 from results.explanation import decision_steps, log_steps
-from results.explanation.replay import Decision, PartitionReplay, ReplicaView, batch_of, differs, positions_of
+from results.explanation.replay import (
+    Decision,
+    PartitionReplay,
+    ReplicaView,
+    batch_of,
+    differs,
+    positions_of,
+    take_past,
+)
 from results.explanation.story import Step, StepKind, brokers, listed, span
 
 NO_FETCHES: Final = "the trace has no fetch requests"
@@ -318,10 +326,7 @@ def _requested(event: TraceRow) -> bool:
 
 def _kept_unclean(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """A broker that registered after an unclean shutdown, and is still a member once that instant is over."""
-    for broker, time_ns in sorted(state.unclean.items()):
-        if event.time_ns <= time_ns:
-            continue
-        del state.unclean[broker]
+    for broker, time_ns in take_past(state.unclean, event.time_ns):
         decision = state.decision
         if decision is None or broker not in decision.isr | decision.elr:
             continue
