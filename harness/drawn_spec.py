@@ -24,7 +24,7 @@ def with_drawn_world(spec: Spec) -> Spec:
     settings alone are drawn."""
     if not spec.vary:
         return spec
-    known = [dimension.name for dimension in DIMENSIONS if not dimension.is_setting or _has_setting(spec, dimension)]
+    known = [dimension.name for dimension in DIMENSIONS if _means_anything(spec, dimension)]
     drawn = worlds.draw(spec.seed, [name for name in spec.vary if name in known], _given(spec))
     changes: dict[str, Any] = {}
     clients: dict[str, Any] = {}
@@ -66,7 +66,10 @@ def _given(spec: Spec) -> dict[str, Any]:
     return given
 
 
-def _has_setting(spec: Spec, dimension: Dimension) -> bool:
+def _means_anything(spec: Spec, dimension: Dimension) -> bool:
+    """Whether it is a setting that the system has, or something that the spec leaves to be drawn."""
+    if not dimension.is_setting:
+        return bool(spec.families) or not dimension.of_faults
     try:
         SYSTEMS[spec.system].check_settings({dimension.name: str(dimension.values[-1])})
     except ValueError:

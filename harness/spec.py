@@ -22,6 +22,7 @@ A spec is YAML, every field optional:
     recency: default            # or strict: an empty poll asserts the end of the log
     clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
+    triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
@@ -89,6 +90,7 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "time_limit_s": (0.001, 7 * 86_400),
     "recovery_limit_s": (0.001, 7 * 86_400),
     "seed": (0, (1 << 63) - 1),
+    "triggers": (0, 1),
 }
 """Field → its least and its greatest value. Larger clusters and loads are beyond one machine, and would never end."""
 NAME_LENGTH_MAX: Final = 100
@@ -138,6 +140,7 @@ class Spec:
     """The script of the clients."""
     families: tuple[str, ...] = FAIR_FAMILIES
     """Fault families to draw from; empty with a script."""
+    triggers: float = 0.0
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -277,8 +280,9 @@ class Spec:
 
     @property
     def conditional(self) -> bool:
-        """Whether any fault or operation waits for a condition."""
-        return self.script.conditional or any(scripted.when is not None for scripted in self.operations)
+        """Whether any fault or operation may wait for a condition."""
+        drawn = bool(self.families and self.triggers)
+        return drawn or self.script.conditional or any(scripted.when is not None for scripted in self.operations)
 
     @property
     def faults_asked(self) -> bool:
@@ -308,7 +312,7 @@ class Spec:
             # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
             unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
         )
-        return draw(random, cluster, self.time_limit_s, self.families)
+        return draw(random, cluster, self.time_limit_s, self.families, self.triggers)
 
     def check_settings(self) -> CheckSettings:
         """The facts about the run that the checkers need."""

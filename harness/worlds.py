@@ -50,6 +50,8 @@ class Dimension:
     """The other name of a setting of a topic, by which a spec may give it, too."""
     of_cluster: bool = False
     """Whether scripts refer to it: by names of nodes and by numbers of partitions."""
+    of_faults: bool = False
+    """Whether it means anything only where faults are drawn."""
 
     @property
     def default(self) -> WorldValue:
@@ -135,6 +137,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         weights={"proactive": _RARE, "manual": _RARE},
     ),
     Dimension(49, "offsets.topic.num.partitions", (3, 1, 5), workload="groups"),
+    Dimension(50, "triggers", (0.0, 0.2, 0.5), of_faults=True),
 )
 """In the order in which they are drawn."""
 

@@ -16,6 +16,7 @@ while the run goes on.
 | `restarted` | the process of a node starts again |
 | `registered` | the controller registers a broker |
 | `fenced`, `unfenced` | the controller fences a broker, or lets it take part again |
+| `left_isr`, `joined_isr` | a replica leaves the ISR (of a partition), or joins it |
 | `truncated` | a replica cuts its log (trace) |
 | `resigned` | a replica neither leads nor follows any more: no leader, or taken off the broker (trace) |
 | `controller_elected` | a node becomes the active controller |
@@ -30,7 +31,8 @@ while the run goes on.
 | `log_end` | a replica's log reaches an offset (trace) |
 | `acknowledged` | at least `at_least` appends (to a partition) were acknowledged |
 
-`all: […]` and `any: […]` combine conditions.
+`all: […]` and `any: […]` combine conditions. A step that waits for an occurrence may strike the node to which it
+happened, by the target `trigger`.
 """
 
 from __future__ import annotations
@@ -69,6 +71,10 @@ class TriggerCondition:
         """Whether it is in the trace alone."""
         return self.in_trace_alone
 
+    def happened_to(self, situation: Situation, since: int) -> tuple[str, ...]:
+        """The node of the first occurrence that meets it; none for a state."""
+        return ()
+
     def nodes(self) -> tuple[str, ...]:
         """The nodes, or bound names, that it speaks of."""
         return ()
@@ -96,14 +102,20 @@ class NodeOccurrence(TriggerCondition):
 
     def holds(self, situation: Situation, since: int) -> bool:
         """Whether it occurred to the node."""
-        return any(event.kind == self.name and self._at(event, situation) for event in situation.events[since:])
+        return bool(self.happened_to(situation, since))
+
+    def happened_to(self, situation: Situation, since: int) -> tuple[str, ...]:
+        """The node itself, also where it stands for any."""
+        events = situation.events[since:]
+        return next(((event.subject,) for event in events if self._is_met_by(event, situation)), ())
 
     def nodes(self) -> tuple[str, ...]:
         """The node."""
         return () if self.node == ANY_NODE else (self.node,)
 
-    def _at(self, event: Event, situation: Situation) -> bool:
-        return self.node == ANY_NODE or event.subject in situation.nodes_of(self.node)
+    def _is_met_by(self, event: Event, situation: Situation) -> bool:
+        at_node = self.node == ANY_NODE or event.subject in situation.nodes_of(self.node)
+        return event.kind == self.name and at_node
 
 
 class Restarted(NodeOccurrence):
@@ -142,18 +154,26 @@ class PartitionOccurrence(NodeOccurrence):
 
     partition: int | None = None
 
-    def holds(self, situation: Situation, since: int) -> bool:
-        """Whether it occurred to the node in the partition."""
-        return any(
-            event.kind == self.name and self._at(event, situation) and self.partition in (None, event.partition)
-            for event in situation.events[since:]
-        )
+    def _is_met_by(self, event: Event, situation: Situation) -> bool:
+        return self.partition in (None, event.partition) and NodeOccurrence._is_met_by(self, event, situation)
 
 
 class Elected(PartitionOccurrence):
     """A node is elected leader."""
 
     name = Occurrence.ELECTED.value
+
+
+class LeftIsr(PartitionOccurrence):
+    """A replica leaves the ISR."""
+
+    name = Occurrence.LEFT_ISR.value
+
+
+class JoinedIsr(PartitionOccurrence):
+    """A replica joins the ISR."""
+
+    name = Occurrence.JOINED_ISR.value
 
 
 class Truncated(PartitionOccurrence):
@@ -361,6 +381,10 @@ class Combination(TriggerCondition):
         for condition in self.conditions:
             yield from condition.parts()
 
+    def happened_to(self, situation: Situation, since: int) -> tuple[str, ...]:
+        """The nodes of all conditions within."""
+        return tuple(dict.fromkeys(node for part in self.parts() for node in part.happened_to(situation, since)))
+
     def to_mapping(self) -> dict[str, Any]:
         """As it is read."""
         return {self.name: [condition.to_mapping() for condition in self.conditions]}
@@ -395,8 +419,8 @@ class AnyOf(Combination):
 SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
-        Elected, Restarted, Registered, Fenced, Unfenced, Truncated, ReplicaResigned, ControllerElected,
-        Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
+        Elected, Restarted, Registered, Fenced, Unfenced, LeftIsr, JoinedIsr, Truncated, ReplicaResigned,
+        ControllerElected, Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
     )
 }  # fmt: skip
 """Every condition but the combinations, by its name."""

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 from nemesis.situation import Occurrence, Situation
-from nemesis.targets import check_target
+from nemesis.targets import TRIGGER, check_target
 from nemesis.uninterrupted import uninterrupted
 
 
@@ -87,8 +87,10 @@ class FaultHandle:
         situation: Situation | None = None,
         on_evidence: Callable[[], None] = lambda: None,
         step_s: float = 0.0,
+        trigger: Sequence[str] = (),
     ) -> None:
-        """`on_evidence` is called whenever there is more evidence; the environment takes `step_s` for a step."""
+        """`on_evidence` is called whenever there is more evidence; the environment takes `step_s` for a step. `trigger`
+        are the nodes of the occurrences that the fault waited for."""
         self.cluster = cluster
         self.random = random
         self.evidence: dict[str, float] = {}
@@ -106,6 +108,7 @@ class FaultHandle:
         self.min_isr = min_isr
         """`min.insync.replicas` as the run has it."""
         self._step_s = step_s
+        self._trigger = tuple(trigger)
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     # ---- targets -----------------------------------------------------------------------------------------------------
@@ -163,6 +166,10 @@ class FaultHandle:
             return (self.random.choice(brokers),)
         if target == "controller":
             return (await self.active_controller(),)
+        if target == TRIGGER:
+            if not self._trigger:
+                self.notes.append(f"{target}: a state held, drawn instead")
+            return self._trigger or (self.random.choice(brokers),)
         if target == "minority":
             return tuple(sorted(self.random.sample(brokers, max(1, (len(brokers) - 1) // 2))))
         role, _, index = target.partition("/")
@@ -182,13 +189,15 @@ class FaultHandle:
         raise AssertionError(target)
 
     def _victim(self, number: int) -> str:
-        """The broker that may lose data: as long as the last one is not whole again no other. It counts as down from
-        now on, since a scripted fault ends it later."""
+        """The broker that may lose data: as long as the last one is not whole again no other, then the one of which the
+        fault waited for an occurrence, or any. It counts as down from now on, since a scripted fault ends it later."""
         victims = self._effects.victims
         victim = victims.get(number)
         if victim is None or self._situation.wholeness.is_whole(victim):
             others = {each for other, each in victims.items() if other != number}
-            victim = victims[number] = self.random.choice([each for each in self.cluster.brokers if each not in others])
+            possible = [each for each in self.cluster.brokers if each not in others]
+            triggering = [each for each in possible if each in self._trigger]
+            victim = victims[number] = self.random.choice(triggering or possible)
         self._situation.wholeness.went_down(victim)
         return victim
 

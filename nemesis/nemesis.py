@@ -23,7 +23,7 @@ from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import ClusterUnderTest
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Situation
-from nemesis.timeline import Timeline
+from nemesis.timeline import StepMoment, Timeline
 
 _LATE_S = 4.0
 """Longest time after the last fault in which an unanswered request may still take effect: longer than a broker keeps
@@ -45,7 +45,8 @@ class Injection:
     ended_ns: int | None
     detail: Mapping[str, Any]
     """The fault's own fields; under `resolved` the nodes its symbolic targets stood for; `not_injected` with the
-    reason where its moment never came, `not_ended` where the condition that was to end it never held."""
+    reason where its moment never came, `not_ended` where the condition that was to end it never held. Of a fault that
+    waited for a condition that (`when`), and the seconds from the start of the workload to its moment (`struck_s`)."""
     evidence: Mapping[str, Any]
     """Numbers by name, summed over nodes, and under `nodes` the same of each node, as it was measured there; also
     `injection_seconds` and `healing_seconds`, which the environment took for it. `unknown_<name>` stands for a number
@@ -125,9 +126,9 @@ class Nemesis:
         self, number: int, scheduled: ScheduledFault, random: Random, timeline: Timeline, until_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
-        late = await timeline.reach(scheduled)
+        moment = await timeline.reach(scheduled)
         fault = scheduled.fault
-        record = _Record(number, fault, self._cluster.now_ns())
+        record = _Record(number, scheduled, moment, self._cluster.now_ns())
 
         def save() -> None:
             self._record(record.injection(handle))
@@ -141,11 +142,11 @@ class Nemesis:
             self._situation,
             save,
             self._step_s,
+            moment.nodes,
         )
         self._handles.append(handle)
-        if late:
-            handle.notes.append(f"not injected: {late}")
-            record.not_injected = late
+        if moment.missed:
+            handle.notes.append(f"not injected: {moment.missed}")
             record.ended_ns = record.started_ns
             self.injections.append(record.injection(handle))
             save()
@@ -190,17 +191,21 @@ class _Record:
     """The times of one fault, and its record so far."""
 
     number: int
-    fault: Fault
+    scheduled: ScheduledFault
+    moment: StepMoment
     started_ns: int
     injection_ns: int | None = None
     """How long its injection took; None before, and for a fault in steps."""
     healing_ns: int | None = None
     """When its healing began."""
     ended_ns: int | None = None
-    not_injected: str = ""
-    """Why its moment never came; empty for a fault that was injected."""
     not_ended: str = ""
     """Says that what was to end it never happened; empty for a fault that ended as it should."""
+
+    @property
+    def fault(self) -> Fault:
+        """The fault itself."""
+        return self.scheduled.fault
 
     def take_effect(self, now_ns: int) -> None:
         """The injection is over: the fault counts from now."""
@@ -232,7 +237,9 @@ class _Record:
 
     def _detail(self, handle: FaultHandle) -> dict[str, Any]:
         detail = {**self.fault.to_mapping(), "resolved": handle.resolved}
-        unmet = {"not_injected": self.not_injected, "not_ended": self.not_ended}
+        if self.scheduled.when is not None:
+            detail |= {"when": self.scheduled.when.to_mapping(), "struck_s": round(self.moment.at_s, 6)}
+        unmet = {"not_injected": self.moment.missed, "not_ended": self.not_ended}
         return detail | {name: reason for name, reason in unmet.items() if reason}
 
 

@@ -32,14 +32,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from nemesis import old_names
-from nemesis.administer import AlterConfig, PlaceReplicas
-from nemesis.conditions import AllOf, Healed, TriggerCondition, parse_condition
+from nemesis.conditions import AllOf, Healed, NodeOccurrence, TriggerCondition, parse_condition
 from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
-from nemesis.observe import Observe
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAMILIES, FAULTS
-from nemesis.targets import TargetError, check_target
+from nemesis.script_steps import AlterConfig, Observe, PlaceReplicas
+from nemesis.targets import TRIGGER, TargetError, check_target
 
 STEPS: Final[Mapping[str, type[Fault]]] = {
     **FAULTS,
@@ -161,6 +160,9 @@ class Schedule:
                 raise FieldError(f"{where}.as: {scheduled.fault.name} has no nodes that a name could be bound to")
             if scheduled.binds and (scheduled.binds in (*brokers, *controllers) or bound.count(scheduled.binds) > 1):
                 raise FieldError(f"{where}.as: {scheduled.binds!r} is the name of a node or of two steps")
+            waits_for = scheduled.when.parts() if scheduled.when is not None else ()
+            if TRIGGER in scheduled.fault.targets() and not any(isinstance(it, NodeOccurrence) for it in waits_for):
+                raise FieldError(f"{where}: {TRIGGER!r} is the node of an occurrence, and it waits for none")
             for target in scheduled.fault.targets():
                 try:
                     if target not in bound:

@@ -33,6 +33,9 @@ class Occurrence(StrEnum):
     UNFENCED = "unfenced"
     TRUNCATED = "truncated"
     """A replica cuts its log."""
+    LEFT_ISR = "left_isr"
+    """A replica leaves the ISR."""
+    JOINED_ISR = "joined_isr"
     RESIGNED = "resigned"
     """A replica neither leads nor follows any more: its partition has no leader, or is no longer on the broker."""
     CONTROLLER_ELECTED = "controller_elected"
@@ -90,6 +93,18 @@ class Situation:
         """Add an occurrence."""
         self.events.append(Event(kind, subject, partition))
         self.changed()
+
+    def isr_changed(self, partition: int, isr: tuple[str, ...]) -> None:
+        """The ISR of a partition is `isr` now; add who left and who joined, unless it was not known before."""
+        state = self.partition(partition)
+        before, state.isr = state.isr, isr
+        if state.known:
+            for node in before:
+                if node not in isr:
+                    self.occurred(Occurrence.LEFT_ISR, node, partition)
+            for node in isr:
+                if node not in before:
+                    self.occurred(Occurrence.JOINED_ISR, node, partition)
 
     def changed(self) -> None:
         """Have every condition that is waited for checked again. Costs nothing while nobody waits."""

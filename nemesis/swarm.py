@@ -9,6 +9,9 @@ first, and the faults from that profile:
 - whether some clocks run wrong for the whole run;
 - whether scripted faults run one after the other and undisturbed, or among all other faults.
 
+A share of the faults may wait for a condition of the protocol instead of a time alone (`nemesis.triggers`). The first
+that has an effect by itself keeps its time, so that there is something to wait for.
+
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
 the *victims* of a run: at most min.insync.replicas − 1 brokers at a time. In half of the runs these are drawn up
@@ -43,6 +46,7 @@ from nemesis.faults.fault import Family, Fault
 from nemesis.ports import KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
 from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.triggers import with_trigger
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,14 @@ TEMPI: Mapping[str, Tempo] = {
 
 
 def draw(
-    random: Random, cluster: ClusterShape, time_limit_s: float, families: Sequence[str] = FAIR_FAMILIES
+    random: Random,
+    cluster: ClusterShape,
+    time_limit_s: float,
+    families: Sequence[str] = FAIR_FAMILIES,
+    triggers: float = 0.0,
 ) -> Schedule:
-    """A schedule for a run of `time_limit_s`, with some or all of `families`."""
+    """A schedule for a run of `time_limit_s`, with some or all of `families`; a share of its faults, `triggers`, waits
+    for conditions."""
     possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
     if not possible or time_limit_s <= 0:
         return Schedule()
@@ -120,7 +129,17 @@ def draw(
         others = (draw_fault(family, streams, 0, cluster, profile, alone=True) for family in possible)
         first = next((fault for fault in others if fault.effective_alone()), of_slots[0].fault)
         of_slots[0] = replace(of_slots[0], fault=first)
-    return Schedule((*scheduled, *of_slots))
+    return Schedule((*scheduled, *_with_triggers(of_slots, triggers, streams, cluster)))
+
+
+def _with_triggers(
+    of_slots: Sequence[ScheduledFault], share: float, streams: _Streams, cluster: ClusterShape
+) -> Iterator[ScheduledFault]:
+    timed = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone()), 0)
+    for number, scheduled in enumerate(of_slots):
+        random = streams.of("trigger", number)
+        triggered = number != timed and random.random() < share
+        yield with_trigger(scheduled, random, cluster) if triggered else scheduled
 
 
 class _Streams:

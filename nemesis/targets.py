@@ -5,7 +5,9 @@
     follower/0       a broker drawn from those that do not lead partition 0
     controller       the active controller (one drawn at random while there is none)
     any              a broker drawn at random
-    victim/0         a broker that may lose data: the one that did last until it is whole again, then any
+    victim/0         a broker that may lose data: the one that did last until it is whole again, then any (that of the
+                     occurrence which the fault waited for, where there is one)
+    trigger          the node of the occurrence that the fault waited for (`when: {left_isr: any}`)
     minority         fewer than half of the brokers, drawn at random (one of two or three)
     brokers, controllers, all
 
@@ -15,6 +17,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+TRIGGER: Final = "trigger"
 
 
 class TargetError(ValueError):
@@ -25,7 +30,7 @@ def check_target(
     target: str, brokers: Sequence[str], controllers: Sequence[str], partitions: int | None = None
 ) -> None:
     """Raise TargetError when `target` can stand for nothing in such a cluster."""
-    groups = ("brokers", "controllers", "all", "any", "minority", "controller")
+    groups = ("brokers", "controllers", "all", "any", "minority", "controller", TRIGGER)
     if target in brokers or target in controllers or target in groups:
         return
     role, _, index = target.partition("/")
@@ -39,5 +44,5 @@ def check_target(
         raise TargetError(f"{target!r}: there are only {len(brokers)} brokers")
     raise TargetError(
         f"{target!r} is neither a node ({', '.join((*brokers, *controllers))}) nor one of "
-        "leader/0, follower/0, victim/0, any, minority, controller, brokers, controllers, all"
+        "leader/0, follower/0, victim/0, trigger, any, minority, controller, brokers, controllers, all"
     )

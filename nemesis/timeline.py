@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from nemesis.conditions import TriggerCondition
 from nemesis.schedule import ScheduledStep
 from nemesis.situation import Occurrence, Situation
+
+
+class StepMoment(NamedTuple):
+    """The moment of a step."""
+
+    at_s: float
+    """In seconds from the start of the workload."""
+    missed: str = ""
+    """Why it never comes; empty once it is there."""
+    nodes: tuple[str, ...] = ()
+    """The nodes of the occurrences that the step waited for."""
 
 
 class Timeline:
@@ -17,9 +29,10 @@ class Timeline:
         self._start_s = start_s
         self._until_s = until_s
 
-    async def reach(self, step: ScheduledStep) -> str:
-        """Wait for the moment of a step. Gives back why it never comes; empty once it is there."""
+    async def reach(self, step: ScheduledStep) -> StepMoment:
+        """Wait for the moment of a step, or until it cannot come any more."""
         loop = asyncio.get_running_loop()
+        nodes: tuple[str, ...] = ()
         await asyncio.sleep(max(0.0, self._start_s + step.at_s - loop.time()))
         if step.when is not None:
             end_s = self._until_s
@@ -28,17 +41,21 @@ class Timeline:
             waited_from_s = loop.time()
             try:
                 async with asyncio.timeout_at(end_s):
-                    await self.until(step.when)
+                    nodes = await self.until(step.when)
             except TimeoutError:
-                return f"the condition did not hold within {loop.time() - waited_from_s:.3g} s: {step.when.describe()}"
+                waited_s = loop.time() - waited_from_s
+                missed = f"the condition did not hold within {waited_s:.3g} s: {step.when.describe()}"
+                return StepMoment(loop.time() - self._start_s, missed)
         if step.then_after_s:
             await asyncio.sleep(step.then_after_s)
-        return "" if loop.time() < self._until_s else "its moment came after the end of the workload"
+        missed = "" if loop.time() < self._until_s else "its moment came after the end of the workload"
+        return StepMoment(loop.time() - self._start_s, missed, nodes)
 
-    async def until(self, condition: TriggerCondition) -> None:
-        """Wait until a condition holds; of occurrences those from now on count."""
+    async def until(self, condition: TriggerCondition) -> tuple[str, ...]:
+        """Wait until a condition holds; of occurrences those from now on count. The nodes that they happened to."""
         situation, since = self.situation, len(self.situation.events)
         await situation.until(lambda: condition.holds(situation, since))
+        return condition.happened_to(situation, since)
 
     def injected(self, step: str) -> None:
         """A fault has taken hold."""

@@ -8,6 +8,7 @@ rule        a safety rule (images/broker/rules.py)  how often the trace shows th
 fault       a fault                                 how often it was injected and bit
 family      a fault family                          the same
 outcome     operation/outcome                       how many ended so: `append/info`
+trigger     a condition (nemesis/conditions.py)     faults that waited for it and were injected
 world       dimension=value (harness/worlds.py)     one: drawn for the world of the run
 situation   its code (results/situations)           how often a partition came into it
 transition  an event, the situations around it      how often it was so
@@ -72,6 +73,10 @@ def marks(evidence: RunEvidence, drawn: Mapping[str, str] = MappingProxyType({})
     for column, kind in (("fault", "fault"), ("family", "family")):
         for name, count in _counted(effective.column(column)):
             counts[kind, name] = count
+    for detail in evidence.faults.column("detail").to_pylist():
+        values = json.loads(detail or "{}")
+        if "not_injected" not in values:
+            counts.update(("trigger", name) for name in values.get("when", ()))
     outcomes = evidence.history.select(["kind", "outcome"]).group_by(["kind", "outcome"]).aggregate([([], "count_all")])
     for row in outcomes.to_pylist():
         counts["outcome", f"{row['kind']}/{row['outcome']}"] = row["count_all"]

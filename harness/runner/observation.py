@@ -55,9 +55,9 @@ class TraceSource:
         state = self._situation.partition(event.partition)
         leader = self._names.get(event.leader)
         change = leader != state.leader
+        self._situation.isr_changed(event.partition, _nodes(event.members, self._names))
         state.known = True
         state.leader = leader
-        state.isr = _nodes(event.members, self._names)
         state.elr = _nodes(event.detail.get("elr"), self._names)
         if change and leader is not None:
             self._situation.occurred(Occurrence.ELECTED, leader, event.partition)
@@ -144,8 +144,9 @@ class MetadataSource:
             for number, partition in sorted(view.partitions.items()):
                 state = self._situation.partition(number)
                 change = partition.leader != state.leader
+                self._situation.isr_changed(number, partition.isr)
                 state.known = True
-                state.leader, state.isr, state.elr = partition
+                state.leader, state.elr = partition.leader, partition.elr
                 if change and partition.leader is not None:
                     self._situation.occurred(Occurrence.ELECTED, partition.leader, number)
                 offsets = await self._cluster.admin.offsets(self._topic, number)

@@ -19,7 +19,7 @@ async def perform_script(
     outcomes: list[dict[str, Any]] = []
     for scripted in operations:
         text = operation_text(scripted.operation)
-        reason = await timeline.reach(scripted)
+        reason = (await timeline.reach(scripted)).missed
         if not reason:
             try:
                 async with asyncio.timeout_at(until_s):

@@ -90,6 +90,7 @@ def _to_json(sighting: Sighting) -> dict[str, Any]:
             str(number): {target: list(nodes) for target, nodes in targets.items()}
             for number, targets in sighting.resolved.items()
         },
+        "struck_s": {str(number): at_s for number, at_s in sighting.struck_s.items()},
         "finding_s": sighting.finding_s,
         "digest": sighting.digest,
         "lines": list(sighting.lines),
@@ -102,6 +103,7 @@ def _from_json(values: dict[str, Any] | None) -> Sighting | None:
     return Sighting(
         effective=frozenset(values["effective"]),
         resolved={int(number): targets for number, targets in values["resolved"].items()},
+        struck_s={int(number): at_s for number, at_s in values["struck_s"].items()},
         finding_s=values["finding_s"],
         digest=values["digest"],
         lines=tuple(values["lines"]),

@@ -6,7 +6,7 @@ pass reads no clock and draws nothing: the same answers lead to the same candida
 says what holds when it has changed nothing; the shrinker repeats all passes until that is true of each of them.
 
     faults       one_stretch, only_effective, drop_faults, simplify_faults
-    time         cut_time, trim_time, close_gaps, shorten_faults, round_times
+    time         fix_moments, cut_time, trim_time, close_gaps, shorten_faults, round_times
     all else     name_targets, fewer_clients, fewer_operations, smaller_cluster, default_settings
 """
 
@@ -35,6 +35,7 @@ from nemesis.faults.disk import PowerLoss, WipeDisk
 from nemesis.faults.fault import Fault
 from nemesis.faults.process import Kill
 from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.targets import TRIGGER
 
 T = TypeVar("T")
 
@@ -47,6 +48,8 @@ class Sighting:
     """The faults that took effect, by their place in the script."""
     resolved: Mapping[int, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     """Symbolic target → nodes, of each fault."""
+    struck_s: Mapping[int, float] = field(default_factory=dict)
+    """The moment of each fault that waited for a condition, in seconds from the start of the workload."""
     finding_s: float | None = None
     """When the finding was, in seconds from the start of the run; None where that is not known."""
     digest: str = ""
@@ -115,6 +118,17 @@ def one_stretch(start: Reproducer) -> Candidates:
                     yield _stretch(spec, place, size)
 
     return (yield from _while_smaller(start, stretches))
+
+
+def fix_moments(start: Reproducer) -> Candidates:
+    """The spec does not fail with any condition for which a fault waits replaced by the moment at which it held."""
+    numbers = range(len(start.spec.script))
+    current = yield from _first(start, [_timed(start, numbers)])
+    if current is not start:
+        return current
+    for number in numbers:
+        current = yield from _first(current, [_timed(current, [number])])
+    return current
 
 
 def cut_time(start: Reproducer) -> Candidates:
@@ -266,6 +280,7 @@ def round_times(start: Reproducer) -> Candidates:
 
 
 PASSES: Final[tuple[Pass, ...]] = (
+    fix_moments,
     one_stretch,
     cut_time,
     name_targets,
@@ -350,22 +365,38 @@ def _with_fault(spec: Spec, number: int, scheduled: ScheduledFault) -> Spec | No
 
 def _named(current: Reproducer, numbers: Sequence[int]) -> Spec | None:
     """The spec with the symbolic targets of some faults replaced by their nodes."""
-    spec, faults = current.spec, []
-    for number, scheduled in enumerate(spec.script):
-        resolved = current.sighting.resolved.get(number, {}) if number in numbers else {}
-        nodes = {
-            name: tuple(
-                dict.fromkeys(
-                    node
-                    for target in getattr(scheduled.fault, name)
-                    for node in (resolved.get(target) or (target,) if is_symbolic(target, spec) else (target,))
-                )
-            )
-            for name in ("nodes", "against")
-            if hasattr(scheduled.fault, name)
-        }
-        faults.append(replace(scheduled, fault=replace(scheduled.fault, **nodes)))
+    spec, faults = current.spec, list(current.spec.script)
+    for number in numbers:
+        resolved = current.sighting.resolved.get(number, {})
+        symbolic = {target: nodes for target, nodes in resolved.items() if is_symbolic(target, spec)}
+        faults[number] = _on_nodes(faults[number], symbolic)
     return _with_faults(spec, faults)
+
+
+def _on_nodes(scheduled: ScheduledFault, resolved: Mapping[str, Sequence[str]]) -> ScheduledFault:
+    """The fault with each of these targets replaced by the nodes that it stood for."""
+    nodes = {
+        name: tuple(
+            dict.fromkeys(
+                node for target in getattr(scheduled.fault, name) for node in resolved.get(target) or (target,)
+            )
+        )
+        for name in ("nodes", "against")
+        if hasattr(scheduled.fault, name)
+    }
+    return replace(scheduled, fault=replace(scheduled.fault, **nodes))
+
+
+def _timed(current: Reproducer, numbers: Sequence[int]) -> Spec | None:
+    """The spec with some faults at the moments at which what they waited for held, on the nodes that it happened to."""
+    sighting, faults = current.sighting, list(current.spec.script)
+    for number in numbers:
+        at_s = sighting.struck_s.get(number)
+        if at_s is not None and faults[number].when is not None:
+            nodes = {target: each for target, each in sighting.resolved[number].items() if target == TRIGGER}
+            timed = replace(faults[number], at_s=at_s, when=None, timeout_s=None, then_after_s=0.0)
+            faults[number] = _on_nodes(timed, nodes)
+    return _with_faults(current.spec, faults)
 
 
 def _simpler(fault: Fault) -> Iterator[Fault]:

@@ -68,6 +68,11 @@ def sighting_of(outcome: Outcome, signature: Signature) -> Sighting:
     return Sighting(
         effective=frozenset(injection.number for injection in outcome.injections if injection.took_effect),
         resolved={injection.number: injection.detail["resolved"] for injection in outcome.injections},
+        struck_s={
+            injection.number: injection.detail["struck_s"]
+            for injection in outcome.injections
+            if injection.injected and "struck_s" in injection.detail
+        },
         finding_s=time_ns / 1e9 if time_ns >= 0 else None,
         digest=outcome.digest or "",
         lines=lines,

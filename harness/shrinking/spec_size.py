@@ -34,6 +34,8 @@ class SpecSize(NamedTuple):
     faults: int
     operations: int
     rules_off: int
+    conditions: int
+    """That faults wait for."""
     symbolic_targets: int
     detail: int
     """Of all faults: fields that differ from their defaults, nodes beyond the first, and faults other than kills."""
@@ -58,6 +60,7 @@ def size_of(spec: Spec) -> SpecSize:
         faults=len(spec.script),
         operations=len(spec.operations),
         rules_off=len(spec.without),
+        conditions=sum(scheduled.when is not None for scheduled in spec.script),
         symbolic_targets=sum(
             is_symbolic(target, spec) for scheduled in spec.script for target in scheduled.fault.targets()
         ),

@@ -16,7 +16,7 @@ from the class:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from random import Random
 from typing import Any, ClassVar, Self
@@ -108,6 +108,11 @@ class Fault:
     def nodes_named(self) -> tuple[str, ...]:
         """The targets in the field `nodes`, if it has one."""
         return tuple(getattr(self, "nodes", ()))
+
+    def aimed_at(self, nodes: tuple[str, ...]) -> Self:
+        """The same fault with other targets in its field `nodes`. Raises ValueError where they make no sense."""
+        changes: dict[str, Any] = {"nodes": nodes}
+        return replace(self, **changes)
 
     def describe(self) -> str:
         """A few words for people: the fault and its targets."""

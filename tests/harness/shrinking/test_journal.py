@@ -15,7 +15,9 @@ SUBJECT = {"spec": "a"}
 START = parse(
     {"faults": [{"at": 1.5 * number, "for": 1.25, "fault": "pause", "nodes": ["leader/0"]} for number in range(9)]}
 )
-SEEN = Sighting(frozenset(range(9)), {0: {"leader/0": ["b2"]}}, finding_s=31.5, digest="ab12", lines=("a line",))
+SEEN = Sighting(
+    frozenset(range(9)), {0: {"leader/0": ["b2"]}}, {3: 4.5}, finding_s=31.5, digest="ab12", lines=("a line",)
+)
 
 
 class Predicate:

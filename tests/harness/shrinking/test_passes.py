@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from harness.shrinking.passes import PASSES, Reproducer, Sighting
+from harness.shrinking.passes import PASSES, Reproducer, Sighting, fix_moments
 from harness.shrinking.shrinker import NEIGHBOURS, Shrinker, ShrinkProgress, Shrunk
 from harness.shrinking.spec_size import size_of
 from harness.spec import Spec, parse
@@ -276,3 +276,21 @@ def test_a_run_that_fails_only_later_than_its_finding_is_not_cut_short() -> None
 
 def test_a_spec_is_never_larger_than_itself_with_another_seed() -> None:
     assert size_of(replace(LARGE, seed=8)) == size_of(LARGE)
+
+
+def test_a_condition_becomes_the_moment_at_which_it_held_and_its_target_the_node_it_happened_to() -> None:
+    script = [
+        {"at": 1, "for": 2, "fault": "pause", "nodes": ["b1"]},
+        {"at": 2, "when": {"left_isr": "any"}, "then_after": 0.5, "for": 2, "fault": "kill", "nodes": ["trigger"]},
+        {"at": 3, "when": {"elected": "b9"}, "for": 2, "fault": "kill", "nodes": ["b2"]},
+    ]
+    start = parse({"brokers": 9, "seed": 1, "faults": script, "time_limit": 20})
+    seen = Sighting(frozenset({0, 1}), {1: {"trigger": ["b3"]}}, {1: 7.25})
+    candidates = fix_moments(Reproducer(start, seen))
+    first = next(candidates)
+    assert first.script.faults[1].to_mapping() == {"at": 7.25, "for": 2.0, "fault": "kill", "nodes": ["b3"]}
+    assert first.script.faults[2] == start.script.faults[2], "its moment never came"
+    assert size_of(first) < size_of(start)
+    with pytest.raises(StopIteration):
+        candidates.send(Reproducer(first, seen))
+    assert fix_moments in PASSES

@@ -1,10 +1,13 @@
-"""Steps of an administrator: a script says what is asked for, where the faults of `nemesis.faults.admin` draw it.
+"""Steps that a script alone has; no random schedule draws them.
 
+    - {when: {isr: {partition: 0, below: 2}}, fault: observe, nodes: [leader/0], as: last-leader, id: alone}
     - {at: 2s, fault: place-replicas, partition: 0, nodes: [b1, b2], id: taken-off}
     - {after: taken-off, fault: alter-config, key: min.insync.replicas, value: "1"}
 
-Each asks until it is done. Nothing is undone: a script puts back what it changes, above all the replicas of a
-partition, since a cluster is whole again only with all of them. No random schedule draws these steps.
+`observe` breaks nothing: it finds nodes and binds a name to them, or marks a moment for other steps. The others are
+requests of an administrator: a script says what is asked for, where the faults of `nemesis.faults.admin` draw it. Each
+asks until it is done. Nothing is undone: a script puts back what it changes, above all the replicas of a partition,
+since a cluster is whole again only with all of them.
 """
 
 from __future__ import annotations
@@ -15,10 +18,26 @@ from typing import ClassVar, Final
 
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.observe import Observe
 from nemesis.ports import DONE, AdminResult
 
 _RETRY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Fault):
+    """Find nodes and leave them alone."""
+
+    name: ClassVar[str] = "observe"
+    number: ClassVar[int] = 0
+    family: ClassVar[Family] = Family(number=0, name="observe", colour="#777777", fair=False)
+    proof: ClassVar[tuple[str, ...]] = ("observed",)
+    ends_by_itself: ClassVar[bool] = True
+    nodes: tuple[str, ...] = ()
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Resolve the targets."""
+        await handle.resolve(self.nodes)
+        handle.count_evidence("observed")
 
 
 @dataclass(frozen=True, slots=True)

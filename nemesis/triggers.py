@@ -1,0 +1,102 @@
+"""Triggers drawn for random faults: a fault waits for an occurrence or a state of the protocol instead of a time alone.
+
+Moments drawn from a clock rarely fall between a proposal of the ISR and its answer, or just after a truncation. A
+trigger puts a fault there: it waits from its time on, strikes when the condition holds (half of the triggers a moment
+later), and often strikes the node that the occurrence happened to: "when the ISR shrinks, the power loss of the broker
+that left".
+
+- A fault of one named broker waits, in half of the draws, for an occurrence at that broker. So a broker that may lose
+  data does so when it leaves the ISR, and no other does.
+- A fault of a leader strikes the node of the occurrence instead (the target `trigger`), as often.
+- A fault of `victim/0` prefers that node by itself, where the loss budget lets it choose (`nemesis.targets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.conditions import (
+    ANY_NODE,
+    NOBODY,
+    ControllerElected,
+    Elected,
+    Elr,
+    Fenced,
+    Isr,
+    JoinedIsr,
+    LedBy,
+    LeftIsr,
+    NodeOccurrence,
+    PartitionOccurrence,
+    ProposedIsr,
+    Registered,
+    Restarted,
+    TriggerCondition,
+    Truncated,
+    Unfenced,
+)
+from nemesis.ports import EnvironmentCapability
+from nemesis.schedule import ScheduledFault
+from nemesis.targets import TRIGGER
+
+OCCURRENCES: Final[Mapping[type[NodeOccurrence], float]] = {
+    LeftIsr: 3.0,
+    JoinedIsr: 2.0,
+    Elected: 2.0,
+    Truncated: 2.0,
+    Fenced: 1.0,
+    Unfenced: 1.0,
+    Registered: 1.0,
+    Restarted: 1.0,
+    ControllerElected: 1.0,
+}
+"""The occurrences that are drawn, with how often, relative to each other."""
+_STATE_SHARE: Final = 0.25
+"""Of the triggers: a state instead of an occurrence."""
+_LATER_PER_PATIENCE: Final = 10.0
+"""How many mean delays after a condition are as long as the cluster's patience."""
+
+
+def with_trigger(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:
+    """The fault with a trigger; as it is where the environment would not see the condition."""
+    fault = scheduled.fault
+    if random.random() < _STATE_SHARE:
+        condition = _state(random, cluster)
+    else:
+        kind = random.choices(list(OCCURRENCES), list(OCCURRENCES.values()))[0]
+        node, nodes = ANY_NODE, fault.nodes_named()
+        if random.random() < 0.5 and len(nodes) == 1 and kind is not ControllerElected:
+            if nodes[0] in cluster.brokers:
+                node = nodes[0]
+            elif nodes[0].startswith("leader"):
+                fault = fault.aimed_at((TRIGGER,))
+        condition = _occurrence(kind, node, random, cluster)
+    then_after_s = 0.0
+    if random.random() < 0.5:
+        then_after_s = round(random.expovariate(_LATER_PER_PATIENCE / cluster.patience_s), 3)
+    if condition.rests_on_trace() and EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
+        return scheduled
+    return replace(scheduled, fault=fault, when=condition, then_after_s=then_after_s)
+
+
+def _occurrence(kind: type[NodeOccurrence], node: str, random: Random, cluster: ClusterShape) -> TriggerCondition:
+    """In any partition, or in one of them."""
+    if issubclass(kind, PartitionOccurrence) and random.random() < 0.5:
+        return kind(node, random.randrange(cluster.partitions))
+    return kind(node)
+
+
+def _state(random: Random, cluster: ClusterShape) -> TriggerCondition:
+    partition = random.randrange(cluster.partitions)
+    return random.choice(
+        (
+            ProposedIsr(partition, at_least=1),
+            Isr(partition, below=cluster.min_insync_replicas + 1),
+            Elr(partition, at_least=1),
+            LedBy(NOBODY, partition),
+        )
+    )

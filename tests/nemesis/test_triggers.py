@@ -1,0 +1,130 @@
+"""Triggers: random faults that wait for the protocol, and strike where it did what they waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from harness.runner.run import run
+from harness.spec import loads, parse
+from nemesis.cluster_shape import ClusterShape
+from nemesis.conditions import NodeOccurrence, parse_condition
+from nemesis.fields import FieldError
+from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.ports import EnvironmentCapability
+from nemesis.schedule import parse_script
+from nemesis.situation import Situation
+from nemesis.swarm import draw
+from nemesis.targets import TRIGGER
+from nemesis.triggers import OCCURRENCES
+from results.run.directory import RunDirectory
+from results.store.tables import of_run
+from tests.nemesis.fake_cluster import FakeCluster
+
+CLUSTER = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2)
+LOSSES = ("kill", "power-loss", "wipe")
+
+
+def test_triggers_move_neither_the_times_nor_the_kinds_of_faults() -> None:
+    waiting = faults = 0
+    for seed in range(150):
+        plain, triggered = draw(Random(seed), CLUSTER, 60.0), draw(Random(seed), CLUSTER, 60.0, triggers=0.5)
+        for before, after in zip(plain, triggered, strict=True):
+            assert (before.at_s, before.for_s, type(before.fault)) == (after.at_s, after.for_s, type(after.fault))
+            if after.when is None:
+                assert after == before
+        waiting += sum(each.when is not None for each in triggered)
+        faults += len(triggered)
+    assert 0.3 < waiting / faults < 0.55
+
+
+def test_something_always_happens_by_the_clock() -> None:
+    for seed in range(300):
+        schedule = draw(Random(seed), CLUSTER, 60.0, triggers=1.0)
+        if any(each.when is not None for each in schedule):
+            assert any(each.when is None and each.fault.effective_alone() for each in schedule)
+
+
+def test_a_triggered_schedule_names_what_exists_keeps_the_loss_budget_and_reads_back_the_same() -> None:
+    kinds: Counter[str] = Counter()
+    for seed in range(300):
+        schedule = draw(Random(seed), CLUSTER, 60.0, triggers=0.5)
+        schedule.check(CLUSTER.brokers, CLUSTER.controllers, CLUSTER.partitions)
+        assert parse_script(schedule.to_script()) == schedule
+        hit = {target for each in schedule if each.fault.family.name in LOSSES for target in each.fault.targets()}
+        assert len(hit - {*CLUSTER.controllers, "controller"}) <= CLUSTER.loss_budget
+        kinds.update(part.name for each in schedule if each.when for part in each.when.parts())
+        kinds.update(target for each in schedule for target in each.fault.targets() if target == TRIGGER)
+    assert {*kinds} == {*(kind.name for kind in OCCURRENCES), "proposed_isr", "isr", "elr", "leader", TRIGGER}
+    assert kinds["left_isr"] > kinds["fenced"]
+
+
+def test_where_traces_come_late_no_fault_waits_for_what_they_alone_show() -> None:
+    lacking = replace(CLUSTER, unsupported=frozenset({EnvironmentCapability.LIVE_TRACE}))
+    conditions = [
+        each.when for seed in range(100) for each in draw(Random(seed), lacking, 60.0, triggers=0.5) if each.when
+    ]
+    assert len(conditions) > 100
+    assert not any(condition.rests_on_trace() for condition in conditions)
+
+
+def test_a_replica_leaves_and_joins_the_isr_once_that_is_known() -> None:
+    situation = Situation()
+    situation.isr_changed(0, ("b1", "b2", "b3"))
+    situation.partition(0).known = True
+    assert situation.events == [], "the first report of an ISR is no change"
+    situation.isr_changed(0, ("b1", "b3"))
+    situation.isr_changed(0, ("b1", "b2", "b3"))
+    left, joined = (parse_condition({name: "any"}, "when") for name in ("left_isr", "joined_isr"))
+    assert left.happened_to(situation, 0) == joined.happened_to(situation, 0) == ("b2",)
+    assert not left.holds(situation, 1)
+    assert not parse_condition({"left_isr": {"node": "b2", "partition": 1}}, "when").holds(situation, 0)
+
+
+def resolved(target: str, trigger: tuple[str, ...], seed: int) -> tuple[str, ...]:
+    handle = FaultHandle(FakeCluster(), ActiveEffects(), Random(seed), situation=Situation(), trigger=trigger)
+    return asyncio.run(handle.resolve([target]))
+
+
+def test_the_target_of_a_trigger_is_its_node_and_a_free_victim_is_that_node_too() -> None:
+    for seed in range(20):
+        assert resolved(TRIGGER, ("b2",), seed) == ("b2",)
+        assert resolved("victim/0", ("b2",), seed) == ("b2",)
+    assert {resolved(TRIGGER, (), seed) for seed in range(20)} == {("b1",), ("b2",), ("b3",)}
+    assert len({resolved("victim/0", ("c1",), seed) for seed in range(20)}) == 3, "a controller is no broker"
+
+
+@pytest.mark.parametrize("moment", [{"at": 1}, {"when": {"isr": {"below": 2}}}])
+def test_a_fault_that_waits_for_no_occurrence_has_no_node_of_one(moment: dict[str, object]) -> None:
+    schedule = parse_script([{**moment, "for": 1, "fault": "pause", "nodes": ["trigger"]}])
+    with pytest.raises(FieldError, match=r"faults\[0\]: 'trigger' is the node of an occurrence, and it waits for none"):
+        schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
+
+
+def test_a_run_with_triggers_counts_them_and_repeats_from_its_script(tmp_path: Path) -> None:
+    small = {"partitions": 1, "controllers": 1, "rate": 5, "time_limit": 12, "faults": ["pause", "power-loss"]}
+    outcome = run(
+        parse({"triggers": 0.5, "seed": 31, **small}), RunDirectory.create(tmp_path, "triggered", 31), report=False
+    )
+    assert outcome.directory is not None
+    waited = [each for each in outcome.injections if "when" in each.detail]
+    struck = [each for each in waited if each.injected]
+    assert struck
+    for injection in struck:
+        condition = parse_condition(injection.detail["when"], "when")
+        if isinstance(condition, NodeOccurrence) and TRIGGER in injection.detail["nodes"]:
+            assert injection.detail["resolved"][TRIGGER]
+    directory = RunDirectory.open(outcome.directory)
+    marks = of_run(directory, directory.load(), cell="triggered")["coverage"].to_pylist()
+    counts = {row["name"]: row["count"] for row in marks if row["kind"] == "trigger"}
+    assert counts == Counter(name for each in struck for name in each.detail["when"])
+    scripted = loads((directory.path / "schedule.yaml").read_text(encoding="utf-8"))
+    assert scripted.script.conditional
+    assert scripted.triggers == 0
+    again = run(scripted, RunDirectory.create(tmp_path, "again", 31), report=False)
+    assert again.digest == outcome.digest
