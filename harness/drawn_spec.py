@@ -21,7 +21,7 @@ _CLIENT_FIELDS: Final[Mapping[str, str]] = {
 
 def with_drawn_world(spec: Spec) -> Spec:
     """The spec with its world drawn, and a record of that in `drawn`; itself when it varies nothing. Its system's own
-    settings alone are drawn."""
+    settings alone are drawn. The values that it has of what it varies, as one drawn before does, are replaced."""
     if not spec.vary:
         return spec
     known = [dimension.name for dimension in DIMENSIONS if _means_anything(spec, dimension)]
@@ -30,11 +30,14 @@ def with_drawn_world(spec: Spec) -> Spec:
     clients: dict[str, Any] = {}
     settings = dict(spec.settings)
     for dimension in DIMENSIONS:
-        value = drawn.get(dimension.name, dimension.default)
-        if value == dimension.default:
+        value = drawn.get(dimension.name)
+        if value is None:
             continue
         if dimension.is_setting:
-            settings[dimension.name] = str(value)
+            if value == dimension.default:
+                settings.pop(dimension.name, None)
+            else:
+                settings[dimension.name] = str(value)
         elif dimension.name in _CLIENT_FIELDS:
             clients[_CLIENT_FIELDS[dimension.name]] = value
         else:
@@ -45,7 +48,7 @@ def with_drawn_world(spec: Spec) -> Spec:
         clients=replace(spec.clients, **clients),
         settings=settings,
         vary=(),
-        drawn={name: worlds.recorded(value) for name, value in drawn.items()},
+        drawn={**spec.drawn, **{name: worlds.recorded(value) for name, value in drawn.items()}},
     )
 
 

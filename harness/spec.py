@@ -301,7 +301,18 @@ class Spec:
         takes `injection_s` to inject a fault."""
         if not self.families:
             return self.script
-        cluster = ClusterShape(
+        cluster = self.cluster_shape(brokers, controllers, unsupported, injection_s)
+        return draw(random, cluster, self.time_limit_s, self.families, self.triggers)
+
+    def cluster_shape(
+        self,
+        brokers: Sequence[str],
+        controllers: Sequence[str],
+        unsupported: Collection[EnvironmentCapability] = (),
+        injection_s: float = 0.0,
+    ) -> ClusterShape:
+        """The facts from which faults are drawn."""
+        return ClusterShape(
             brokers=tuple(brokers),
             controllers=tuple(controllers),
             partitions=self.partitions,
@@ -312,7 +323,6 @@ class Spec:
             # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
             unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
         )
-        return draw(random, cluster, self.time_limit_s, self.families, self.triggers)
 
     def check_settings(self) -> CheckSettings:
         """The facts about the run that the checkers need."""

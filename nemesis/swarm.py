@@ -96,13 +96,8 @@ def draw(
     tempo = run.choice(list(TEMPI.values()))
     victims = tuple(run.sample(cluster.brokers, cluster.loss_budget))
     if streams.of("rotates").random() < _ROTATING_SHARE:
-        victims = tuple(f"victim/{number}" for number in range(cluster.loss_budget))
-    profile = RunProfile(
-        victims=victims,
-        leader_bias=run.choice((0.2, 0.5, 0.9)),
-        held_share=run.choice((0.0, 0.5, 0.8, 1.0)),
-        keeps=_keeps(run),
-    )
+        victims = rotating_victims(cluster)
+    profile = _profile(run, victims)
     chosen = _participants(possible, streams, run.random())
     alone = [family for family in chosen if streams.of("alone", family.number).random() < family.alone_share]
     if alone:
@@ -201,6 +196,39 @@ def draw_fault(
     return usable[0]
 
 
+def draw_one(random: Random, cluster: ClusterShape, families: Sequence[str], victims: tuple[str, ...]) -> Fault | None:
+    """One fault of one of `families`, for a run in which these `victims` may lose data; None where none is possible."""
+    possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
+    if not possible:
+        return None
+    profile = _profile(random, victims)
+    return draw_fault(random.choice(possible), _Streams(random.getrandbits(64)), 0, cluster, profile)
+
+
+def rotating_victims(cluster: ClusterShape) -> tuple[str, ...]:
+    """The targets of a run in which the brokers that may lose data rotate."""
+    return tuple(f"victim/{number}" for number in range(cluster.loss_budget))
+
+
+def victims_of(schedule: Schedule, cluster: ClusterShape) -> tuple[str, ...]:
+    """The targets that lose data in the schedule; controllers aside."""
+    at_risk = (
+        target
+        for scheduled in schedule
+        for target in scheduled.fault.at_risk(unclean_recovery=cluster.unclean_recovery)
+        if target != "controller" and target not in cluster.controllers
+    )
+    return tuple(dict.fromkeys(at_risk))
+
+
+def is_fair(schedule: Schedule, cluster: ClusterShape) -> bool:
+    """Whether a schedule keeps to the loss budget of the cluster, as one that is drawn does."""
+    victims = victims_of(schedule, cluster)
+    return {*rotating_victims(cluster)}.issuperset(victims) or (
+        len(victims) <= cluster.loss_budget and set(cluster.brokers).issuperset(victims)
+    )
+
+
 def _one_after_the_other(
     family: Family, streams: _Streams, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
 ) -> Iterator[ScheduledFault]:
@@ -217,6 +245,15 @@ def _one_after_the_other(
 def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> ScheduledFault:
     """Rounded, so that a schedule written as a script reads back as the same schedule."""
     return ScheduledFault(round(at_s, 3), round(for_s, 3), fault)
+
+
+def _profile(random: Random, victims: tuple[str, ...]) -> RunProfile:
+    return RunProfile(
+        victims=victims,
+        leader_bias=random.choice((0.2, 0.5, 0.9)),
+        held_share=random.choice((0.0, 0.5, 0.8, 1.0)),
+        keeps=_keeps(random),
+    )
 
 
 def _keeps(random: Random) -> tuple[KeepUnsynced, ...]:

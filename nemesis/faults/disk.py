@@ -39,6 +39,10 @@ class PowerLoss(Fault):
             return cls(nodes=draws.controllers(), keep=draws.keep())
         return cls(nodes=draws.some(draws.profile.victims), keep=draws.keep())
 
+    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+        """Its nodes."""
+        return self.nodes
+
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
         for node in await handle.resolve(self.nodes):
@@ -75,6 +79,10 @@ class WipeDisk(Fault):
     def draw(cls, draws: Draws) -> Self | None:
         """Victims."""
         return cls(nodes=draws.some(draws.profile.victims))
+
+    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+        """Its nodes."""
+        return self.nodes
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node and empty its disk."""
@@ -126,6 +134,10 @@ class FsyncLies(Fault):
     def draw(cls, draws: Draws) -> Self | None:
         """Victims."""
         return cls(nodes=draws.some(draws.profile.victims))
+
+    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+        """Its nodes."""
+        return self.nodes
 
     async def inject(self, handle: FaultHandle) -> None:
         """Make every node's disk lie."""

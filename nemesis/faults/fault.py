@@ -114,6 +114,11 @@ class Fault:
         changes: dict[str, Any] = {"nodes": nodes}
         return replace(self, **changes)
 
+    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+        """The targets that lose data, or restart uncleanly, which only victims of a run may (`nemesis.swarm`). Where
+        `unclean_recovery` finds what a killed process has kept, any may be killed."""
+        return ()
+
     def describe(self) -> str:
         """A few words for people: the fault and its targets."""
         return " ".join((self.name, *self.targets()))

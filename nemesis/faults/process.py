@@ -35,6 +35,10 @@ class Kill(Fault):
         """Nodes that may restart uncleanly; a killed process loses nothing."""
         return cls(nodes=draws.unclean_restarts())
 
+    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+        """Its nodes."""
+        return () if unclean_recovery else self.nodes
+
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node."""
         for node in await handle.resolve(self.nodes):

@@ -110,6 +110,10 @@ class UncleanReturn(ScriptedFault):
         await handle.sleep(handle.random.uniform(1.2, 2.0) * patience_s)
         await wake()
 
+    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+        """The victim."""
+        return (self.victim,)
+
     def targets(self) -> tuple[str, ...]:
         """The victim."""
         return (self.victim,)
@@ -250,6 +254,10 @@ class StaleBrokerEpoch(ScriptedFault):
             if node != victim:
                 await handle.pause(node)
         await handle.sleep(2 * patience_s)
+
+    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+        """The victim."""
+        return (self.victim,)
 
     def targets(self) -> tuple[str, ...]:
         """The victim, and the leader of the partition."""
