@@ -47,6 +47,9 @@ class CheckSettings:
     """Whether the spec asked for faults: a run in which none took effect tested less than intended."""
     has_trace: bool = True
     """Whether the system under test writes a protocol trace."""
+    confirmed_ends: bool = True
+    """Whether the system promises linearizable end offsets (ListOffsets of the latest): where it does not, such as in
+    Apache Kafka, whose deposed leaders answer, too, `checkers.linearizability` leaves reads of the end aside."""
     comparable_clocks: bool = True
     """Whether the times and the `seq` of the trace order events of different nodes: all nodes then read one clock, that
     of the simulation or of the one kernel below all containers."""

@@ -58,6 +58,10 @@ C saw offset 1 at 4 at the latest; the record below it was invoked at 7. Checked
 *A later poll need not return more than an earlier one*: positions are the client's, and brokers may serve old prefixes.
 Only with `recency: strict` does an empty poll at p assert that the end was p, exactly as a read of end p.
 
+*A system may not confirm end offsets* (`CheckSettings.confirmed_ends`): a deposed leader of Apache Kafka tells the end
+that it knows, long after a later one has acknowledged more. A read of h is then as a poll that returned what is below
+h: the log was so long by its completion, and nothing says that it was no longer.
+
 Acknowledgements that bind nothing: with acks=1 or 0 an acknowledged append may be lost and its offset given to another.
 It then counts as one of unknown outcome; polls and end offsets are still checked, because consumers read below the high
 watermark whatever `acks` the producer used. `checkers.violations` and `checkers.fault_model` say what unclean elections
@@ -104,7 +108,12 @@ _MISPLACED_REASONS = {
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
     settings = evidence.settings
-    check_one = partial(check_partition, recency=settings.recency, offsets_binding=settings.acks == -1)
+    check_one = partial(
+        check_partition,
+        recency=settings.recency,
+        offsets_binding=settings.acks == -1,
+        ends_confirmed=settings.confirmed_ends,
+    )
     return check_partitions(NAME, evidence, check_one)
 
 
@@ -115,12 +124,13 @@ def check_partition(
     partition: int = -1,
     recency: str = "default",
     offsets_binding: bool = True,
+    ends_confirmed: bool = True,
     tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition of one run, as `Columns` or as a table with the history's schema, in any order of rows."""
     if not isinstance(columns, Columns):
         columns = Columns.from_table(columns)
-    placement = place(columns, recency=recency, offsets_binding=offsets_binding)
+    placement = place(columns, recency=recency, offsets_binding=offsets_binding, ends_confirmed=ends_confirmed)
     if placement.reused_values:
         return unknown_verdict(
             NAME, "two appends wrote the same value, so a value does not tell which of them was seen"

@@ -81,10 +81,11 @@ def _joined(parts: list[Int64]) -> Int64:
 class _Rows:
     """The rows of each role, recomputed chunk by chunk rather than kept: it costs less than the memory."""
 
-    def __init__(self, columns: Columns, recency: str, offsets_binding: bool) -> None:
+    def __init__(self, columns: Columns, recency: str, offsets_binding: bool, ends_confirmed: bool) -> None:
         self.columns = columns
         self.strict = recency == "strict"
         self.offsets_binding = offsets_binding
+        self.ends_confirmed = ends_confirmed
 
     def chunks(self) -> Iterator[slice]:
         for first in range(0, len(self.columns), CHUNK_ROWS):
@@ -120,16 +121,25 @@ class _Rows:
         asserts &= (columns.outcome[chunk] == OK) & (columns.offset[chunk] != NOTHING)
         return np.flatnonzero(asserts) + chunk.start
 
+    def binding_ends(self, chunk: slice) -> Int64:
+        """Those of `ends` that later appends must come after; where end offsets are not confirmed, a stale one may be
+        told long after them."""
+        read = self.ends(chunk)
+        return read if self.ends_confirmed else read[self.columns.kind[read] != END_OFFSET]
+
     def polls(self, chunk: slice) -> Int64:
         """Polls that returned something."""
         starts = self.columns.starts
         return np.flatnonzero(starts[chunk.start + 1 : chunk.stop + 1] > starts[chunk]) + chunk.start
 
 
-def place(columns: Columns, *, recency: str = "default", offsets_binding: bool = True) -> Placement:
+def place(
+    columns: Columns, *, recency: str = "default", offsets_binding: bool = True, ends_confirmed: bool = True
+) -> Placement:
     """Place every operation at the offset that it asserts. With `offsets_binding=False` an acknowledgement promises
-    neither its offset nor that the append stays (acks=1), so that acknowledged appends count as of unknown outcome."""
-    rows = _Rows(columns, recency, offsets_binding)
+    neither its offset nor that the append stays (acks=1), so that acknowledged appends count as of unknown outcome.
+    With `ends_confirmed=False` an end offset says that the log was at least so long, and not that it was no longer."""
+    rows = _Rows(columns, recency, offsets_binding, ends_confirmed)
     end, impossible = 0, []
     unknown_parts, failed_parts, acknowledged = [], [], 0
     for chunk in rows.chunks():
@@ -179,7 +189,7 @@ def place(columns: Columns, *, recency: str = "default", offsets_binding: bool =
             filled = np.concatenate([filled, holes[:taken]])
             filled_by = np.concatenate([filled_by, unseen[:taken]])
         for chunk in rows.chunks():
-            read = rows.ends(chunk)
+            read = rows.binding_ends(chunk)
             read = read[columns.offset[read] >= 0]
             np.maximum.at(latest, columns.offset[read], columns.invoked_ns[read])
         np.maximum.accumulate(latest, out=latest)

@@ -75,6 +75,14 @@ def test_an_append_invoked_after_a_poll_that_returned_it_is_wrong() -> None:
     assert kinds(verdict_on(poll(0, 0, 1, 7), append(7, 2, 3, 0))) == {"real-time-order"}
 
 
+def test_where_end_offsets_are_not_confirmed_an_old_one_may_be_told_late_and_a_future_one_never() -> None:
+    stale = (append(1, 0, 1, 0), end_offset(2, 3, 1), end_offset(4, 5, 0))
+    early = (append(1, 5, 6, 0), end_offset(0, 1, 1))
+    for rows, validity in ((stale, VALID), (early, INVALID)):
+        assert check_partition(columns(rows), ends_confirmed=False).validity is validity
+        assert check_partition(columns(rows)).validity is INVALID
+
+
 def test_an_end_offset_that_goes_back_in_time_is_wrong() -> None:
     rows = (append(1, 0, 1, 0), end_offset(2, 3, 1), end_offset(4, 5, 0))
     verdict = verdict_on(*rows)
