@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from harness import worlds
 from harness.client_spec import ClientSpec
-from harness.cluster.systems import SYSTEMS
 from harness.spec import Spec
 from harness.worlds import DIMENSIONS, Dimension
 
@@ -74,7 +73,7 @@ def _means_anything(spec: Spec, dimension: Dimension) -> bool:
     if not dimension.is_setting:
         return bool(spec.families) or not dimension.of_faults
     try:
-        SYSTEMS[spec.system].check_settings({dimension.name: str(dimension.values[-1])})
+        spec.deployed_system.check_settings({dimension.name: str(dimension.values[-1])})
     except ValueError:
         return False
     return True

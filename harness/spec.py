@@ -4,14 +4,16 @@ A spec is YAML, every field optional:
 
     name: two-victims           # of the run (default: the file's name, else the workload's)
     environment: sim            # sim, docker or ssh
-    system: broker              # the system under test
+    system: broker              # the system under test: broker or kafka
+    version: 4.1.1              # its release, where it has several (default: the newest that was tried)
+    features: {eligible.leader.replicas.version: 1}     # Kafka's, with their levels (default: those of the release)
     workload: append            # or groups: consumers form a group that comes and goes
     seed: 7                     # random when it is left out, and recorded
     time_limit: 60s             # how long clients and faults run
     ready_limit: 120s           # the longest time without progress while the cluster becomes ready, before any fault
-    recovery_limit: 30s         # within which the healed cluster must be ready again
+    recovery_limit: 30s         # within which the healed cluster must be ready again (default: 30 s; of kafka 90 s)
     brokers: 3                  # b1, b2, b3 …
-    controllers: 3              # c1, c2, c3 …: the quorum that keeps the metadata; one decides alone
+    controllers: 3              # c1, c2, c3 …: the quorum that keeps the metadata; one decides alone; 0: the brokers do
     partitions: 2               # of the one topic, 0, 1 …
     replication_factor: 3       # replicas of a partition (default: 3, or the number of brokers when that is less)
     producers: 3                # clients that append
@@ -58,7 +60,7 @@ from harness.client_spec import (
     with_validation,
 )
 from harness.cluster.hosts import Host, check_hosts
-from harness.cluster.systems import SYSTEMS
+from harness.cluster.systems import system_named
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
@@ -80,7 +82,7 @@ TOPIC: Final = "faultline"
 """Of every run's workload."""
 LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "brokers": (1, 100),
-    "controllers": (1, 25),
+    "controllers": (0, 25),
     "partitions": (1, 10_000),
     "replication_factor": (1, 100),
     "producers": (0, 1_000),
@@ -119,11 +121,14 @@ class Spec:
     name: str = ""
     environment: str = "sim"
     system: str = "broker"
+    version: str = ""
+    """Filled in on construction for a system that has several."""
+    features: Mapping[str, str] = field(default_factory=dict)
     workload: str = "append"
     seed: int = 0
     time_limit_s: float = 60.0
     ready_limit_s: float = 120.0
-    recovery_limit_s: float = 30.0
+    recovery_limit_s: float = 0.0
     brokers: int = 3
     controllers: int = 3
     partitions: int = 2
@@ -161,9 +166,10 @@ class Spec:
             raise ValueError(f"environment: {self.environment!r} is not one of {', '.join(ENVIRONMENTS)}")
         if self.workload not in WORKLOADS:
             raise ValueError(f"workload: {self.workload!r} is not one of {', '.join(WORKLOADS)}")
-        if self.system not in SYSTEMS:
-            raise ValueError(f"system: {self.system!r} is not one of {', '.join(SYSTEMS)}")
-        fill(self, "settings", {**SYSTEMS[self.system].defaults, **self.settings})
+        system = self.deployed_system
+        fill(self, "version", system.version)
+        fill(self, "recovery_limit_s", self.recovery_limit_s or system.recovery_limit_s)
+        fill(self, "settings", {**system.defaults, **self.settings})
         fill(self, "acks", {-1: "all", 1: "1", 0: "0"}.get(ACKS.get(self.acks, 2), self.acks))
         self._check()
 
@@ -199,7 +205,7 @@ class Spec:
         for name in ("rate", "time_limit_s", "ready_limit_s", "recovery_limit_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name.removesuffix('_s')}: {getattr(self, name):g} is not more than 0")
-        self._check_system(SYSTEMS[self.system])
+        self._check_system(self.deployed_system)
         for family in self.families:
             if family not in FAMILIES:
                 raise ValueError(f"faults: {family!r} is not one of {', '.join(FAMILIES)}, all, none")
@@ -235,12 +241,19 @@ class Spec:
         if self.environment == "sim" and Capability.SIMULATION not in system.capabilities:
             others = ", ".join(name for name in ENVIRONMENTS if name != "sim")
             raise ValueError(f"environment: system {system.name} does not run in simulation; choose one of {others}")
+        if not self.controllers and Capability.COMBINED_ROLES not in system.capabilities:
+            raise ValueError(f"controllers: 0 is less than 1, since the brokers of system {system.name} are none")
         if self.system_rules_off and Capability.RULES not in system.capabilities:
             raise ValueError(f"without: system {system.name} has no rule switches")
         rules = {rule.name for rule in system.rules}
         for name in self.system_rules_off:
             if name not in rules:
                 raise ValueError(f"without: {name!r} is not a rule; `faultline rules` lists them")
+
+    @property
+    def deployed_system(self) -> System:
+        """The system under test, in its release. Raises ValueError."""
+        return system_named(self.system, self.version, self.features)
 
     @property
     def broker_names(self) -> tuple[str, ...]:
@@ -270,7 +283,7 @@ class Spec:
     @property
     def unclean_recovery(self) -> str:
         """The strategy for unclean recovery: that of the settings, else the default of the system."""
-        return self.settings.get(RECOVERY_STRATEGY, SYSTEMS[self.system].settings.get(RECOVERY_STRATEGY, "manual"))
+        return self.settings.get(RECOVERY_STRATEGY, self.deployed_system.settings.get(RECOVERY_STRATEGY, "manual"))
 
     @property
     def steady_s(self) -> float:
@@ -326,6 +339,7 @@ class Spec:
 
     def check_settings(self) -> CheckSettings:
         """The facts about the run that the checkers need."""
+        capabilities = self.deployed_system.capabilities
         return CheckSettings(
             acks=ACKS[self.acks],
             min_insync_replicas=self.min_insync_replicas,
@@ -336,7 +350,8 @@ class Spec:
             recency=self.recency,
             time_limit_ns=round(self.time_limit_s * 1e9),
             faults_asked=self.faults_asked,
-            has_trace=Capability.TRACE in SYSTEMS[self.system].capabilities,
+            has_trace=Capability.TRACE in capabilities,
+            confirmed_ends=Capability.CONFIRMED_ENDS in capabilities,
             comparable_clocks=self.environment in COMPARABLE_CLOCKS,
             brokers=self.brokers,
             retention_ms=self._retention("retention.ms"),
@@ -369,6 +384,9 @@ class Spec:
             value = getattr(self, item.name)
             if item.name == "families":
                 values["faults"] = list(value) or self.script.to_script() or "none"
+            elif item.name in ("version", "features"):
+                if value:
+                    values[item.name] = value if item.name == "version" else dict(value)
             elif item.name in ("vary", "drawn"):
                 if value:
                     values[item.name] = list(value) if item.name == "vary" else dict(value)

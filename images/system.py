@@ -23,6 +23,16 @@ class Capability(StrEnum):
     """Its nodes write the events of `images.trace`."""
     RULES = "rule switches"
     """Its safety rules can be switched off, one by one."""
+    CLOCKS = "clock faults"
+    """Its processes run under libfaketime, which changes their clocks while they run."""
+    FROZEN_CLOCKS = "frozen clocks"
+    """Its processes wake from a clock that stood still: signals end their waits, and they wait anew."""
+    RESIGNATION = "resignation of the controller"
+    """Its active controller resigns upon EndQuorumEpoch."""
+    CONFIRMED_ENDS = "confirmed end offsets"
+    """ListOffsets(latest) is linearizable (docs/decisions/0010)."""
+    COMBINED_ROLES = "combined roles"
+    """Its brokers can be the controllers, too: a cluster without nodes that are controllers alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +72,24 @@ class Shipment:
     requirements: Path
     """A list of Python packages, one a line; pip's comments are allowed."""
     dockerfile: Path
-    """Builds the node's image from the base image, the sources and the wheels of the requirements."""
+    """Builds the node's image from the base image, the sources, the wheels of the requirements, and the jars."""
+    packages: tuple[str, ...] = ()
+    """Debian packages beside those of the base layer."""
+    jars: tuple[str, ...] = ()
+    """Maven's coordinates of Java archives, group:artefact:version; they lie in `SYSTEM/jars` beside the sources, with
+    all that they need and a list of their checksums."""
 
 
 class System(Protocol):
-    """One system under test."""
+    """One system under test, in one release."""
 
     @property
     def name(self) -> str:
         """The name in a spec, and of its folder below `images`."""
+
+    @property
+    def version(self) -> str:
+        """The release; empty for a system that has but one."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -82,15 +101,24 @@ class System(Protocol):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Every setting of a node, by Kafka's broker name → its value when nothing is configured."""
+        """The settings of a node whose names are known, by Kafka's broker name → value when nothing is configured."""
 
     @property
     def defaults(self) -> Mapping[str, str]:
         """The settings of a run whose spec does not say otherwise."""
 
     @property
+    def recovery_limit_s(self) -> float:
+        """The time within which a healed cluster must be ready again, unless the spec says otherwise: that of a start,
+        of elections and of catching up, on a busy machine."""
+
+    @property
     def shipment(self) -> Shipment:
         """The files that a node needs."""
+
+    def release(self, version: str, features: Mapping[str, str]) -> System:
+        """Another release of it, with these levels of its features. Raises ValueError, in one line, for what there is
+        not."""
 
     def check_settings(self, settings: Mapping[str, str]) -> None:
         """Raises ValueError, in one line, for a setting that is unknown or has a bad value."""
@@ -107,7 +135,8 @@ class System(Protocol):
         rules_off: Sequence[str] = (),
     ) -> str:
         """The configuration of one node. `role` is broker or controller; `settings` may use Kafka's broker names or its
-        topic names; `voters` are (id, host, port) of the controllers. Raises ValueError naming what is wrong."""
+        topic names; `voters` are (id, host, port) of the controllers, a broker that is one, too, among them. Raises
+        ValueError naming what is wrong."""
 
     def service(self, properties: str, home: str) -> Service:
         """A node with this configuration, on a machine where `home` is its own directory."""

@@ -48,6 +48,8 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="mirror for debootstrap (default: the one of this machine's apt)",
     )
+    build.add_argument("--system", default="broker", metavar="NAME", help="broker or kafka (default: broker)")
+    build.add_argument("--version", default="", metavar="RELEASE", help="the release of the system, such as 4.1.1")
     build.set_defaults(command=_images, prune=False)
     prune = commands.add_parser("prune", help="remove node images that are out of date")
     prune.set_defaults(command=_images, prune=True)
@@ -75,24 +77,28 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _images(options: argparse.Namespace) -> int:
-    from harness.cluster.systems import SYSTEMS
+    from harness.cluster.systems import SYSTEMS, system_named
     from harness.environments.docker.engine import connect
     from harness.errors import EnvironmentUnavailable
     from harness.node_images.building import Origin, build, prune
 
     console = terminal()
+    try:
+        system = None if options.prune else system_named(options.system, options.version)
+    except ValueError as error:
+        raise Usage(f"faultline images: {error}") from None
 
     def print_line(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     try:
         client = connect(timeout_s=1800)
-        if options.prune:
+        if system is None:
             prune(client, tuple(SYSTEMS.values()), print_line)
             return VALID
         build(
             client,
-            tuple(SYSTEMS.values()),
+            [system],
             origin=Origin(options.base) if options.base else None,
             mirror=options.mirror,
             report=print_line,

@@ -35,6 +35,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="the spec to run, or a run of a suite to run again; options override its fields",
     )
     parser.add_argument("--environment", metavar="NAME", help="sim, docker or ssh (default: sim)")
+    parser.add_argument("--system", metavar="NAME", help="the system under test: broker or kafka (default: broker)")
+    parser.add_argument("--version", metavar="RELEASE", help="its release, where it has several, such as 4.1.1")
     parser.add_argument("--workload", metavar="NAME", help="append or groups (default: append)")
     parser.add_argument("--faults", metavar="LIST|all|none", help="fault families, separated by commas (default: all)")
     parser.add_argument(
@@ -160,6 +162,8 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
         settings["faultline.protocol"] = options.protocol
     return {
         "environment": options.environment,
+        "system": options.system,
+        "version": options.version,
         "workload": options.workload,
         "faults": options.faults,
         "time_limit": duration(options.time_limit),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from images.system import System
+
 
 class NodeRole(StrEnum):
     """The role of a node in the cluster."""
@@ -34,8 +36,15 @@ class Layout:
     nodes: tuple[ClusterNode, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     """ClusterNode name → the text of its properties file."""
-    system: str = ""
-    """The system under test, by the name of its folder below `images`."""
+    system: System | None = None
+    """The system under test; None for a layout that is not configured for any."""
+
+    @property
+    def deployed_system(self) -> System:
+        """The system under test. Raises ValueError for a layout that is not configured for any."""
+        if self.system is None:
+            raise ValueError("the layout is not configured for a system")
+        return self.system
 
     @property
     def brokers(self) -> tuple[ClusterNode, ...]:
@@ -44,7 +53,7 @@ class Layout:
 
     @property
     def controllers(self) -> tuple[ClusterNode, ...]:
-        """The controllers, in order of their ids."""
+        """The nodes that are controllers alone, in order of their ids."""
         return tuple(node for node in self.nodes if node.role is NodeRole.CONTROLLER)
 
     def node(self, name: str) -> ClusterNode:
@@ -54,7 +63,7 @@ class Layout:
                 return node
         raise KeyError(f"no node {name!r}; there are: {', '.join(node.name for node in self.nodes)}")
 
-    def with_properties(self, properties: Mapping[str, str], system: str = "") -> Layout:
+    def with_properties(self, properties: Mapping[str, str], system: System | None = None) -> Layout:
         """This layout with the configuration of every node of a `system`.
 
         Raises ValueError when one is missing or unknown."""
@@ -66,6 +75,7 @@ class Layout:
 
 BROKER_PORT = 9092
 CONTROLLER_PORT = 9093
+"""Of a node that is a controller, alone or beside being a broker."""
 FIRST_CONTROLLER_ID = 101
 
 

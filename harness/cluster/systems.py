@@ -11,8 +11,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
 
-from harness.cluster.layout import Layout
-from images.system import System
+from harness.cluster.layout import CONTROLLER_PORT, Layout
+from images.system import Capability, System
 
 
 def _registered(images: Traversable) -> dict[str, System]:
@@ -22,6 +22,13 @@ def _registered(images: Traversable) -> dict[str, System]:
 
 
 SYSTEMS: Mapping[str, System] = _registered(files("images"))
+
+
+def system_named(name: str, version: str = "", features: Mapping[str, str] = MappingProxyType({})) -> System:
+    """The system in a release: in its default one where nothing is asked for. Raises ValueError, in one line."""
+    if name not in SYSTEMS:
+        raise ValueError(f"system: {name!r} is not one of {', '.join(SYSTEMS)}")
+    return SYSTEMS[name].release(version, features) if version or features else SYSTEMS[name]
 
 
 def configured(
@@ -34,6 +41,8 @@ def configured(
     """`layout` with every node's properties, those of `node_settings` on top of `settings`. Raises ValueError, in one
     line, for what cannot be configured."""
     voters = [(node.node_id, node.host, node.port) for node in layout.controllers]
+    if not voters and Capability.COMBINED_ROLES in system.capabilities:
+        voters = [(node.node_id, node.host, CONTROLLER_PORT) for node in layout.brokers]
     return layout.with_properties(
         {
             node.name: system.properties(
@@ -47,5 +56,5 @@ def configured(
             )
             for node in layout.nodes
         },
-        system.name,
+        system,
     )

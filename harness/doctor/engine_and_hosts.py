@@ -19,7 +19,7 @@ from harness.environments.docker.engine import connect, run_labels
 from harness.environments.docker.rights import RIGHTS
 from harness.environments.interrupts import run_cancellable
 from harness.errors import EnvironmentUnavailable
-from harness.node_images.building import Image, ImageState, states
+from harness.node_images.building import Image, ImageState, build_command, states
 from harness.node_images.recipes import packages
 from harness.spec import Spec
 from images.system import System
@@ -32,21 +32,22 @@ def diagnosis(probes: Probes, store: Path, spec: Spec | None) -> Diagnosis:
     """This machine with its engine, and the hosts of `spec` for the system that it deploys."""
 
     def hosts() -> Sequence[Prerequisite]:
-        return host_prerequisites(spec.hosts, SYSTEMS[spec.system]) if spec is not None and spec.hosts else ()
+        return host_prerequisites(spec.hosts, spec.deployed_system) if spec is not None and spec.hosts else ()
 
-    return Diagnosis(probes, store, image_prerequisites, container_lacks, hosts)
+    system = spec.deployed_system if spec is not None else SYSTEMS["broker"]
+    return Diagnosis(probes, store, lambda: image_prerequisites(system), container_lacks, hosts)
 
 
-def image_prerequisites() -> list[Prerequisite]:
-    """One prerequisite for each image. Raises EngineUnreachable."""
+def image_prerequisites(system: System) -> list[Prerequisite]:
+    """One prerequisite for each image that a node of `system` needs. Raises EngineUnreachable."""
     client = connect()
     try:
-        return [_of_image(image) for image in states(client, tuple(SYSTEMS.values()))]
+        return [_of_image(image, build_command(system)) for image in states(client, [system])]
     finally:
         client.close()
 
 
-def _of_image(image: Image) -> Prerequisite:
+def _of_image(image: Image, build: str) -> Prerequisite:
     match image.condition:
         case ImageState.READY:
             return Prerequisite(f"image {image.name}", True, image.digest[:19], purpose=Purpose.DOCKER)
@@ -54,7 +55,7 @@ def _of_image(image: Image) -> Prerequisite:
             detail = "not of this source tree"
         case ImageState.MISSING:
             detail = "not built"
-    return Prerequisite(f"image {image.name}", False, detail, "faultline images build", Purpose.DOCKER)
+    return Prerequisite(f"image {image.name}", False, detail, build, Purpose.DOCKER)
 
 
 def container_lacks() -> dict[str, str] | None:

@@ -3,7 +3,8 @@
 The operating-system layer comes `FROM debian:bookworm-slim` where the engine reaches a registry, and otherwise from
 debootstrap with the mirror that this machine's own apt uses. Python packages come as wheels
 (`harness.node_images.wheels`) in the build context, in the versions installed here, and are installed there without an
-index.
+index. Java archives (`harness.node_images.jars`) come in the build context, too; further Debian packages of a system
+are installed in a build stage, on this machine's own network.
 
 An image is rebuilt only when its inputs changed: its tag is made of the hash of its recipe and of the id of the image
 it stands on. So several source trees can use one engine side by side, and going back to an earlier tree builds nothing;
@@ -18,7 +19,7 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,7 +28,8 @@ from tempfile import gettempdir
 from typing import Any, Final
 
 from harness.node_images.debian import bootstrapped
-from harness.node_images.recipes import OS, RELEASE, ImageError, Recipe, packages, recipes
+from harness.node_images.jars import JarsError, jars
+from harness.node_images.recipes import JARS_LIST, OS, RELEASE, ImageError, Recipe, image_of, packages, recipes
 from harness.node_images.wheels import Target, WheelsError, wheels
 from images.system import System
 
@@ -81,11 +83,17 @@ def ready(client: Any, system: System) -> Image:
     images = states(client, [system])
     for image in reversed(images):
         if image.condition is ImageState.MISSING:
-            raise ImageError(f"there is no image {image.name}; build it: faultline images build")
+            raise ImageError(f"there is no image {image.name}; build it: {build_command(system)}")
     for image in images:
         if image.condition is ImageState.STALE:
-            raise ImageError(f"image {image.name} is not of this source tree; build it anew: faultline images build")
+            raise ImageError(f"image {image.name} is not of this source tree; build it anew: {build_command(system)}")
     return images[-1]
+
+
+def build_command(system: System) -> str:
+    """The command that builds the images of `system`."""
+    release = f" --system {system.name} --version {system.version}" if system.version else ""
+    return f"faultline images build{release}"
 
 
 def build(
@@ -120,7 +128,7 @@ def _build(
             if parent is None:
                 _build_os(client, recipe, now.tag, origin, mirror, report)
             else:
-                _build_layer(client, recipe, now.tag, parent)
+                _build_layer(client, recipe, now.tag, parent, built[OS])
             now = _state(client, recipe, parent)
             report(f"{recipe.name}: built, {now.digest}")
         built[recipe.name] = now
@@ -128,11 +136,15 @@ def _build(
 
 
 def prune(client: Any, systems: Sequence[System], report: Callable[[str], None] = lambda line: None) -> None:
-    """Remove the images of ours that this source tree does not run on, except those a container still uses."""
+    """Remove the images of ours that this source tree does not run on, except those a container still uses. Those of
+    other releases of `systems` stay, too."""
     from docker.errors import APIError
 
-    kept = {image.tag for image in states(client, systems)}
-    for image in client.images.list(filters={"label": INPUTS_LABEL}):
+    ours = client.images.list(filters={"label": INPUTS_LABEL})
+    names = {tag.partition(":")[0] for image in ours for tag in image.tags}
+    releases = [release for system in systems for release in _releases(system, names)]
+    kept = {image.tag for image in states(client, releases)}
+    for image in ours:
         for tag in image.tags:
             if tag.startswith("faultline/") and tag not in kept:
                 try:
@@ -140,6 +152,15 @@ def prune(client: Any, systems: Sequence[System], report: Callable[[str], None] 
                     report(f"{tag}: removed")
                 except APIError as error:
                     report(f"{tag}: kept, {' '.join(str(error.explanation or error).split())}")
+
+
+def _releases(system: System, images: Collection[str]) -> Iterator[System]:
+    """The releases of `system` that one of these images carries, and itself."""
+    yield system
+    prefix = image_of(system).removesuffix(system.version)
+    for name in sorted(images):
+        if system.version and name.startswith(prefix):
+            yield system.release(name.removeprefix(prefix), {})
 
 
 # ---- state ---------------------------------------------------------------------------------------------------
@@ -191,18 +212,20 @@ def _build_os(
         raise ImageError(f"{OS}: cannot be imported: {' '.join(imported.split())}")
 
 
-def _build_layer(client: Any, recipe: Recipe, tag: str, parent: Image) -> None:
+def _build_layer(client: Any, recipe: Recipe, tag: str, parent: Image, os_layer: Image) -> None:
     labels = {INPUTS_LABEL: recipe.hash}
     machine = client.info().get("Architecture", "x86_64")
     target = Target(_PYTHON, {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine), _GLIBC_MINOR)
     names = [line.partition("==")[0] for line in recipe.inputs["requirements.txt"].decode().splitlines()]
     try:
         fetched = {f"wheels/{wheel.name}": wheel.read_bytes() for wheel in wheels(names, target)}
-    except WheelsError as error:
+        archives = recipe.inputs.get(JARS_LIST, b"").decode().splitlines()
+        if archives:
+            fetched |= {f"jars/{file.name}": file.read_bytes() for file in jars(archives).iterdir()}
+    except (WheelsError, JarsError) as error:
         raise ImageError(f"{recipe.name} cannot be built: {error}") from None
-    inputs = {**recipe.inputs, **fetched}
-    argument = "OS" if recipe.parent == OS else "BASE"
-    _engine_build(client, tag, inputs, "Dockerfile", {argument: parent.tag}, labels)
+    arguments = {"OS": os_layer.tag} | ({} if recipe.parent == OS else {"BASE": parent.tag})
+    _engine_build(client, tag, {**recipe.inputs, **fetched}, "Dockerfile", arguments, labels)
 
 
 def _engine_build(
@@ -230,6 +253,7 @@ def _engine_build(
             tag=tag,
             buildargs=dict(arguments),
             labels=dict(labels),
+            network_mode="host",
             rm=True,
             forcerm=True,
         )

@@ -2,10 +2,10 @@
 
     faultline/os       Debian bookworm with images/base/packages.txt
     faultline/base     the node agent and the lossy file system on top of it
-    faultline/SYSTEM   a system under test on top of that, as images/SYSTEM/Dockerfile says
+    faultline/SYSTEM   a system under test on top of that, as images/SYSTEM/Dockerfile says; -VERSION where it has any
 
 A recipe is everything that goes into an image but the image it stands on: the files of its folder, package lists, the
-Dockerfile, Python packages in the versions installed here.
+Dockerfile, Python packages in the versions installed here, the coordinates of Java archives.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from harness.errors import EnvironmentUnavailable
+from harness.node_images.jars import jars
 from harness.node_images.wheels import version
 from images.system import System
 
 OS, BASE = "faultline/os", "faultline/base"
 RELEASE: Final = "bookworm"
 
+JARS_LIST: Final = "jars.txt"
+"""In a build context: the coordinates of the archives that the image needs."""
 _SOURCES = Path(str(files("images")))
 _RECIPE = "1"
 """Counts changes of how images are built that no input file shows."""
@@ -34,8 +37,8 @@ class ImageError(EnvironmentUnavailable):
 
 
 def image_of(system: System) -> str:
-    """The name of a system's image."""
-    return f"faultline/{system.name}"
+    """The name of a system's image: each release has its own."""
+    return f"faultline/{system.name}" + (f"-{system.version}" if system.version else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,9 @@ def recipes(systems: Sequence[System]) -> Iterator[Recipe]:
         if not shipment.dockerfile.is_file():
             raise ImageError(f"system {system.name} has no image: there is no {shipment.dockerfile}")
         installing = _installing(shipment.dockerfile, shipment.requirements)
-        yield Recipe(image_of(system), BASE, {**system_sources(system), **installing})
+        lists = {"packages.txt": shipment.packages, JARS_LIST: shipment.jars}
+        chosen = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in lists.items() if lines}
+        yield Recipe(image_of(system), BASE, {**system_sources(system), **installing, **chosen})
 
 
 def base_sources() -> dict[str, bytes]:
@@ -85,6 +90,13 @@ def system_sources(system: System) -> dict[str, bytes]:
     for path, source in system.shipment.sources.items():
         sources |= _tree(path, source) if source.is_dir() else {path: source.read_bytes()}
     return sources
+
+
+def system_jars(system: System) -> Iterator[tuple[str, Path]]:
+    """The Java archives that a system needs, with their checksums: path on the machine, file here. Raises JarsError."""
+    if system.shipment.jars:
+        for file in sorted(jars(system.shipment.jars).iterdir()):
+            yield f"{system.name}/jars/{file.name}", file
 
 
 def system_requirements(system: System) -> list[str]:

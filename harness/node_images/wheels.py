@@ -48,12 +48,19 @@ class Target:
 
 def wheels(packages: Sequence[str], target: Target) -> list[Path]:
     """The wheels of these packages and all they need. Raises WheelsError."""
+    if not packages:
+        return []
     wanted = [f"{package}=={version(package)}" if version(package) else package for package in packages]
     key = hashlib.sha256("\n".join([str(target), *wanted]).encode()).hexdigest()[:16]
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "faultline" / f"wheels-{key}"
+    kept = cache_directory() / f"wheels-{key}"
     if not kept.is_dir():
         _fetch(wanted, target, kept)
     return sorted(kept.glob("*.whl"))
+
+
+def cache_directory() -> Path:
+    """The directory in which everything that was fetched is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "faultline"
 
 
 def version(package: str) -> str:

@@ -28,7 +28,7 @@ from traceback import format_exception
 from typing import Any, cast
 
 from harness.cluster.readiness import Expected, ReadinessProbe
-from harness.cluster.systems import SYSTEMS, configured
+from harness.cluster.systems import configured
 from harness.drawn_spec import with_drawn_world
 from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
@@ -146,7 +146,6 @@ class RunSession:
     def carry_out(self) -> Outcome:
         """Run everything that happens inside the environment."""
         spec = self._spec
-        system = SYSTEMS[spec.system]
         listener = Listener(on_trace=self._take_trace, on_log=lambda node, line: None)
         failure, refused = "", False
         began = time.process_time()
@@ -154,7 +153,7 @@ class RunSession:
             environment = environment_named(spec.environment, spec.hosts)
             self._injection_s, self._step_s = environment.injection_s, environment.step_s
             layout = configured(
-                system,
+                spec.deployed_system,
                 environment.layout(spec.brokers, spec.controllers),
                 spec.settings,
                 spec.system_rules_off,

@@ -13,7 +13,6 @@ from typing import Any, Final
 import yaml
 
 from checkers.verdict import Validity
-from harness.cluster.systems import SYSTEMS
 from harness.incidents.expectation import Expectation
 from harness.shrinking.reproduction import without_flaw
 from harness.spec import Spec
@@ -57,7 +56,7 @@ def fields_off_default(spec: Spec) -> dict[str, Any]:
     faults always."""
     values = _values(spec)
     plain = _values(Spec(system=spec.system, workload=spec.workload, brokers=spec.brokers))
-    plain |= {"workload": "append", "brokers": 3, "system": "broker", "settings": dict(SYSTEMS[spec.system].defaults)}
+    plain |= {"workload": "append", "brokers": 3, "system": "broker", "settings": dict(spec.deployed_system.defaults)}
     off = {name: value for name, value in values.items() if name in _ALWAYS or value != plain.get(name)}
     for name in ("settings", "clients"):
         if name in off:

@@ -20,7 +20,6 @@ from itertools import product
 from typing import Any, Final, TypeVar
 
 from harness.client_spec import ClientSpec
-from harness.cluster.systems import SYSTEMS
 from harness.shrinking.spec_size import (
     FIELDS,
     GENERATION,
@@ -199,7 +198,7 @@ def default_settings(start: Reproducer) -> Candidates:
     current = yield from _first(start, every_default)
 
     def plainer(spec: Spec) -> Iterator[Spec | None]:
-        defaults = SYSTEMS[spec.system].defaults
+        defaults = spec.deployed_system.defaults
         for name, value in spec.settings.items():
             if defaults.get(name) != value:
                 rest = {other: each for other, each in spec.settings.items() if other != name}

@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from harness.client_spec import ClientSpec
-from harness.cluster.systems import SYSTEMS
 from harness.spec import Spec
 from nemesis.faults.fault import Fault
 from nemesis.faults.process import Kill
@@ -108,7 +107,7 @@ def client_defaults() -> Mapping[str, Any]:
 
 def settings_off_default(spec: Spec) -> int:
     """How many fields and settings differ from their defaults."""
-    defaults = SYSTEMS[spec.system].defaults
+    defaults = spec.deployed_system.defaults
     return (
         sum(defaults.get(name) != value for name, value in spec.settings.items())
         + sum(len(settings) for settings in spec.node_settings.values())

@@ -54,10 +54,12 @@ _SHIPMENT = Shipment(
 
 @dataclass(frozen=True, slots=True)
 class BrokerSystem:
-    """Implements `images.system.System`; it offers every capability."""
+    """Implements `images.system.System`."""
 
     name: str = "broker"
-    capabilities: frozenset[Capability] = frozenset(Capability)
+    version: str = ""
+    recovery_limit_s: float = 30.0
+    capabilities: frozenset[Capability] = frozenset(Capability) - {Capability.COMBINED_ROLES}
     rules: tuple[Rule, ...] = tuple(Rule(rule.name, rule.protects, rule.source) for rule in DESCRIPTIONS)
     settings: Mapping[str, str] = field(
         default_factory=lambda: {
@@ -67,6 +69,10 @@ class BrokerSystem:
     )
     defaults: Mapping[str, str] = field(default_factory=lambda: _DEFAULTS)
     shipment: Shipment = field(default_factory=lambda: _SHIPMENT)
+
+    def release(self, version: str, features: Mapping[str, str]) -> System:
+        """Raises ValueError: there is one, that of the source tree."""
+        raise ValueError("version, features: system broker has one release, that of this source tree")
 
     def check_settings(self, settings: Mapping[str, str]) -> None:
         """Raises ConfigError, in one line, for a setting that is unknown or has a bad value."""

@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, UNANSWERED, AdminResult, both_ways
+from nemesis.ports import DONE, UNANSWERED, AdminResult, EnvironmentCapability, both_ways
 
 _RETRY_S = 0.5
 _RETRIES = 120
@@ -288,6 +288,10 @@ class MoveController(Fault):
             handle.count_evidence("moved")
         else:
             handle.notes.append(f"not moved: {answer}")
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """A controller that resigns when it is asked to."""
+        return frozenset({EnvironmentCapability.RESIGNATION})
 
 
 async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ lag timers run out early; a frozen or slow clock keeps a deposed leader in its b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar, Self
 
@@ -14,7 +15,10 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, some
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import ClockChange
+from nemesis.ports import ClockChange, EnvironmentCapability
+
+_SLOWEST_RATE = 0.1
+"""Below it a clock counts as standing still: a wait of half a second takes more than five."""
 
 
 def _slightly_wrong(random: Random, cluster: ClusterShape) -> list[Fault]:
@@ -31,7 +35,13 @@ class Clock(Fault):
 
     name: ClassVar[str] = "clock"
     number: ClassVar[int] = 1
-    family: ClassVar[Family] = Family(number=5, name="clock", colour="#a08a1c", background=_slightly_wrong)
+    family: ClassVar[Family] = Family(
+        number=5,
+        name="clock",
+        colour="#a08a1c",
+        possible=lambda cluster: EnvironmentCapability.CLOCKS not in cluster.unsupported,
+        background=_slightly_wrong,
+    )
     proof: ClassVar[tuple[str, ...]] = ("offset_ms",)
 
     nodes: tuple[str, ...] = ("any",)
@@ -66,6 +76,18 @@ class Clock(Fault):
         """Change the clock of every node."""
         for node in await handle.resolve(self.nodes):
             await handle.set_clock(node, ClockChange(self.jump_ms, self.rate))
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Clocks that can be changed, and some that can stand still."""
+        stops = self.rate < _SLOWEST_RATE
+        return frozenset({EnvironmentCapability.CLOCKS} | ({EnvironmentCapability.FROZEN_CLOCKS} if stops else set()))
+
+    def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
+        """A slow clock where none can stand still."""
+        lacking = self.needs() & frozenset(unsupported)
+        if lacking == {EnvironmentCapability.FROZEN_CLOCKS}:
+            return replace(self, rate=round(random.uniform(0.3, 0.95), 3))
+        return None if lacking else self
 
     def describe(self) -> str:
         """Targets, and what their clocks do."""

@@ -15,7 +15,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import Evidence, KeepUnsynced
+from nemesis.ports import EnvironmentCapability, Evidence, KeepUnsynced
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,10 @@ class PowerLoss(Fault):
         return f"power loss {' '.join(self.nodes)} (keeps {self.keep})"
 
 
+def _disks_may_be_emptied(cluster: ClusterShape) -> bool:
+    return cluster.has_loss_budget() and EnvironmentCapability.EMPTY_DISKS not in cluster.unsupported
+
+
 @dataclass(frozen=True, slots=True)
 class WipeDisk(Fault):
     """End some brokers and empty their disks; they start again when the fault heals.
@@ -70,7 +74,7 @@ class WipeDisk(Fault):
 
     name: ClassVar[str] = "wipe-disk"
     number: ClassVar[int] = 1
-    family: ClassVar[Family] = Family(number=9, name="wipe", colour="#2f4b3c", possible=ClusterShape.has_loss_budget)
+    family: ClassVar[Family] = Family(number=9, name="wipe", colour="#2f4b3c", possible=_disks_may_be_emptied)
     proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
     nodes: tuple[str, ...] = ("any",)
@@ -88,6 +92,10 @@ class WipeDisk(Fault):
         """Kill every node and empty its disk."""
         for node in await handle.resolve(self.nodes):
             await handle.wipe(node)
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """A voter that forgot its vote could vote twice."""
+        return frozenset({EnvironmentCapability.EMPTY_DISKS})
 
 
 @dataclass(frozen=True, slots=True)

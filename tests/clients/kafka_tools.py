@@ -29,7 +29,13 @@ from images.wire.connection import Connection
 TOPIC, GROUP = "orders", "readers"
 RECORDS = 1_000
 _RUNNER = Path(__file__).parent / "java/Tools.java"
-_JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+_JAVA = (
+    "java",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xmx256m",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+)
 _TOOL_LIMIT_S = 300.0
 _EVENTUALLY_LIMIT_S = 120.0
 

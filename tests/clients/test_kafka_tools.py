@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from harness.cluster.loopback import LoopbackCluster
-from tests.clients.kafka_jars import fetch_jars
+from harness.cluster.systems import SYSTEMS
+from harness.node_images.jars import JarsError, jars
 from tests.clients.kafka_tools import TOOLS, JavaTools, Session
 from tests.clients.requirements import missing
 
 
 def test_every_tool_of_kafka_does_what_it_should(tmp_path: Path) -> None:
     """One test, since the tools share a Java process and a cluster, which take longer than they do."""
-    for command in ("java", "javac", "mvn"):
+    for command in ("java", "javac"):
         if shutil.which(command) is None:
             missing(f"{command} is not installed")
     try:
-        libraries = fetch_jars()
-    except subprocess.CalledProcessError as error:
-        missing(f"Maven cannot fetch Kafka: {error.stdout.decode(errors='replace')[-500:]}")
+        libraries = jars(SYSTEMS["kafka"].shipment.jars)
+    except JarsError as error:
+        missing(str(error))
     with LoopbackCluster(tmp_path, controllers=1) as cluster, JavaTools(libraries, tmp_path / "java.log") as java:
         for tool in TOOLS:
             tool.play(Session(java, cluster, tmp_path, tool))

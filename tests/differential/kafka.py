@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from harness.cluster.systems import SYSTEMS
+from harness.node_images.jars import jars
 from images.broker.config import DEFAULT_CLUSTER_ID
-from tests.clients.kafka_jars import fetch_jars
 from tests.differential.scene import NODE
 
 SETTINGS: Mapping[str, str] = {
@@ -85,7 +86,7 @@ class Kafka:
         return False
 
     def _start(self) -> None:
-        libraries = fetch_jars()
+        libraries = jars(SYSTEMS["kafka"].shipment.jars)
         config = self._directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
         log = self._directory / "kafka.log"

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.clients.kafka_jars import VERSION
+from harness.cluster.systems import SYSTEMS
 from tests.differential.broker import AT_ONCE, Broker
 from tests.differential.cases.all_cases import MODULES
 from tests.differential.kafka import Kafka
@@ -50,7 +50,7 @@ def main() -> None:
         else:
             with Kafka(Path(directory)) as server:
                 answers = play_all(server, CASES)
-            write(ANSWERS, f"Apache Kafka {VERSION}", answers)
+            write(ANSWERS, f"Apache Kafka {SYSTEMS['kafka'].version}", answers)
             print(f"{len(answers)} cases")
 
 

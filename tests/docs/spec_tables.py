@@ -19,7 +19,7 @@ _AT_ONCE = ("restarted", "injected", "healed", "acknowledged")
 """Conditions on what the harness does itself: known at once in every environment."""
 _ABSENT = ("operations", "families", "script")
 """Fields of Spec that are written as parts of other fields."""
-_FILLED_IN = ("seed", "replication_factor", "drawn")
+_FILLED_IN = ("seed", "recovery_limit_s", "replication_factor", "drawn")
 """Fields whose default stands for a value that is drawn or worked out."""
 
 

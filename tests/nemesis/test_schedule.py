@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from harness.cluster.layout import cluster_layout
 from harness.cluster.random_streams import run_stream
+from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Listener
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine
@@ -249,7 +250,7 @@ def test_some_fault_of_a_run_may_have_an_effect_by_itself_also_where_no_broker_m
 @pytest.mark.parametrize("name", ["sim", "docker"])
 def test_every_environment_draws_a_seed_from_the_same_numbers(name: str) -> None:
     """The streams of a run are named after its seed alone."""
-    layout = cluster_layout(3, 3)
+    layout = configured(SYSTEMS["broker"], cluster_layout(3, 3), {}, ())
     listener = Listener(on_trace=lambda *_: None, on_log=lambda *_: None)
     if name == "sim":
         with World(7) as world:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from harness.cluster.layout import Layout, cluster_layout
-from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
 from harness.environments.docker.rights import RIGHTS, LimitsRefused, refused_limit, require_limits
@@ -88,7 +87,7 @@ class Docker:
         client = connect()
         run = f"faultline-{secrets.token_hex(4)}"
         try:
-            image = ready(client, SYSTEMS[layout.system])
+            image = ready(client, layout.deployed_system)
             facts = {"containers": run, **_facts(client, image)}
             containers = Containers(client, run, image, self.subnet)
 

@@ -26,12 +26,12 @@ from harness.cluster.administration import Administration
 from harness.cluster.layout import Layout
 from harness.cluster.leader_lookup import LeaderLookup
 from harness.cluster.random_streams import run_stream
-from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Crash, Listener, TrailPoint, VanishedNode
 from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError, MachineVanished
 from harness.environments.machines.node_handle import AGENT, COMMAND_LIMIT_S, NodeHandle, on_all
 from harness.environments.machines.traces import merged
+from images.system import Capability
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 
 HOME: Final = "/var/lib/faultline"
@@ -71,6 +71,7 @@ class MachineDeployment:
         self._unsupported: dict[EnvironmentCapability, str] = {
             EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends",
             EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
+            **_lacks_of(layout),
         }
         self._link_faults, self._baseline = LinkFaults({}), CounterBaseline({})
         self._collected = False
@@ -109,7 +110,7 @@ class MachineDeployment:
     async def deploy(self) -> None:
         """Make the machines, prepare them side by side, then start every node, controllers first."""
         machines = await self._provide()
-        system = SYSTEMS[self._layout.system]
+        system = self._layout.deployed_system
         for node in self._layout.nodes:
             service = system.service(self._layout.properties[node.name], HOME)
             self._handles[node.name] = NodeHandle(node, machines[node.name], service)
@@ -401,7 +402,8 @@ class MachineDeployment:
         """Start a node unless it runs. The machine knows: on a busy one its process may have ended long before that is
         heard of here."""
         service = handle.service
-        request = {"argv": service.argv, "directory": HOME, "log": service.log, "bend_clock": True}
+        bend_clock = EnvironmentCapability.CLOCKS not in self._unsupported
+        request = {"argv": service.argv, "directory": HOME, "log": service.log, "bend_clock": bend_clock}
         answer = await handle.ask("start", request=request)
         if not answer["started"]:
             return
@@ -451,6 +453,21 @@ class MachineDeployment:
     async def _clock(self, node: str, *command: str) -> Evidence:
         answer = await self._handle(node).exclusively(lambda handle: handle.ask("clock", *command))
         return {"offset_ms": answer["offset_ms"]}
+
+
+def _lacks_of(layout: Layout) -> dict[EnvironmentCapability, str]:
+    """Capabilities that the system under test lacks, or lacks in this layout, with the reason."""
+    system = layout.deployed_system
+    lacks = {}
+    if Capability.CLOCKS not in system.capabilities:
+        lacks[EnvironmentCapability.CLOCKS] = f"system {system.name} does not run under libfaketime"
+    if Capability.FROZEN_CLOCKS not in system.capabilities:
+        lacks[EnvironmentCapability.FROZEN_CLOCKS] = f"waits of system {system.name} do not end when a clock runs again"
+    if Capability.RESIGNATION not in system.capabilities:
+        lacks[EnvironmentCapability.RESIGNATION] = f"no controller of system {system.name} resigns upon a request"
+    if not layout.controllers:
+        lacks[EnvironmentCapability.EMPTY_DISKS] = "each broker is a controller, too, which must not forget its vote"
+    return lacks
 
 
 def _true_ns() -> int:

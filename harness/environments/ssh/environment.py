@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from harness.cluster.hosts import Host
 from harness.cluster.layout import Layout, cluster_layout
-from harness.cluster.systems import SYSTEMS
 from harness.environments.base import Deployment, Listener
 from harness.environments.interrupts import interruptions_ignored, run_cancellable
 from harness.environments.machines.deployment import MachineDeployment
@@ -70,7 +69,7 @@ class Ssh:
     ) -> T:
         """Run `scenario` on an event loop of this thread. Nothing of it is left on the hosts afterwards."""
         hosts = {node.name: self.hosts[node.name] for node in layout.nodes}
-        lease = HostLease(hosts, Claim.of_this_process(f"faultline-{secrets.token_hex(4)}"), SYSTEMS[layout.system])
+        lease = HostLease(hosts, Claim.of_this_process(f"faultline-{secrets.token_hex(4)}"), layout.deployed_system)
         facts = {f"host_{node.name}": node.host for node in layout.nodes}
 
         async def carried_out() -> T:

@@ -24,7 +24,15 @@ from typing import Any
 
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError
 from harness.environments.process_identity import still_runs, this_process
-from harness.node_images.recipes import base_requirements, base_sources, system_requirements, system_sources
+from harness.node_images.jars import JarsError
+from harness.node_images.recipes import (
+    base_requirements,
+    base_sources,
+    image_of,
+    system_jars,
+    system_requirements,
+    system_sources,
+)
 from harness.node_images.wheels import Target, WheelsError, wheels
 from images.system import System
 
@@ -73,7 +81,7 @@ async def install(machine: Machine, claim: Claim, system: System) -> None:
     try:
         try:
             bundle = await asyncio.to_thread(_bundle, target, system)
-        except WheelsError as error:
+        except (WheelsError, JarsError) as error:
             raise MachineError(f"{machine.name}: {error}") from None
         await machine.put(bundle, f"{ROOT}/bundle.tar.gz")
         await machine.run(["tar", "-xzf", f"{ROOT}/bundle.tar.gz", "-C", ROOT, "--no-same-owner"], timeout_s=60)
@@ -144,7 +152,7 @@ def _bundle(target: Target, system: System) -> bytes:
     Hosts are installed side by side, most often alike: it is made once.
     """
     with _one_at_a_time:
-        key = (target, system.name)
+        key = (target, image_of(system))
         if key not in _bundles:
             _bundles[key] = _packed(target, system)
         return _bundles[key]
@@ -164,6 +172,7 @@ def _packed(target: Target, system: System) -> bytes:
 def contents(target: Target, system: System) -> Iterator[tuple[str, bytes]]:
     """The files that go to a host: path below the root → contents."""
     yield from (base_sources() | system_sources(system)).items()
+    yield from ((name, file.read_bytes()) for name, file in system_jars(system))
     for wheel in wheels(_requirements(system), target):
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():

@@ -18,6 +18,8 @@ class TinySystem:
     """Implements `images.system.System`."""
 
     name: str = "tiny"
+    version: str = ""
+    recovery_limit_s: float = 30.0
     capabilities: frozenset[Capability] = frozenset()
     rules: tuple[Rule, ...] = ()
     settings: Mapping[str, str] = field(default_factory=lambda: {"greeting": ""})
@@ -31,6 +33,9 @@ class TinySystem:
             dockerfile=HERE / "Dockerfile",
         )
     )
+
+    def release(self, version: str, features: Mapping[str, str]) -> System:
+        raise ValueError("version, features: system tiny has one release")
 
     def check_settings(self, settings: Mapping[str, str]) -> None:
         for name in settings:

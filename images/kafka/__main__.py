@@ -1,0 +1,84 @@
+"""One node of Apache Kafka: `python3 -m images.kafka CONFIG DATA [--feature NAME=LEVEL …]`.
+
+Formats DATA where it has no `meta.properties` (before the first start, and after a disk was wiped), makes that durable,
+and then becomes Kafka: the process is the Java machine itself, so that a signal reaches it and its status is Kafka's.
+SIGTERM stops Kafka cleanly; it then ends with 143, as Java does. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+JARS = Path(__file__).resolve().parents[2] / "kafka" / "jars"
+CLUSTER_ID = "ZmF1bHRsaW5lLWthZmthMQ"
+"""Of every cluster: a run has one, on a network of its own."""
+_QUIET = ("-XX:+UseSerialGC", "-Djava.awt.headless=true")
+_FORMATTING = ("-Xmx128m", "-XX:TieredStopAtLevel=1")
+_RUNNING = ("-Xmx320m", "-XX:+ExitOnOutOfMemoryError")
+_LOGGING = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.showThreadName=false",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Format if needed, then run Kafka in place of this process. Raises SystemExit when that cannot be."""
+    parser = argparse.ArgumentParser(prog="python3 -m images.kafka")
+    parser.add_argument("config")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--feature", action="append", default=[])
+    options = parser.parse_args(arguments)
+    java = shutil.which("java")
+    if java is None:
+        sys.exit("java is not installed; on Debian: apt-get install openjdk-17-jre-headless")
+    command = [java, *_QUIET, *_LOGGING, "-cp", f"{JARS}/*"]
+    if not (options.data / "meta.properties").exists():
+        status = _format([*command, *_FORMATTING], options.config, options.feature)
+        if status:
+            sys.exit(status)
+        _sync(options.data)
+    sys.stdout.flush()
+    os.execv(java, [*command, *_RUNNING, "kafka.Kafka", options.config])
+
+
+def _format(java: Sequence[str], config: str, features: Sequence[str]) -> int:
+    """`kafka-storage format`; its status. A SIGTERM meanwhile ends both."""
+    chosen = [word for feature in features for word in ("--feature", feature)]
+    tool = ["kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", config, *chosen]
+    formatting = subprocess.Popen([*java, *tool])
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        formatting.kill()
+        formatting.wait()
+        os._exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        return formatting.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _sync(directory: Path) -> None:
+    """Make everything in `directory` durable: the tool syncs some of its files alone, and formatting is no fault's
+    business."""
+    for path in (*directory.iterdir(), directory):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()
