@@ -70,8 +70,8 @@ there: its leader, which has deleted them, can no longer answer where the two lo
 old quorum, which contains the replica that was elected; the controllers' ISR has changed without it.
 
 *A log that comes back shorter may have been truncated.* b2 follows a new leader, truncates its log and is killed before
-it traces that. So a shorter log is a violation only if the node had led, converged or appended since it became
-follower, and nothing was ever deleted. After a clean shutdown no truncation is under way.
+it traces that. So a shorter log is a violation only if the node had led, converged, appended or taken over a high
+watermark since it became follower, and nothing was ever deleted. After a clean shutdown no truncation is under way.
 
 *A decision may be traced late.* c1 commits a change and is cut off; c2 takes over and traces it; c1 wakes and traces it
 again. Decisions are compared in the order of the metadata log, and an older one is left out. A broker is held to the

@@ -11,9 +11,10 @@ from checkers.evidence import CheckSettings
 from checkers.protocol.state import UNKNOWN, AppendedBatch, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
-_SETTLED = frozenset({"appended", "became_leader", "converged"})
-"""Last events of a log after which its node truncates it for no leader that it follows already. A node that dies in a
-truncation leaves a shorter log and no event of it."""
+_SETTLED = frozenset({"appended", "became_leader", "converged", "follower_high_watermark"})
+"""Last events of a log after which its node truncates it for no leader that it follows already: a follower takes its
+high watermark from an answer that its log fits. A node that dies in a truncation leaves a shorter log and no event of
+it."""
 
 
 def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

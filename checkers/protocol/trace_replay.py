@@ -162,7 +162,16 @@ _LOGS: Mapping[str, TraceRowHandler] = {
     "resigned": _resigned,
 }
 _ENDS: Mapping[str, TraceRowHandler] = dict.fromkeys(
-    ("appended", "truncated", "log_recovered", "became_leader", "became_follower", "converged"), _placed
+    (
+        "appended",
+        "truncated",
+        "log_recovered",
+        "became_leader",
+        "became_follower",
+        "converged",
+        "follower_high_watermark",
+    ),
+    _placed,
 )
 _IN_ORDER = (
     log_promises.HANDLERS,

@@ -228,6 +228,14 @@ def test_a_log_reaches_on_its_disk_as_far_as_its_node_traced() -> None:
     assert kinds(later, **recorded) == []
 
 
+def test_a_follower_that_took_over_a_high_watermark_truncates_for_no_leader_that_it_follows() -> None:
+    records, ends = small_evidence.logs(b1=[(1, value) for value in range(5)], b2=[(1, value) for value in range(4)])
+    recorded = {"replicas": records, "replica_ends": ends, "history": small_evidence.history([append(0, 1, 3, 0)])}
+    follows_anew = [*BORN, appended(2, "b2", 0, 5), follows(2.2, "b2", 3, 2, 1)]
+    assert kinds(follows_anew, **recorded) == []
+    assert kinds([*follows_anew, follower_high_watermark(2.4, "b2", 3)], **recorded) == ["log-end-not-on-disk"]
+
+
 def test_a_node_without_a_trace_is_accused_of_nothing() -> None:
     assert kinds([*RETAINED, follower_high_watermark(5, "b9", 6), log_start(6, "b9", 2, "leader", leader=8)]) == []
 
