@@ -262,7 +262,7 @@ class SimDeployment:
         await self._at_crash_point(machine, machine.node.pause)
 
     async def resume(self, node: str) -> Evidence:
-        """Thaw it; zeros when it was not paused, or was killed meanwhile."""
+        """Thaw it; zeros when it was not paused. Of one that was ended meanwhile, how long it was paused until then."""
         frozen_ns, missed = self._machine(node).node.resume()
         return {"frozen_seconds": frozen_ns / 1e9, "missed": missed}
 

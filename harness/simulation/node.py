@@ -59,6 +59,8 @@ class SimNode:
         self._loop: NodeLoop | None = None
         self._dead: list[NodeLoop] = []
         self._paused_at_ns = 0
+        self._ended_pause = (0, 0)
+        """As `resume` tells it: a pause that the end of the process ended."""
         self._stalled = False
         self._stalled_until_ns = 0
         self.disk.on_delay = self._stall
@@ -130,16 +132,17 @@ class SimNode:
         loop.freeze()
 
     def resume(self) -> tuple[int, int]:
-        """Thaw it. Returns (nanoseconds frozen, callbacks that waited)."""
+        """Thaw it. Returns (nanoseconds frozen, callbacks that waited): until it ended, if it ended meanwhile."""
+        (frozen_ns, missed), self._ended_pause = self._ended_pause, (0, 0)
         loop = self._loop
         if loop is None or not self.paused:
-            return 0, 0
+            return frozen_ns, missed
         self.paused = False
-        missed = len(loop.ready)
+        waiting = len(loop.ready)
         if not self._stalled:
             self.frozen = False
-            missed = loop.thaw()
-        return self.world.now_ns - self._paused_at_ns, missed
+            waiting = loop.thaw()
+        return frozen_ns + self.world.now_ns - self._paused_at_ns, missed + waiting
 
     def _stall(self, duration_ns: int) -> None:
         """The process waits for its disk; several waits add up."""
@@ -219,6 +222,8 @@ class SimNode:
         if loop is None:
             return None
         self._loop = None
+        if self.paused:
+            self._ended_pause = self.world.now_ns - self._paused_at_ns, len(loop.ready)
         self.paused = self.frozen = self._stalled = False
         self._stalled_until_ns = 0
         self._crash_point.disarm()

@@ -127,6 +127,16 @@ def test_a_paused_process_is_frozen_until_it_is_resumed(agent: Agent) -> None:
     assert agent("resume") == {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
 
 
+def test_the_end_of_a_paused_process_says_how_long_it_was_paused(agent: Agent) -> None:
+    for command in ("kill", "stop"):
+        agent.start("sleep", "60")
+        agent("pause")
+        ended = agent(command)
+        assert ended["frozen_seconds"] > 0
+        assert ended["missed"] == 0
+        assert agent("resume") == {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
+
+
 def test_a_process_is_held_that_waits_for_a_child_frozen_between_vfork_and_exec(agent: Agent) -> None:
     # The child of clone(CLONE_VM | CLONE_VFORK) calls pause() instead of exec; its parent waits in the kernel for it.
     vfork = "\n".join(

@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
+
 from harness.cluster.layout import cluster_layout
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Listener
@@ -35,19 +37,63 @@ class BusyMachine:
         raise AssertionError("it is not frozen")
 
 
-def test_a_process_is_stopped_where_its_machine_cannot_be_frozen() -> None:
-    machine = BusyMachine()
+def node_handle(machine: BusyMachine) -> NodeHandle:
     (node,) = cluster_layout(1, 0, lambda _: ("192.0.2.1", 9092)).brokers
     service = Service(argv=(), files={}, data="", log="", trace="", stop_limit_s=1.0)
+    return NodeHandle(node, machine, service, alive=True)  # type: ignore[arg-type]
+
+
+def test_a_process_is_stopped_where_its_machine_cannot_be_frozen() -> None:
+    machine = BusyMachine()
 
     async def scenario() -> dict[str, float]:
-        handle = NodeHandle(node, machine, service, alive=True)  # type: ignore[arg-type]
+        handle = node_handle(machine)
         await handle.pause(from_outside=True)
         assert (handle.paused, handle.frozen) == (True, False)
         return dict(await handle.resume())
 
     assert asyncio.run(scenario()) == {"frozen_seconds": 2.0, "missed": 3, "missed_bytes": 0}
     assert machine.commands == ["pause", "resume"]
+
+
+@dataclass
+class FrozenMachine(BusyMachine):
+    """A machine that the engine freezes; two packets wait for it when it is thawed."""
+
+    async def freeze(self) -> None:
+        self.commands.append("freeze")
+
+    async def thaw(self) -> int:
+        self.commands.append("thaw")
+        return 2
+
+
+@pytest.mark.parametrize(
+    ("machine", "woken", "missed", "commands"),
+    [
+        (BusyMachine(), False, 3, ["pause", "kill"]),
+        (FrozenMachine(), False, 2, ["freeze", "thaw", "kill"]),
+        (FrozenMachine(), True, 5, ["freeze", "thaw", "pause", "network", "kill"]),
+    ],
+)
+def test_a_pause_that_a_kill_ends_is_told_by_its_resume(
+    machine: BusyMachine, woken: bool, missed: int, commands: list[str]
+) -> None:
+    async def scenario() -> tuple[dict[str, float], dict[str, float]]:
+        handle = node_handle(machine)
+        await handle.pause(from_outside=True)
+        if woken:
+            await handle.ask("network")
+        await handle.end("kill", timeout_s=1.0)
+        assert (handle.alive, handle.paused) == (False, False)
+        return dict(await handle.resume()), dict(await handle.resume())
+
+    evidence, none_left = asyncio.run(scenario())
+    assert evidence["missed"] == missed
+    assert evidence["frozen_seconds"] > 0
+    assert ("awake_seconds" in evidence) is woken
+    assert none_left == {"frozen_seconds": 0.0, "missed": 0}
+    assert machine.commands == commands
 
 
 @dataclass

@@ -228,6 +228,26 @@ def test_pause_and_resume(stand_in: list[str], seed: int) -> None:
     _execute(scenario, seed=seed)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_pause_that_a_kill_ends_is_as_long_as_it_was_until_then(stand_in: list[str], seed: int) -> None:
+    async def scenario(deployment: Deployment) -> None:
+        await deployment.deploy()
+        caller = await Caller.connect("b1")
+        await caller.call("x")
+        await deployment.pause("b1")
+        with pytest.raises(TimeoutError):
+            await caller.call("y", 3)
+        await deployment.kill("b1")
+        await deployment.start("b1")
+        await asyncio.sleep(5)
+        evidence = await deployment.resume("b1")
+        assert 2.9 < evidence["frozen_seconds"] < 3.1
+        assert evidence["missed"] >= 1
+        assert await deployment.resume("b1") == {"frozen_seconds": 0, "missed": 0}
+
+    _execute(scenario, seed=seed)
+
+
 def test_cut_mend_degrade_and_restore(stand_in: list[str]) -> None:
     async def scenario(deployment: Deployment) -> None:
         await deployment.deploy()

@@ -271,7 +271,7 @@ class MachineDeployment:
         await handle.exclusively(lambda it: it.pause(from_outside=from_outside))
 
     async def resume(self, node: str) -> Evidence:
-        """Thaw it; zeros when it was not paused, or was killed meanwhile."""
+        """Thaw it; zeros when it was not paused. Of one that was ended meanwhile, how long it was paused until then."""
         return await self._handle(node).exclusively(NodeHandle.resume)
 
     async def kill(self, node: str) -> Evidence:
@@ -430,12 +430,7 @@ class MachineDeployment:
         self._vanished.setdefault(handle.name, VanishedNode(handle.name, self.now_ns()))
 
     async def _end(self, node: str, *command: str, timeout_s: float = COMMAND_LIMIT_S) -> Evidence:
-        async def end(handle: NodeHandle) -> dict[str, Any]:
-            handle.alive = handle.paused = False
-            await handle.thaw()
-            return await handle.ask(*command, timeout_s=timeout_s)
-
-        answer = await self._handle(node).exclusively(end)
+        answer = await self._handle(node).exclusively(lambda it: it.end(*command, timeout_s=timeout_s))
         names = ("stopped", "killed", "unsynced_bytes", "lost_bytes", "lost_files", "lost_names")
         return {name: answer[name] for name in names if name in answer}
 

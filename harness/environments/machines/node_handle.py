@@ -25,6 +25,7 @@ T = TypeVar("T")
 AGENT = "faultline-node"
 COMMAND_LIMIT_S = 120.0
 """Far more than a command takes on a busy machine; a machine that does not answer is given up after it."""
+_PAUSE_EVIDENCE = ("frozen_seconds", "missed", "missed_bytes")
 _WAIT_LIMIT_S = 120.0
 """Longer than most runs: each wait is a process on the machine."""
 
@@ -60,6 +61,8 @@ class NodeHandle:
     """Packets that came while it was frozen."""
     awake_s: float = 0.0
     """How long it ran within the pause at most, when it was thawed for a command."""
+    ended_pause: Mapping[str, float] = field(default_factory=dict)
+    """What a pause came to that the end of the process ended; empty once `resume` has told it."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -98,6 +101,7 @@ class NodeHandle:
         """Freeze the whole machine if asked to and it can be, else stop the process. Nothing when it is paused."""
         if self.paused or not self.alive:
             return
+        self.frozen_at_s = None
         if not (from_outside and await self._freeze()):
             await self.ask("pause")
         self.paused = True
@@ -120,20 +124,36 @@ class NodeHandle:
             self.frozen = False
 
     async def resume(self) -> Mapping[str, float]:
-        """Undo a pause of either kind: `frozen_seconds`, `missed`; `awake_seconds`, if it ran in between."""
-        since_s, was_frozen, was_paused = self.frozen_at_s, self.frozen, self.paused
+        """Undo a pause of either kind: `frozen_seconds`, `missed`; `awake_seconds`, if it ran in between. Of a process
+        that was ended meanwhile, what the pause came to until then."""
+        was_frozen, was_paused = self.frozen, self.paused
         await self.thaw()
-        self.frozen_at_s, self.paused = None, False
-        if not self.alive or not was_paused:
-            return {"frozen_seconds": 0.0, "missed": 0}
-        if was_frozen and since_s is not None:
-            return {"frozen_seconds": time.monotonic() - since_s, "missed": self.missed}
-        answer = await self._ask_agent("resume")
-        if since_s is not None:  # frozen first, stopped later
-            frozen_s = time.monotonic() - since_s - self.awake_s
-            missed = self.missed + answer["missed"]
-            return {"frozen_seconds": frozen_s, "missed": missed, "awake_seconds": self.awake_s}
-        return {name: answer[name] for name in ("frozen_seconds", "missed", "missed_bytes")}
+        ended, self.ended_pause, self.paused = self.ended_pause, {}, False
+        if not was_paused or not self.alive:
+            return ended or {"frozen_seconds": 0.0, "missed": 0}
+        pause = self._pause_evidence({} if was_frozen else await self._ask_agent("resume"))
+        return {name: ended.get(name, 0) + pause.get(name, 0) for name in {**ended, **pause}}
+
+    async def end(self, *command: str, timeout_s: float) -> Mapping[str, Any]:
+        """Run a command that ends the process, paused or not; its answer."""
+        was_frozen, was_paused = self.frozen, self.paused
+        self.alive = self.paused = False
+        await self.thaw()
+        answer = await self._ask_agent(*command, timeout_s=timeout_s)
+        if was_paused:
+            self.ended_pause = self._pause_evidence({} if was_frozen else answer)
+        return answer
+
+    def _pause_evidence(self, stopped: Mapping[str, Any]) -> Mapping[str, float]:
+        """`stopped`: the answer of the agent for a process that it had stopped; empty if the machine was frozen."""
+        since_s, self.frozen_at_s = self.frozen_at_s, None
+        if since_s is None:
+            return {name: stopped[name] for name in _PAUSE_EVIDENCE if name in stopped}
+        frozen_s = time.monotonic() - since_s
+        if not stopped:
+            return {"frozen_seconds": frozen_s, "missed": self.missed}
+        missed = self.missed + stopped.get("missed", 0)
+        return {"frozen_seconds": frozen_s - self.awake_s, "missed": missed, "awake_seconds": self.awake_s}
 
     async def until_ended(self, incarnation: int) -> dict[str, Any]:
         """The end of this incarnation, once it has ended. A machine that does not answer is asked again. Raises

@@ -106,10 +106,14 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stop(limit_s: float) -> dict[str, Any]:
-    """SIGTERM, then wait; SIGKILL if it has not exited after `limit_s`. `stopped` is 1 if it exited by itself."""
+    """SIGTERM, then wait; SIGKILL if it has not exited after `limit_s`. `stopped` is 1 if it exited by itself.
+
+    Of a paused process also what `resume` would have answered.
+    """
     running = _expect_end()
     if running is None:
         return {"stopped": 0, "killed": 0}
+    pause = _end_pause(running)
     with suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGTERM)
     _signal_group(running, signal.SIGCONT)
@@ -117,17 +121,18 @@ def stop(limit_s: float) -> dict[str, Any]:
         _wait_until(lambda: bool(_exit_record(running.incarnation)), "", limit_s)
     except AgentError:
         _kill(running)
-        return {"stopped": 0, "killed": 1}
-    return {"stopped": 1, "killed": 0, "status": _exit_record(running.incarnation)["status"]}
+        return {"stopped": 0, "killed": 1, **pause}
+    return {"stopped": 1, "killed": 0, "status": _exit_record(running.incarnation)["status"], **pause}
 
 
 def kill() -> dict[str, Any]:
-    """SIGKILL, then wait. `killed` is 1 if it ran."""
+    """SIGKILL, then wait. `killed` is 1 if it ran. Of a paused process also what `resume` would have answered."""
     running = _expect_end()
     if running is None:
         return {"killed": 0}
+    pause = _end_pause(running)
     _kill(running)
-    return {"killed": 1}
+    return {"killed": 1, **pause}
 
 
 def pause() -> dict[str, Any]:
@@ -143,17 +148,12 @@ def pause() -> dict[str, Any]:
 
 def resume() -> dict[str, Any]:
     """SIGCONT. `frozen_seconds`; `missed`: connections with unread data or waiting to be accepted by then."""
-    running, paused = current(), read(_PAUSED)
-    (RUN / _PAUSED).unlink(missing_ok=True)
-    if running is None or not running.alive or paused is None or paused["incarnation"] != running.incarnation:
+    running = current()
+    pause = {} if running is None or not running.alive else _end_pause(running)
+    if running is None or not pause:
         return {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
-    missed, missed_bytes = _unread_sockets(running.pid)
     _signal_group(running, signal.SIGCONT)
-    return {
-        "frozen_seconds": (true_ns() - paused["since_ns"]) / 1e9,
-        "missed": missed,
-        "missed_bytes": missed_bytes,
-    }
+    return pause
 
 
 def restart_waits() -> None:
@@ -270,6 +270,17 @@ def _expect_end() -> Incarnation | None:
 def _paused(running: Incarnation) -> bool:
     paused = read(_PAUSED)
     return paused is not None and paused["incarnation"] == running.incarnation and running.held
+
+
+def _end_pause(running: Incarnation) -> dict[str, Any]:
+    """How long the process was paused and what waited for it; nothing if it was not. From now on it is not."""
+    paused = read(_PAUSED)
+    (RUN / _PAUSED).unlink(missing_ok=True)
+    if paused is None or paused["incarnation"] != running.incarnation:
+        return {}
+    missed, missed_bytes = _unread_sockets(running.pid)
+    frozen_seconds = (true_ns() - paused["since_ns"]) / 1e9
+    return {"frozen_seconds": frozen_seconds, "missed": missed, "missed_bytes": missed_bytes}
 
 
 def _signal_group(running: Incarnation, number: signal.Signals) -> None:
