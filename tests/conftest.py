@@ -1,5 +1,8 @@
 """How all tests run.
 
+The order: tests of containers come first in each half. pytest-xdist gives every process a contiguous part, and they
+take long: last of all, one process would be at them while the others have nothing left.
+
 Hypothesis: no deadline, since the machine may be busy; on CI always the same examples, so that anybody can repeat a
 failure there. Tests marked `docker` are skipped without an engine, unless FAULTLINE_REQUIRE_DOCKER=1: then they fail.
 """
@@ -36,6 +39,21 @@ def _engine_answers() -> bool:
     if shutil.which("docker") is None:
         return False
     return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode == 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put every second file with tests of containers first, and the others into the middle."""
+    files = {item.path: None for item in items if item.get_closest_marker("docker") is not None}
+    first, middle = list(files)[::2], list(files)[1::2]
+    others = [item for item in items if item.path not in files]
+    half = len(others) // 2
+    items[:] = [
+        *(item for path in first for item in items if item.path == path),
+        *others[:half],
+        *(item for path in middle for item in items if item.path == path),
+        *others[half:],
+    ]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -17,7 +17,7 @@ from checkers.verdict import Validity, Verdict
 from tests.checkers.small_histories import Row, columns, correct, mutated
 
 BYTES = 8_000
-EXAMPLES = 240
+EXAMPLES = 116
 HISTORIES = 20_000
 
 
