@@ -51,7 +51,6 @@ from images.trace import TraceEvent
 from images.wire.connection import Api
 
 A = TypeVar("A")
-_REPLAY_BYTES = 1 << 20
 
 
 class NotActive(Exception):
@@ -202,7 +201,7 @@ class _ActiveController:
         raft, end = self._raft, self._raft.state.high_watermark
         image = raft.log.image(raft.high_watermark_at_election)
         while image.offset < end:
-            data = raft.log.read(image.offset, _REPLAY_BYTES, end)
+            data = raft.log.read_committed(image.offset, end)
             for after, events in takeover_trace.committed_changes(image, data):
                 image = after
                 for event in events:

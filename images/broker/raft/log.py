@@ -13,7 +13,7 @@ from errno import EIO
 
 from images.broker.log.log import Log, OffsetOutOfRange
 from images.broker.log.log_config import NEVER, LogConfig
-from images.broker.metadata.image import ClusterImage, Record, decode, encode
+from images.broker.metadata.image import ClusterImage, MetadataError, Record, decode, encode
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
 from images.broker.ports import NodePorts
 from images.broker.raft.snapshots import MetadataSnapshots, decode_snapshot, encode_snapshot
@@ -105,11 +105,20 @@ class KafkaMetadataLog:
 
     def image(self, high_watermark: int) -> ClusterImage:
         """The image of all records below `high_watermark`, which are committed. Raises MetadataError for invalid
-        records."""
+        records, and as `read_committed`."""
         while self._image.offset < high_watermark:
-            for header, batch in batches.iterate(self.read(self._image.offset, _REPLAY_BYTES, high_watermark)):
+            for header, batch in batches.iterate(self.read_committed(self._image.offset, high_watermark)):
                 self._image = self._image.apply_all(decode_records(batch), header.base_offset)
         return self._image
+
+    def read_committed(self, offset: int, high_watermark: int) -> bytes:
+        """Some whole batches from `offset`, below `high_watermark`, on. Raises MetadataError where the file holds
+        fewer than were appended: so do those of a process that was ended in the middle of a callback, whose writes have
+        no effect, and which would read forever."""
+        data = self.read(offset, _REPLAY_BYTES, high_watermark)
+        if not data:
+            raise MetadataError(f"the metadata log has no record at offset {offset}, below {high_watermark}")
+        return data
 
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from random import Random
@@ -164,3 +165,13 @@ def test_a_snapshot_that_was_written_and_not_yet_begun_with_is_begun_with_at_the
         again = opened(place)
         assert again.image(again.end) == image
         assert (again.start, again.end) == (image.offset, image.offset)
+
+
+def test_a_log_whose_file_lost_what_was_appended_is_an_error_and_no_endless_read(tmp_path: Path) -> None:
+    """Writes of a process that was ended in the middle of a callback have no effect (drawn world 75)."""
+    log = opened(tmp_path)
+    log.append(log.encode_batch(CHANGES[0], 3, 0))
+    (file,) = (tmp_path / DIRECTORY).glob("*.log")
+    os.truncate(file, 0)
+    with pytest.raises(MetadataError, match="the metadata log has no record at offset 0, below 1"):
+        log.image(log.end)
