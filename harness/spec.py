@@ -64,12 +64,11 @@ from harness.cluster.systems import system_named
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
-from nemesis import old_names
 from nemesis.cluster_shape import ClusterShape
 from nemesis.fields import FieldError, read
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
-from nemesis.schedule import Schedule, parse_script
+from nemesis.schedule import Schedule, parse_faults
 from nemesis.swarm import draw
 from workloads.clients import consumer_rules
 from workloads.operations import CreateTopic
@@ -426,10 +425,10 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         for name in INCIDENT_FIELDS:
             if name in merged:
                 raise FieldError(f"{name}: makes this an incident; run it with: faultline incident run")
-        plan = faults_of(merged.pop("faults", "all"))
+        plan = parse_faults(merged.pop("faults", "all"))
         given = {name: value for name, value in overrides.items() if value is not None}
         if "faults" in given:
-            plan = faults_of(given.pop("faults"))
+            plan = parse_faults(given.pop("faults"))
         for internal in ("families", "script"):
             if internal in merged:
                 raise FieldError(f"{internal}: unknown field; did you mean faults?")
@@ -459,25 +458,6 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
-
-
-def faults_of(value: object) -> tuple[tuple[str, ...], Schedule]:
-    """Families and script that a spec's `faults` stands for; one of them is empty. Raises FieldError."""
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",")]
-        if value == ["none"]:
-            return (), Schedule()
-    if not isinstance(value, Sequence):
-        raise FieldError(f"faults: {value!r} is not all, none, a list of families or a list of faults")
-    if any(isinstance(part, Mapping) for part in value):
-        return (), parse_script(value)
-    families: list[str] = []
-    for part in value:
-        part = old_names.FAMILIES.get(part, part) if isinstance(part, str) else part
-        if not isinstance(part, str) or (part != "all" and part not in FAMILIES):
-            raise FieldError(f"faults: {part!r} is not one of {', '.join(FAMILIES)}, all, none")
-        families += [family for family in (FAIR_FAMILIES if part == "all" else (part,)) if family not in families]
-    return tuple(families), Schedule()
 
 
 def load(path: Path, **overrides: Any) -> Spec:

@@ -36,7 +36,7 @@ from nemesis.conditions import AllOf, Healed, NodeOccurrence, TriggerCondition, 
 from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
 from nemesis.ports import EnvironmentCapability
-from nemesis.registry import FAMILIES, FAULTS
+from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS
 from nemesis.script_steps import AlterConfig, Observe, PlaceReplicas
 from nemesis.targets import TRIGGER, TargetError, check_target
 
@@ -185,6 +185,25 @@ class Schedule:
     def to_script(self) -> list[dict[str, Any]]:
         """As `parse_script` reads it."""
         return [scheduled.to_mapping() for scheduled in self.faults]
+
+
+def parse_faults(value: object) -> tuple[tuple[str, ...], Schedule]:
+    """Families and script that a spec's `faults` stands for; one of them is empty. Raises FieldError."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+        if value == ["none"]:
+            return (), Schedule()
+    if not isinstance(value, Sequence):
+        raise FieldError(f"faults: {value!r} is not all, none, a list of families or a list of faults")
+    if any(isinstance(part, Mapping) for part in value):
+        return (), parse_script(value)
+    families: list[str] = []
+    for part in value:
+        part = old_names.FAMILIES.get(part, part) if isinstance(part, str) else part
+        if not isinstance(part, str) or (part != "all" and part not in FAMILIES):
+            raise FieldError(f"faults: {part!r} is not one of {', '.join(FAMILIES)}, all, none")
+        families += [family for family in (FAIR_FAMILIES if part == "all" else (part,)) if family not in families]
+    return tuple(families), Schedule()
 
 
 def parse_script(script: object) -> Schedule:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from harness.cluster.hosts import Host
 from harness.cluster.layout import cluster_layout
 from harness.cluster.systems import SYSTEMS, configured
-from harness.spec import Spec, faults_of, load, loads, parse
+from harness.spec import Spec, load, loads, parse
 from harness.yaml_document import SpecError
 from images.broker.config import NodeConfig
 from nemesis.cluster_shape import ClusterShape
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
+from nemesis.schedule import parse_faults
 from nemesis.strategies import schedules
 from workloads.clients.consumer_rules import ConsumerRules
 
@@ -103,9 +104,9 @@ def test_settings_of_a_node_that_cannot_be_used_are_refused_in_one_line(text: st
 
 
 def test_faults_are_families_a_script_or_nothing() -> None:
-    assert faults_of("partition, kill") == (("partition", "kill"), parse({}).script)
-    assert faults_of("choreography")[0] == ("scripted",), "as earlier versions named it"
-    assert faults_of("all,fsync-lies")[0] == (*FAIR_FAMILIES, "fsync-lies")
+    assert parse_faults("partition, kill") == (("partition", "kill"), parse({}).script)
+    assert parse_faults("choreography")[0] == ("scripted",), "as earlier versions named it"
+    assert parse_faults("all,fsync-lies")[0] == (*FAIR_FAMILIES, "fsync-lies")
     assert not parse({"faults": "none"}).faults_asked
     scripted = parse({"faults": [{"at": "1s", "for": "2s", "fault": "pause"}]})
     assert scripted.families == ()
