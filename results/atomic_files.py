@@ -1,8 +1,8 @@
 """Atomic files: each is complete or absent, with the old content or the new, never half of it.
 
 The new content is written to a hidden file beside the old one, which it then replaces by renaming. What could not be
-written whole, on a full disk, takes no room there. Nothing is synced: this protects against the death of the process,
-not of the machine.
+written whole, on a full disk, takes no room there. This protects against the death of the process; with `durable` the
+content is synced, which protects against that of the machine, too.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from results.errors import StoreError
 
 
-def put(target: Path, write: Callable[[Path], object], *, parents: bool = False) -> None:
+def put(target: Path, write: Callable[[Path], object], *, parents: bool = False, durable: bool = False) -> None:
     """Let `write` make the new content, then put it in place; with `parents`, also its directory. StoreError."""
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if parents:
             target.parent.mkdir(parents=True, exist_ok=True)
         write(part)
+        if durable:
+            _sync(part)
         os.replace(part, target)
+        if durable:
+            _sync(target.parent)
     except OSError as error:
         raise StoreError.of("write", target, error) from error
     finally:
@@ -32,14 +37,24 @@ def put(target: Path, write: Callable[[Path], object], *, parents: bool = False)
             part.unlink()
 
 
-def put_text(target: Path, text: str, *, parents: bool = False) -> None:
+def put_text(target: Path, text: str, *, parents: bool = False, durable: bool = False) -> None:
     """As `put`, in UTF-8. A character that has no encoding, such as half of a surrogate pair, becomes `?`."""
-    put(target, lambda part: part.write_text(text, encoding="utf-8", errors="replace"), parents=parents)
+    write = partial(Path.write_text, data=text, encoding="utf-8", errors="replace")
+    put(target, write, parents=parents, durable=durable)
 
 
-def put_json(target: Path, value: Mapping[str, Any]) -> None:
+def put_json(target: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
     """As `put_text`: one JSON object, for people too."""
-    put_text(target, json.dumps(value, indent=2) + "\n")
+    put_text(target, json.dumps(value, indent=2) + "\n", durable=durable)
+
+
+def _sync(path: Path) -> None:
+    """Have the disk keep a file, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_text(path: Path) -> str | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.suites.job import RunResult
     from harness.suites.plan import Suite
     from harness.suites.record import SuiteRecord
+    from results.store.summary import Summary
 
 
 def add(commands: Commands) -> None:
@@ -86,11 +87,16 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_spark(parser: argparse.ArgumentParser) -> None:
+    add_master(parser)
+    _add_resume(parser)
+    add_store(parser)
+
+
+def add_master(parser: argparse.ArgumentParser) -> None:
+    """The option that names the Spark master."""
     parser.add_argument(
         "--master", default="local[*]", metavar="URL", help="Spark master: local[2], spark://… (default: %(default)s)"
     )
-    _add_resume(parser)
-    add_store(parser)
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:
@@ -112,13 +118,7 @@ def _suite(options: argparse.Namespace) -> int:
 
     def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
         ended.append((record, runs))
-        figures = summed_up(record, spark)
-        for path in report.save(record, runs, figures, options.json, options.junit):
-            console.print(f"written: {path}", soft_wrap=True, highlight=False)
-        console.print(report.table(figures.cells))
-        if (failures := report.failures(record.plan, runs)) is not None:
-            console.print(failures)
-        console.print(report.covered(record.plan, figures), soft_wrap=True, highlight=False)
+        show_result(console, record, runs, summed_up(record, spark), options.json, options.junit)
         _show_expectations(record.plan, runs, console)
         return report.exit_code(record.plan, runs)
 
@@ -130,6 +130,25 @@ def _suite(options: argparse.Namespace) -> int:
     for record, runs in ended if options.shrink else ():
         shrink_failures(record, runs)
     return code
+
+
+def show_result(
+    console: Console,
+    record: SuiteRecord,
+    runs: Sequence[RunResult],
+    figures: Summary,
+    json_too: Path | None = None,
+    junit_too: Path | None = None,
+) -> None:
+    """Write the files of a suite that has ended, and show its figures, its failures and what it covered."""
+    from harness.suites import report
+
+    for path in report.save(record, runs, figures, json_too, junit_too):
+        console.print(f"written: {path}", soft_wrap=True, highlight=False)
+    console.print(report.table(figures.cells))
+    if (failures := report.failures(record.plan, runs)) is not None:
+        console.print(failures)
+    console.print(report.covered(record.plan, figures), soft_wrap=True, highlight=False)
 
 
 def _torture(options: argparse.Namespace) -> int:
@@ -205,38 +224,60 @@ def _on_spark(
     finish: Callable[[SuiteRecord, Sequence[RunResult], Any], int],
 ) -> int:
     """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
+    from harness.suites.record import begin, resume
+
+    if options.resume and options.seeds is not None:
+        raise Usage(f"faultline {command}: --resume takes the seeds from the suite to be resumed")
+
+    def opened(store: Path) -> SuiteRecord:
+        return resume(store, Path(named).stem) if options.resume else begin(store, plan())
+
+    def again(record: SuiteRecord) -> str:
+        name = "" if command == "torture" else f"{record.name} "
+        return f"resume it with: faultline {command} {name}--resume"
+
+    return on_spark(options, command, opened, again, finish)
+
+
+def on_spark(
+    options: argparse.Namespace,
+    command: str,
+    opened: Callable[[Path], SuiteRecord],
+    again: Callable[[SuiteRecord], str],
+    finish: Callable[[SuiteRecord, Sequence[RunResult], Any], int],
+    more: Callable[[], str] = lambda: "",
+) -> int:
+    """Make the runs of the suite `opened` in the store, then `finish` it while Spark is still there.
+
+    `again` says how an interrupted one goes on, and `more` what there is to say of its progress.
+    """
     from harness.suites.job import carry_out, spark_settings
-    from harness.suites.record import CannotResume, begin, locked, resume
+    from harness.suites.record import CannotResume, locked
     from harness.suites.report import LiveSuite
     from harness.yaml_document import SpecError
     from results.errors import StoreError
     from results.run.paths import store_path
     from results.store.spark import SparkUnavailable, session
 
-    if options.resume and options.seeds is not None:
-        raise Usage(f"faultline {command}: --resume takes the seeds from the suite to be resumed")
     store = store_path(options.store).absolute()
     record = None
-    again = f"resume it with: faultline {command} --resume"
     try:
-        record = resume(store, Path(named).stem) if options.resume else begin(store, plan())
-        if command != "torture":
-            again = f"resume it with: faultline {command} {record.name} --resume"
+        record = opened(store)
         title, settings = f"faultline {command} {record.name}", spark_settings(options.master)
         with locked(record), session(title, master=options.master, settings=settings) as spark:
-            with LiveSuite(terminal(stderr=True), record) as live:
+            with LiveSuite(terminal(stderr=True), record, more) as live:
                 runs = carry_out(record, spark, live)
             return finish(record, runs, spark)
     except (SpecError, CannotResume) as error:
         raise Usage(f"faultline {command}: {error}") from None
     except KeyboardInterrupt:
         if record is not None:
-            print(f"interrupted; {again}", file=sys.stderr)
+            print(f"interrupted; {again(record)}", file=sys.stderr)
         return INTERRUPTED
     except (StoreError, SparkUnavailable, RuntimeError, OSError) as error:
         print(f"faultline: {error}", file=sys.stderr)
         if record is not None and not isinstance(error, RuntimeError):
-            print(f"the runs that ended are kept; {again}", file=sys.stderr)
+            print(f"the runs that ended are kept; {again(record)}", file=sys.stderr)
         return NOT_CARRIED_OUT
 
 

@@ -107,7 +107,13 @@ def _conclude(outcome: Outcome, directory: RunDirectory, session: RunSession, re
     session.enter("checking")
     evidence = directory.seal()
     verdicts = check_and_save(evidence, directory)
-    directory.write_status("finished", message="", cpu_seconds=round(outcome.cpu_seconds, 3), time_s=outcome.time_s)
+    directory.write_status(
+        "finished",
+        message="",
+        cpu_seconds=round(outcome.cpu_seconds, 3),
+        time_s=outcome.time_s,
+        scheduler_steps=outcome.trail[-1][0] if outcome.trail else 0,
+    )
     outcome = replace(outcome, verdicts=tuple(verdicts), directory=directory.path)
     try:
         outcome = replace(outcome, stories=explain_and_save(verdicts, evidence, directory))

@@ -75,6 +75,8 @@ class PlannedRun:
     seed: int
     repeated: bool = False
     """Whether it is the second run of this cell and seed."""
+    spec: str = ""
+    """Its spec as YAML, where the plan of its suite does not say it (`harness.search.hunt`)."""
 
     @property
     def result_cell(self) -> str:
@@ -147,6 +149,8 @@ class Suite:
 
     def spec(self, run: PlannedRun) -> Spec:
         """The spec of one run."""
+        if run.spec:
+            return loads(run.spec)
         cell = self.mutants.get(run.cell) or self.cells[run.cell]
         spec = with_drawn_world(replace(cell, name=plain(run.result_cell), seed=run.seed))
         return replace(spec, families=(), triggers=0.0, script=self._schedule(run.seed)) if self.reference else spec
@@ -155,6 +159,11 @@ class Suite:
         reference = with_drawn_world(replace(self.cells[self.reference], seed=seed))
         random = Random(blake2b(f"{seed}/comparison".encode(), digest_size=8).digest())
         return reference.schedule(reference.broker_names, reference.controller_names, random)
+
+    @property
+    def runs_at_most(self) -> int:
+        """The number of runs, mutants aside."""
+        return len(self.cells) * (self.seeds + min(self.repeats, self.seeds))
 
     @property
     def worlds(self) -> dict[str, list[str]]:

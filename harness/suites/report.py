@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -52,8 +52,9 @@ _NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 class LiveSuite:
     """Shows the progress of a suite while it is entered; called for each run that has ended."""
 
-    def __init__(self, console: Console, suite: SuiteRecord) -> None:
-        self._console, self._suite = console, suite
+    def __init__(self, console: Console, suite: SuiteRecord, more: Callable[[], str] = lambda: "") -> None:
+        """`more` says what else there is to say of the runs so far."""
+        self._console, self._suite, self._more = console, suite, more
         self._counts: Counter[str] = Counter()
         self._of_mutants: Counter[str] = Counter()
         self._caught: set[str] = set()
@@ -108,7 +109,7 @@ class LiveSuite:
         """The runs that are made at most, now that some mutants are found."""
         plan = self._suite.plan
         of_mutants = (self._of_mutants[cell] if cell in self._caught else plan.mutant_seeds for cell in plan.mutants)
-        return len(plan.cells) * (plan.seeds + min(plan.repeats, plan.seeds)) + sum(of_mutants)
+        return plan.runs_at_most + sum(of_mutants)
 
     @property
     def _bad(self) -> int:
@@ -117,7 +118,7 @@ class LiveSuite:
     def _words(self) -> str:
         mutants = self._suite.plan.mutants
         mutants_found = f"; {len(self._caught)} of {len(mutants)} mutants found" if mutants else ""
-        return (counted(self._counts) if self._bad else "all valid") + mutants_found
+        return (counted(self._counts) if self._bad else "all valid") + mutants_found + self._more()
 
 
 def show(console: Console, suite: SuiteRecord, run: RunResult) -> None:

@@ -1,0 +1,170 @@
+"""A hunt: guided search as a suite on Spark, whose runs are planned round by round.
+
+    corpus → candidates of a round → one Spark job → their situations, read from the store → corpus, on disk → …
+
+A run is made, checked and stored as any run of a suite, so a failing one is kept and comes back. Runs are taken into
+the corpus in the order of the plan once their round is over: the same seed and the same number of rounds lead to the
+same corpus on any number of processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from harness.cluster.systems import SYSTEMS
+from harness.search.hunt.candidates import candidates
+from harness.search.hunt.corpus import Candidate, Corpus, RunFeatures
+from harness.search.hunt.folder import CorpusFolder, HuntPlan
+from harness.spec import Spec
+from harness.suites.plan import PlannedRun, Suite
+from harness.worlds import possible_values
+from harness.yaml_document import SpecError
+from images.system import Capability
+from results.coverage import SITUATION, TRANSITION
+from results.errors import StoreError
+from results.situations.situation import ProtocolSituation
+from results.store import tables
+
+ROUND_SIZE: Final = 32
+"""Runs of a round by default: as many may be made at the same time."""
+
+
+@dataclass(slots=True)
+class HuntSession:
+    """One night of a hunt: plans its rounds, and takes them into the corpus."""
+
+    plan: HuntPlan
+    corpus: Corpus
+    folder: CorpusFolder
+    store: Path
+    runs_most: int | None
+    """The runs of this night; None where its time alone ends it."""
+    goes_on: Callable[[], bool]
+    """Whether there is time for another round."""
+    planned: list[PlannedRun] = field(default_factory=list)
+    """All runs of this night so far, in order."""
+    suite: str = ""
+    """The name of the night in the store, once it has begun."""
+    _round: list[Candidate] = field(default_factory=list)
+    _read: set[Path] = field(default_factory=set)
+
+    def next_round(self, validities: Mapping[str, str]) -> list[PlannedRun]:
+        """Take in the last round, and plan the next one; empty when the night is over. StoreError when the corpus
+        cannot be written."""
+        if self._round:
+            features = self._features()
+            runs = [(each, features[each.run], validities[each.run] == "valid") for each in self._round]
+            self.folder.save(self.plan, self.corpus, self.corpus.take_in(runs))
+            self._round = []
+        left = self.plan.round_size
+        if self.runs_most is not None:
+            left = min(left, self.runs_most - len(self.planned))
+        if left <= 0 or not self.goes_on():
+            return []
+        self._round = candidates(self.corpus, self.plan.base, self.plan.seed, left)
+        runs_of_round = [PlannedRun(each.run, each.origin, each.spec.seed, spec=each.text) for each in self._round]
+        self.planned += runs_of_round
+        return runs_of_round
+
+    def _features(self) -> dict[str, RunFeatures]:
+        """The features of the runs whose batches have come into the tables since."""
+        marks: dict[str, list[tuple[str, str]]] = {}
+        steps: dict[str, int] = {}
+        for path in tables.files(self.store, "runs", self.suite):
+            if path in self._read:
+                continue
+            self._read.add(path)
+            for row in _rows(path, "runs", ["run", "facts"]):
+                steps[row["run"]] = int(json.loads(row["facts"]).get("scheduler_steps", 0))
+                marks[row["run"]] = []
+            coverage = path.parents[2] / "coverage" / path.parent.name / path.name
+            for row in _rows(coverage, "coverage", ["run", "kind", "name"], (SITUATION, TRANSITION)):
+                marks[row["run"]].append((row["kind"], row["name"]))
+        return {run: features_of(of_run, steps[run]) for run, of_run in marks.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt(Suite):
+    """The plan of one night: of its runs only those of the rounds that have begun."""
+
+    session: HuntSession = field(kw_only=True)
+
+    @classmethod
+    def night(cls, name: str, session: HuntSession) -> Hunt:
+        """The plan of a night called `name`."""
+        return cls(name, seeds=0, first_seed=0, cells={}, session=session)
+
+    def runs(self) -> Iterator[PlannedRun]:
+        """The runs of the rounds that have begun."""
+        yield from self.session.planned
+
+    def next_runs(self, validities: Mapping[str, str]) -> list[PlannedRun]:
+        """The next round."""
+        return self.session.next_round(validities)
+
+    @property
+    def runs_at_most(self) -> int:
+        """The runs of the night, or as many as have begun."""
+        return self.session.runs_most or len(self.session.planned)
+
+    @property
+    def worlds(self) -> dict[str, list[str]]:
+        """Dimension of the world → the values that runs draw from."""
+        base = self.session.plan.base
+        return possible_values(base.vary, base.workload)
+
+    def to_json(self) -> dict[str, Any]:
+        """As of any suite, and where its corpus is."""
+        return {**Suite.to_json(self), "hunt": str(self.session.folder.path)}
+
+
+def features_of(marks: Sequence[tuple[str, str]], steps: int) -> RunFeatures:
+    """The features of a run with these marks, each a kind and a name (`results.coverage`)."""
+    codes = [name for kind, name in marks if kind == SITUATION]
+    transitions = frozenset(name for kind, name in marks if kind == TRANSITION)
+    return RunFeatures(frozenset(ProtocolSituation(code).id for code in codes), transitions, steps)
+
+
+def check_base(spec: Spec) -> None:
+    """Raise SpecError for a spec that no hunt can search with."""
+    if spec.environment != "sim":
+        raise SpecError("environment: a hunt runs in the simulation")
+    if Capability.TRACE not in SYSTEMS[spec.system].capabilities:
+        raise SpecError(f"system: {spec.system} has no protocol trace, from which a hunt sees what is new")
+    if not spec.families and not spec.script:
+        raise SpecError("faults: there are none to search with")
+
+
+def begin(
+    folder: CorpusFolder, base: Spec, seed: int | None, drawn_seed: int, round_size: int | None = None
+) -> tuple[HuntPlan, Corpus]:
+    """The hunt of a folder, with which a night goes on, or a new one. StoreError where the folder is of another."""
+    found = folder.load()
+    if found is None:
+        return HuntPlan(base, drawn_seed if seed is None else seed, round_size or ROUND_SIZE), Corpus()
+    plan, corpus = found
+    for name, given, kept in (
+        ("spec", base.to_yaml(), plan.base.to_yaml()),
+        ("random seed", plan.seed if seed is None else seed, plan.seed),
+        ("size of its rounds", round_size or plan.round_size, plan.round_size),
+    ):
+        if given != kept:
+            raise StoreError(f"{folder.path}: is the corpus of a hunt with another {name}; choose another folder")
+    return plan, corpus
+
+
+def _rows(path: Path, table: str, columns: Sequence[str], kinds: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The rows of one file of the store; of some kinds of marks only, if they are given. StoreError if damaged."""
+    rows = tables.load(path, table)
+    if isinstance(rows, tables.DamagedFile):
+        raise StoreError(f"{rows.path}: {rows.reason}")
+    if kinds:
+        rows = rows.filter(pc.field("kind").isin(list(kinds)))
+    found: list[dict[str, Any]] = rows.select(list(columns)).to_pylist()
+    return found
