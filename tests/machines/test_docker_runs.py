@@ -181,7 +181,7 @@ def test_with_one_replica_in_sync_enough_a_power_loss_of_all_is_told_as_what_was
     assert not any(int(r["value"]) in stored.get((int(r["partition"]), int(r["offset"])), set()) for r in lost)
 
 
-STARTING = '"faultline-node", "start"'
+STARTING = '"argv": ["start"]'
 """In the request that has a container start its node."""
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.environments.docker.container import as_machine_errors
 from harness.environments.docker.engine import connect
-from harness.environments.docker.environment import Containers, Docker, _as_machine_errors
+from harness.environments.docker.environment import Containers, Docker
 from harness.environments.docker.rights import MEMORY_BYTES_MAX, PROCESSES_MAX, LimitsRefused, require_limits
 from harness.node_images.building import build
 
@@ -76,12 +77,12 @@ def test_an_engine_that_cannot_limit_containers_is_named() -> None:
 def test_an_engines_refusal_of_a_limit_is_named(said: str) -> None:
     with (
         pytest.raises(LimitsRefused, match=r"^the engine refuses a container's limits .*: b1: "),
-        _as_machine_errors("b1"),
+        as_machine_errors("b1"),
     ):
         raise RuntimeError(said)
 
 
 def test_other_errors_of_the_engine_are_no_refusal_of_limits() -> None:
-    with pytest.raises(Exception, match=r"^b1: no space left") as caught, _as_machine_errors("b1"):
+    with pytest.raises(Exception, match=r"^b1: no space left") as caught, as_machine_errors("b1"):
         raise RuntimeError("no space left on device")
     assert not isinstance(caught.value, LimitsRefused)

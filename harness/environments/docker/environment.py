@@ -6,7 +6,7 @@ run's labels. Clients reach nodes at their addresses, so the engine must run on 
 that it outlives the system it carries.
 
 Everything is removed when the run ends, whatever ended it, but for a SIGKILL of the harness: then `faultline clean`
-finds it by its labels. Packets that came to a frozen container are counted by its network device.
+finds it by its labels.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
-import socket
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from harness.cluster.layout import Layout, cluster_layout
 from harness.environments.base import Deployment, Listener
+from harness.environments.docker.container import Container, as_machine_errors, one_line
 from harness.environments.docker.engine import RUN_LABEL, connect, run_labels
-from harness.environments.docker.rights import RIGHTS, LimitsRefused, refused_limit, require_limits
+from harness.environments.docker.rights import RIGHTS, require_limits
 from harness.environments.interrupts import interruptions_ignored, run_cancellable
 from harness.environments.machines.deployment import MachineDeployment
-from harness.environments.machines.machine import CommandFailed, Machine, MachineError, MachineVanished
+from harness.environments.machines.machine import Machine, MachineError
 from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Image, ready
 
@@ -42,11 +41,6 @@ POOLS: Final = ipaddress.IPv4Network("10.192.0.0/10")
 _FIRST_HOST = 10
 _THREADS = 64
 _SUBNET_DRAWS = 64
-_STARTED_LIMIT_S = 60.0
-_NOT_FOUND = 404
-_WHEN_TOLD: Final = ("sh", "-c", 'read -r _; exec "$@"', "sh")
-"""Starts a command once it has read a line. The SDK drops whatever arrives together with the engine's answer to the
-start of a command: on a busy machine that was the command's first output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +132,12 @@ class Containers:
             try:
                 remove()
             except Exception as error:  # the SDK lets errors of three libraries through
-                left.append(f"{what} ({_one_line(error)})")
+                left.append(f"{what} ({one_line(error)})")
 
         try:
             containers = api.containers(all=True, filters=label)
         except Exception as error:
-            raise MachineError(f"run {self._run} could not be removed ({_one_line(error)}): faultline clean") from None
+            raise MachineError(f"run {self._run} could not be removed ({one_line(error)}): faultline clean") from None
         removals = [
             self._threads.submit(removed, *_removal(item["Names"][0].lstrip("/"), api, item["Id"]))
             for item in containers
@@ -159,7 +153,7 @@ class Containers:
     def _make_network(self) -> None:
         from docker.types import IPAMConfig, IPAMPool
 
-        with _as_machine_errors("the network"):
+        with as_machine_errors("the network"):
             self._client.api.create_network(
                 self._run,
                 driver="bridge",
@@ -170,7 +164,7 @@ class Containers:
 
     def _start(self, node: str, address: str) -> str:
         api = self._client.api
-        with _as_machine_errors(node):
+        with as_machine_errors(node):
             created = api.create_container(
                 self._image.digest,
                 name=f"{self._run}-{node}",
@@ -183,96 +177,6 @@ class Containers:
             )
             api.start(created["Id"])
         return str(created["Id"])
-
-
-class Container:
-    """One container; `harness.environments.machines.machine.Machine` and `Freezer`.
-
-    Commands start one at a time, and none starts while the container is being frozen or thawed: an engine that freezes
-    the process it is just bringing into the container never finishes either, and answers nothing about that container
-    any more. A command counts as started once it has printed something, or ended.
-    """
-
-    def __init__(self, name: str, address: str, client: Any, container_id: str, threads: ThreadPoolExecutor) -> None:
-        self._name = name
-        self._address = address
-        self._client = client
-        self._id = container_id
-        self._threads = threads
-        self._packets_before = 0
-        self._starting = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The node's."""
-        return self._name
-
-    @property
-    def address(self) -> str:
-        """On the run's network."""
-        return self._address
-
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120.0) -> bytes:
-        """See Machine.run."""
-        return await self._in_thread(partial(self._run, argv, stdin, timeout_s))
-
-    async def put(self, contents: bytes, path: str, *, mode: int = 0o644) -> None:
-        """See Machine.put."""
-        script = 'mkdir -p "$(dirname "$1")" && cat > "$1" && chmod "$2" "$1"'
-        await self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], stdin=contents)
-
-    async def fetch(self, path: str) -> bytes:
-        """See Machine.fetch. The engine's own archive would not see file systems mounted inside."""
-        place = Path(path)
-        return await self.run(["tar", "-C", str(place.parent), "-cf", "-", place.name])
-
-    async def freeze(self) -> None:
-        """`docker pause`."""
-        await self._in_thread(self._freeze)
-
-    async def thaw(self) -> int:
-        """`docker unpause`; packets that reached the container in between."""
-        return await self._in_thread(self._thaw)
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-
-    def _freeze(self) -> None:
-        with _as_machine_errors(self._name), self._starting:
-            self._client.api.pause(self._id)
-            try:
-                self._packets_before = self._packets()
-            except Exception:
-                self._client.api.unpause(self._id)
-                raise
-
-    def _thaw(self) -> int:
-        with _as_machine_errors(self._name), self._starting:
-            packets = self._packets() - self._packets_before
-            self._client.api.unpause(self._id)
-        return packets
-
-    def _packets(self) -> int:
-        networks = self._client.api.stats(self._id, stream=False, one_shot=True).get("networks", {})
-        return sum(int(network["rx_packets"]) for network in networks.values())
-
-    def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
-        api = self._client.api
-        with _as_machine_errors(self._name), _Starting(self._starting) as starting:
-            command = api.exec_create(self._id, [*_WHEN_TOLD, *argv], stdin=True)["Id"]
-            stream = api.exec_start(command, socket=True)
-            try:
-                out, err = _exchange(getattr(stream, "_sock", stream), b"\n" + stdin, timeout_s, starting.over)
-            except TimeoutError:
-                raise MachineError(f"{self._name}: {argv[0]} has not ended after {timeout_s:g} s") from None
-            finally:
-                stream.close()
-            status = api.exec_inspect(command)["ExitCode"]
-        if status != 0:
-            lines = err.decode(errors="replace").strip().splitlines()
-            why = lines[-1].removeprefix(f"{argv[0]}: ") if lines else f"{argv[0]} ended with status {status}"
-            raise CommandFailed(f"{self._name}: {why}", -1 if status is None else status)
-        return out
 
 
 def free_subnet(routes: Path = Path("/proc/net/route")) -> ipaddress.IPv4Network:
@@ -305,80 +209,3 @@ def _facts(client: Any, image: Image) -> dict[str, str]:
 
 def _removal(name: str, api: Any, container_id: str) -> tuple[str, Callable[[], object]]:
     return name, partial(api.remove_container, container_id, force=True, v=True)
-
-
-class _Starting:
-    """Holds a lock until `over` is called, or until the block ends."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self._held = False
-
-    def __enter__(self) -> Self:
-        self._held = self._lock.acquire()
-        return self
-
-    def over(self) -> None:
-        """Release the lock; nothing the second time."""
-        if self._held:
-            self._held = False
-            self._lock.release()
-
-    def __exit__(self, *_: object) -> None:
-        self.over()
-
-
-def _exchange(
-    connection: socket.socket, stdin: bytes, timeout_s: float, answered: Callable[[], None]
-) -> tuple[bytes, bytes]:
-    """Write all input of a command and read its stdout and stderr. `answered` is called at the first output.
-
-    Raises TimeoutError.
-    """
-    from docker.utils.socket import STDERR, frames_iter
-
-    connection.settimeout(timeout_s)
-    timer = threading.Timer(timeout_s, partial(_break, connection))
-    timer.start()
-    out, err = bytearray(), bytearray()
-    try:
-        connection.sendall(stdin)
-        connection.shutdown(socket.SHUT_WR)
-        for stream, part in frames_iter(connection, tty=False):
-            answered()
-            (err if stream == STDERR else out).extend(part)
-    finally:
-        late = not timer.is_alive()
-        timer.cancel()
-    if late:
-        raise TimeoutError
-    return bytes(out), bytes(err)
-
-
-def _break(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def _as_machine_errors(what: str) -> Iterator[None]:
-    """Turns any error of the SDK into a MachineError of one line: MachineVanished where a container is not there.
-
-    LimitsRefused where the engine objects to a limit.
-    """
-    try:
-        yield
-    except (MachineError, TimeoutError):
-        raise
-    except Exception as error:
-        reason = _one_line(error)
-        if refused_limit(reason):
-            raise LimitsRefused(f"{what}: {reason}") from None
-        if "/dev/fuse" in reason:
-            reason = "the engine's machine has no /dev/fuse, on which the data is to lie; there: modprobe fuse"
-        vanished = getattr(error, "status_code", None) == _NOT_FOUND and "No such container" in reason
-        raise (MachineVanished if vanished else MachineError)(f"{what}: {reason}") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(getattr(error, "explanation", None) or error).split())

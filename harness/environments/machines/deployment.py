@@ -27,9 +27,10 @@ from harness.cluster.layout import Layout
 from harness.cluster.leader_lookup import LeaderLookup
 from harness.cluster.random_streams import run_stream
 from harness.environments.base import Crash, Listener, TrailPoint, VanishedNode
+from harness.environments.machines.agent_session import AGENT
 from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError, MachineVanished
-from harness.environments.machines.node_handle import AGENT, COMMAND_LIMIT_S, NodeHandle, on_all
+from harness.environments.machines.node_handle import COMMAND_LIMIT_S, NodeHandle, on_all
 from harness.environments.machines.traces import merged
 from images.system import Capability
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
@@ -175,6 +176,8 @@ class MachineDeployment:
         finally:
             for task in self._watching:
                 task.cancel()
+            for handle in self._all:
+                handle.agent.close()
 
     async def _end_process(self, handle: NodeHandle) -> None:
         try:

@@ -15,17 +15,18 @@ else that an environment needs of a node is done *on* the machine by the node ag
     network                 JSON on stdin: every link to be cut or degraded; replaces the rules at once, gives counters
     clock                   read, set, reset: libfaketime's live file; the offset read back inside
     disk                    mount, unmount, and requests to the lossy file system under the data
+    serve                   all of these but the next, a line on stdin each, answered by a line on stdout
     collect                 a tar of data, log and trace on stdout, as processes on the machine see them
     remove                  ends what was started, unmounts, deletes the rules: the machine is as it was
 
-Every command but `collect` prints one JSON object on stdout and exits 0, or prints one line on stderr and exits 1.
+Every other command prints one JSON object on stdout and exits 0, or prints one line on stderr and exits 1.
 `harness.environments.machines.deployment` is the cluster made of such machines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from harness.errors import EnvironmentUnavailable
 
@@ -75,6 +76,28 @@ class Machine(Protocol):
         """
 
 
+class Stream(Protocol):
+    """The stdin and stdout of a command that runs on a machine."""
+
+    async def send(self, data: bytes) -> None:
+        """Write to its stdin. Raises MachineError once it cannot be."""
+
+    async def receive(self) -> bytes:
+        """What it wrote next; nothing once it has ended or cannot be reached."""
+
+    def close(self) -> None:
+        """End its stdin, and whatever waits in `receive`."""
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A machine on which a command can be talked to while it runs."""
+
+    async def open(self, argv: Sequence[str]) -> Stream:
+        """Start a command as `Machine.run` does. What it writes to stderr is lost. Raises MachineError."""
+
+
+@runtime_checkable
 class Freezer(Protocol):
     """A machine that can also be frozen from outside, with everything on it (the cgroup freezer: docker pause)."""
 

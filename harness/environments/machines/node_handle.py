@@ -13,26 +13,21 @@ import json
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Self, TypeVar
 
 from harness.cluster.layout import ClusterNode
+from harness.environments.machines.agent_session import AGENT, AgentSession
 from harness.environments.machines.machine import Freezer, Machine, MachineError, MachineVanished
 from images.system import Service
 from nemesis.uninterrupted import uninterrupted
 
 T = TypeVar("T")
 
-AGENT = "faultline-node"
 COMMAND_LIMIT_S = 120.0
 """Far more than a command takes on a busy machine; a machine that does not answer is given up after it."""
 _PAUSE_EVIDENCE = ("frozen_seconds", "missed", "missed_bytes")
 _WAIT_LIMIT_S = 120.0
 """Longer than most runs: each wait is a process on the machine."""
-
-
-@runtime_checkable
-class _Freezes(Freezer, Protocol):
-    """Tells machines that can be frozen from those that cannot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +58,11 @@ class NodeHandle:
     """How long it ran within the pause at most, when it was thawed for a command."""
     ended_pause: Mapping[str, float] = field(default_factory=dict)
     """What a pause came to that the end of the process ended; empty once `resume` has told it."""
+    agent: AgentSession = field(init=False)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.agent = AgentSession(self.machine)
 
     @property
     def name(self) -> str:
@@ -90,7 +89,7 @@ class NodeHandle:
         self, *arguments: str, request: object = None, timeout_s: float = COMMAND_LIMIT_S
     ) -> dict[str, Any]:
         stdin = b"" if request is None else json.dumps(request).encode()
-        output = await self.machine.run([AGENT, *arguments], stdin=stdin, timeout_s=timeout_s)
+        output = await self.agent.run(arguments, stdin=stdin, timeout_s=timeout_s)
         try:
             answer: dict[str, Any] = json.loads(output)
         except ValueError:
@@ -108,7 +107,7 @@ class NodeHandle:
 
     async def _freeze(self) -> bool:
         """Freeze the machine; False when it cannot be: an engine gives up when a busy machine takes its time."""
-        if not isinstance(self.machine, _Freezes):
+        if not isinstance(self.machine, Freezer):
             return False
         try:
             await self.machine.freeze()
@@ -119,7 +118,7 @@ class NodeHandle:
 
     async def thaw(self) -> None:
         """Let the machine run again; nothing when it does."""
-        if self.frozen and isinstance(self.machine, _Freezes):
+        if self.frozen and isinstance(self.machine, Freezer):
             self.missed = await self.machine.thaw()
             self.frozen = False
 

@@ -11,7 +11,7 @@ import select
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Self
 
 import paramiko
@@ -61,12 +61,42 @@ class SshConnection:
     def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> bytes:
         """See machines.Machine."""
         what = shlex.join(argv)
-        status, out, err = self._execute(f"{self._as_root()}env PATH={_PATH} {what}", what, stdin, timeout_s)
+        status, out, err = self._execute(self._root_command(what), what, stdin, timeout_s)
         if status != 0:
             lines = err.decode(errors="replace").strip().splitlines()
             ended = f"ended with status {status}" if status > 0 else "was ended by a signal"
             raise CommandFailed(f"{self._name}: {lines[-1] if lines else f'{what} {ended}'}", status)
         return out
+
+    def start(
+        self, argv: Sequence[str], timeout_s: float
+    ) -> tuple[Iterator[bytes], Callable[[bytes], None], Callable[[], None]]:
+        """Start a command, which has a session for as long as it runs: what it writes, what writes to it, what ends it.
+        Raises MachineError."""
+        what = shlex.join(argv)
+        if not self._sessions.acquire(timeout=timeout_s):
+            raise MachineError(f"{self._name}: {what} has not started after {timeout_s:g} s")
+        try:
+            channel = self._open_session(time.monotonic() + timeout_s)
+            channel.exec_command(self._root_command(what))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self._sessions.release()
+            raise self._cut_off(what, reason_of(error)) from None
+
+        def written() -> Iterator[bytes]:
+            try:
+                while chunk := channel.recv(_CHUNK):
+                    yield chunk
+            finally:
+                self._sessions.release()
+
+        def send(data: bytes) -> None:
+            try:
+                channel.sendall(data)
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise self._cut_off(what, reason_of(error)) from None
+
+        return written(), send, channel.close
 
     def put(self, contents: bytes, path: str, mode: int, timeout_s: float) -> None:
         """See machines.Machine. Goes by SFTP into a place of the user's own and is moved from there."""
@@ -89,8 +119,9 @@ class SshConnection:
         """End the connection; commands that still run over it fail."""
         self._transport.close()
 
-    def _as_root(self) -> str:
-        return "" if self._host.user == "root" else "sudo -n -- "
+    def _root_command(self, what: str) -> str:
+        as_root = "" if self._host.user == "root" else "sudo -n -- "
+        return f"{as_root}env PATH={_PATH} {what}"
 
     def _check_root(self) -> None:
         try:

@@ -10,11 +10,13 @@ from pathlib import PurePosixPath
 from typing import Self, TypeVar
 
 from harness.cluster.hosts import Host
-from harness.environments.machines.machine import MachineError
+from harness.environments.machines.machine import MachineError, Stream
+from harness.environments.machines.pumped_stream import PumpedStream
 from harness.environments.ssh.connection import SESSIONS, SshConnection
 
 T = TypeVar("T")
 
+_START_LIMIT_S = 60.0
 _TRANSFER_LIMIT_S = 300.0
 _TAR = """
 [ -e "$1/$2" ] || { echo "there is no $1/$2" >&2; exit 1; }
@@ -52,6 +54,10 @@ class SshMachine:
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120.0) -> bytes:
         """See machines.Machine."""
         return await self._in_thread(partial(self._connection.run, argv, stdin, timeout_s))
+
+    async def open(self, argv: Sequence[str]) -> Stream:
+        """See machines.Streams."""
+        return PumpedStream(*await self._in_thread(partial(self._connection.start, argv, _START_LIMIT_S)))
 
     async def put(self, contents: bytes, path: str, *, mode: int = 0o644) -> None:
         """See machines.Machine."""

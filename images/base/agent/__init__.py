@@ -10,8 +10,8 @@ process and its children as one. Its state between two commands is in /run/fault
     faultline-node clock set --jump-ms 1500 --rate 0.5
     faultline-node remove
 
-Every command but `collect` prints one JSON object and exits 0, or prints one line on standard error and exits 1.
-`python -m images.base.agent --help` lists them.
+`serve` carries out many commands in one process. Every other command but `collect` prints one JSON object and exits 0,
+or prints one line on standard error and exits 1. `python -m images.base.agent --help` lists them.
 
 *True time* is CLOCK_BOOTTIME of the machine, in nanoseconds: no fault changes it, and all containers of a machine share
 it. All times reported by the agent are true time.

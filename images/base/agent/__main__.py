@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from images.base.agent import clock, disk, netem, network, process
+from images.base.agent import clock, disk, netem, network, process, serving
 from images.base.agent.run_directory import AgentError, true_ns
 
 
@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("describe", lambda _: describe(), "what the machine can do, and its true clock")
     add("prepare", lambda _: prepare(_request()), "files, directories and the disk that the JSON on stdin names")
     add("idle", lambda _: idle(), "be process 1 of a container")
+    add("serve", lambda _: serving.serve(main), "carry out the commands that come on stdin, a line each")
     add("start", lambda _: process.start(_request()), "start the process that the JSON on stdin describes")
     stop = add("stop", lambda options: process.stop(options.limit), "SIGTERM, and wait")
     stop.add_argument("--limit", type=float, default=30.0, metavar="SECONDS", help="then SIGKILL")
