@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.layout import cluster_layout
+from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Listener
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine
@@ -46,7 +47,7 @@ async def _no_machines() -> Mapping[str, Machine]:
 
 
 def _deployment(disk: Mounted) -> MachineDeployment:
-    layout = cluster_layout(1)
+    layout = configured(SYSTEMS["broker"], cluster_layout(1), {}, ())
     listener = Listener(on_trace=lambda *_: None, on_log=lambda *_: None)
     deployment = MachineDeployment(layout, _no_machines, seed=1, listener=listener, facts={})
     deployment._handles["b1"] = NodeHandle(layout.brokers[0], DiskOnly(disk), SERVICE)
